@@ -1,0 +1,31 @@
+# make demo | make test | make install | make lint | make clean
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: install demo test lint clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ich_mil needs Python 3.11 or newer; name one with 'make PYTHON=python3.12 ...'" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "No venv module: on Debian run 'apt-get install python3-venv', then the same make command again" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	rm -rf data/demo checkpoints/demo
+	$(BIN)/python -m ich_mil.dicom.phantom data/demo
+	$(BIN)/python train.py --config configs/demo.yaml
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) data/demo checkpoints/demo

@@ -1,0 +1,179 @@
+"""Frozen slice features of a set of scans: what the CNN hands to the Gaussian process.
+
+In: (N, D) features of N slices, packed by scan, with everything that is known of each slice and scan.
+Out: one safetensors file; the strings travel in its JSON metadata. Public feature tables (CSV with columns
+`feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and where known `instance_label`,
+`bag_cnn_probability`) are read into the same object.
+
+Shapes: B scans (bags), N slices (instances) of all scans, D features.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ich_mil.errors import DataError
+
+FORMAT = "ich_mil.features.1"
+UNKNOWN = -1
+"""Label of a slice or scan nobody has labelled."""
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Packed features of B scans. Scan b owns rows `offsets[b]:offsets[b + 1]`.
+
+    Attributes:
+        x: (N, D) float32 features.
+        offsets: (B + 1,) int64.
+        scans: B scan ids.
+        patients: B pseudonymous patient keys; the scan id where no patient is known.
+        labels: (B,) int64 in {0, 1} or `UNKNOWN`.
+        slice_names: N slice ids (SOP instance UID or source name).
+        slice_labels: (N,) int64 in {0, 1} or `UNKNOWN`.
+        positions: (N,) float32 place along the scan, 0 = lowest slice, 1 = highest; NaN where unknown.
+        cnn_scan: (B,) float32 scan probability of the CNN itself; NaN where unknown.
+        cnn_slice: (N,) float32 slice probability of the CNN itself; NaN where unknown.
+        attention: (N,) float32 attention weight of the slice in its scan; NaN where unknown.
+    """
+
+    x: Tensor
+    offsets: Tensor
+    scans: list[str]
+    patients: list[str]
+    labels: Tensor
+    slice_names: list[str]
+    slice_labels: Tensor
+    positions: Tensor
+    cnn_scan: Tensor
+    cnn_slice: Tensor
+    attention: Tensor
+
+    @property
+    def n_scans(self) -> int:
+        """Number of scans B."""
+        return len(self.scans)
+
+    def select(self, scans: list[str]) -> "FeatureSet":
+        """The named scans, in the order given. An unknown name raises `DataError`."""
+        place = {scan: b for b, scan in enumerate(self.scans)}
+        missing = [scan for scan in scans if scan not in place]
+        if missing:
+            raise DataError(f"{len(missing)} scans are not among the features, the first is {missing[0]!r}")
+        chosen = [place[scan] for scan in scans]
+        spans = [torch.arange(int(self.offsets[b]), int(self.offsets[b + 1])) for b in chosen]
+        rows = torch.cat(spans) if spans else torch.zeros(0, dtype=torch.int64)
+        sizes = torch.tensor([len(span) for span in spans], dtype=torch.int64)
+        bags = torch.tensor(chosen, dtype=torch.int64)
+        return FeatureSet(
+            x=self.x[rows],
+            offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+            scans=list(scans),
+            patients=[self.patients[b] for b in chosen],
+            labels=self.labels[bags],
+            slice_names=[self.slice_names[n] for n in rows.tolist()],
+            slice_labels=self.slice_labels[rows],
+            positions=self.positions[rows],
+            cnn_scan=self.cnn_scan[bags],
+            cnn_slice=self.cnn_slice[rows],
+            attention=self.attention[rows],
+        )
+
+
+_TENSORS = ("x", "offsets", "labels", "slice_labels", "positions", "cnn_scan", "cnn_slice", "attention")
+_STRINGS = ("scans", "patients", "slice_names")
+
+
+def check_features(features: FeatureSet, source: str) -> None:
+    """Raise `DataError` if a scan is empty or a feature is not finite; the message names `source` and the slice."""
+    sizes = features.offsets.diff()
+    if features.n_scans == 0:
+        raise DataError(f"{source}: holds no scan")
+    if bool((sizes <= 0).any()):
+        raise DataError(f"{source}: scan {features.scans[int((sizes <= 0).nonzero()[0])]!r} has no slice")
+    bad = ~torch.isfinite(features.x).all(dim=1)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise DataError(
+            f"{source}: {int(bad.sum())} slices have features that are NaN or infinite, "
+            f"the first is {features.slice_names[first]!r}; extract the features again"
+        )
+
+
+def write_features(features: FeatureSet, path: Path) -> None:
+    """Write `features` to the safetensors file `path`."""
+    check_features(features, str(path))
+    metadata = {"format": FORMAT, **{name: json.dumps(getattr(features, name)) for name in _STRINGS}}
+    temporary = path.with_suffix(".tmp")
+    save_file({name: getattr(features, name).contiguous() for name in _TENSORS}, temporary, metadata)
+    temporary.replace(path)
+
+
+def read_features(path: Path) -> FeatureSet:
+    """Read what `write_features` wrote. Raises `DataError` with the file's name if it is something else."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise DataError(f"{path}: not a feature file of this version ({FORMAT}); extract the features again")
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+    except (SafetensorError, FileNotFoundError) as error:
+        raise DataError(f"{path}: cannot be read as a feature file ({error})") from error
+    features = FeatureSet(**tensors, **{name: json.loads(metadata[name]) for name in _STRINGS})
+    check_features(features, str(path))
+    return features
+
+
+def read_feature_csv(path: Path) -> FeatureSet:
+    """Read a public feature table; scans keep the order in which they first appear, slices the order of their rows.
+
+    Raises:
+        DataError: no such file, a column is missing, a label is not 0/1 or differs within a scan, a feature is NaN.
+    """
+    try:
+        table = pd.read_csv(path, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
+    columns = sorted((c for c in table if c.startswith("feature_")), key=lambda c: int(c.removeprefix("feature_")))
+    missing = [c for c in ("bag_name", "bag_label", "instance_name") if c not in table]
+    if missing or not columns:
+        raise DataError(f"{path}: column {', '.join(missing) or 'feature_0'} is missing")
+    for column in ("bag_label", "instance_label"):
+        if column in table and not table[column].isin([0, 1]).all():
+            bad = table.index[~table[column].isin([0, 1])][0]
+            raise DataError(f"{path}: line {bad + 2}: {column} must be 0 or 1, got {table[column][bad]!r}")
+    code, scans = pd.factorize(table.bag_name.astype(str))
+    table = table.iloc[np.argsort(code, kind="stable")].reset_index(drop=True)
+    grouped = table.groupby("bag_name", sort=False)
+    mixed = grouped.bag_label.nunique()
+    if (mixed > 1).any():
+        raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} is labelled both 0 and 1")
+    sizes = torch.tensor(grouped.size().to_numpy(), dtype=torch.int64)
+    n = len(table)
+    unknown = torch.full((n,), torch.nan)
+    features = FeatureSet(
+        x=torch.tensor(table[columns].to_numpy(np.float32)),
+        offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+        scans=list(scans),
+        patients=list(scans),
+        labels=torch.tensor(grouped.bag_label.first().to_numpy(np.int64)),
+        slice_names=table.instance_name.astype(str).tolist(),
+        slice_labels=torch.tensor(table.instance_label.to_numpy(np.int64))
+        if "instance_label" in table
+        else torch.full((n,), UNKNOWN, dtype=torch.int64),
+        positions=unknown,
+        cnn_scan=torch.tensor(grouped.bag_cnn_probability.first().to_numpy(np.float32))
+        if "bag_cnn_probability" in table
+        else torch.full((len(scans),), torch.nan),
+        cnn_slice=unknown.clone(),
+        attention=unknown.clone(),
+    )
+    check_features(features, str(path))
+    return features

@@ -1,0 +1,28 @@
+"""The errors a user can cause. Each carries one line: what is wrong, where, and what to do about it.
+
+The commands print that line and exit with code 2; library users catch `IchMilError`.
+"""
+
+
+class IchMilError(Exception):
+    """Base of every error that bad input can cause."""
+
+
+class ConfigError(IchMilError):
+    """A configuration file or a command-line value that cannot be used."""
+
+
+class DataError(IchMilError):
+    """A data set, label file, prepared store or feature file that cannot be used."""
+
+
+class DicomError(IchMilError):
+    """One DICOM file that is refused. `code` is its ledger code (`ich_mil.ledger.Code`)."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ModelError(IchMilError):
+    """A checkpoint, run folder or saved head that cannot be used."""

@@ -1,0 +1,58 @@
+"""Sums and softmax over packed bags: the plain-PyTorch definitions every other file builds on.
+
+A batch of bags is one packed tensor and offsets: bag `b` owns rows `offsets[b]:offsets[b + 1]`. Nothing is
+padded, so bags of any length share one call.
+
+Shapes: B bags, N instances (slices) of the batch, trailing dimensions free.
+"""
+
+import torch
+from torch import Tensor
+
+
+def bag_index(offsets: Tensor) -> Tensor:
+    """The bag of each instance.
+
+    Args:
+        offsets: (B + 1,) int64, from 0 to N, strictly rising.
+
+    Returns:
+        (N,) int64.
+
+    Raises:
+        ValueError: if `offsets` does not start at 0, or a bag is empty.
+    """
+    sizes = offsets.diff()
+    if offsets.ndim != 1 or len(offsets) < 2 or int(offsets[0]) != 0:
+        raise ValueError(f"offsets must be one-dimensional, start at 0 and name at least one bag, got {offsets}")
+    if bool((sizes <= 0).any()):
+        empty = int((sizes <= 0).nonzero()[0])
+        raise ValueError(f"every bag needs at least one instance, bag {empty} has {int(sizes[empty])}")
+    return torch.repeat_interleave(torch.arange(len(sizes), device=offsets.device), sizes)
+
+
+def bag_sum(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
+    """Sum over the instances of each bag along the first dimension.
+
+    Args:
+        values: (N, ...).
+        bags: (N,) the bag of each instance, from `bag_index`.
+        n_bags: B.
+
+    Returns:
+        (B, ...).
+    """
+    return values.new_zeros(n_bags, *values.shape[1:]).index_add(0, bags, values)
+
+
+def bag_max(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
+    """Largest value of each bag along the first dimension: (N, ...) to (B, ...)."""
+    index = bags.reshape(-1, *[1] * (values.ndim - 1)).expand_as(values)
+    return values.new_full((n_bags, *values.shape[1:]), -torch.inf).scatter_reduce(0, index, values, "amax")
+
+
+def bag_softmax(scores: Tensor, bags: Tensor, n_bags: int) -> Tensor:
+    """Softmax of the scores within each bag, (N,) to (N,); stable for any finite score."""
+    peak = bag_max(scores.detach(), bags, n_bags)[bags]
+    weights = (scores - peak).exp()
+    return weights / bag_sum(weights, bags, n_bags)[bags]
