@@ -1,4 +1,4 @@
-"""The ledger: one line for each file that was refused, each value that was corrected, each choice that was made.
+"""The ledger: a line for each file refused, each value corrected, each choice made.
 
 In: entries from reading, ordering and choosing. Out: `ledger.csv` with columns `scan,file,code,detail`.
 Nothing leaves a data set without a line here.
@@ -23,6 +23,8 @@ class Code(StrEnum):
     NOT_AN_IMAGE = "not-an-image"
     MULTI_FRAME = "multi-frame"
     NO_GEOMETRY = "no-geometry"
+    NO_UID = "no-uid"
+    NO_HU_SCALE = "no-hu-scale"
     UNREADABLE = "unreadable"
     FLAT = "flat"
     DUPLICATE = "duplicate"
@@ -31,11 +33,11 @@ class Code(StrEnum):
     SERIES_NOT_CHOSEN = "series-not-chosen"
     NO_LABEL = "no-label"
     SCAN_EMPTY = "scan-empty"
-    SLICE_CAP = "slice-cap"
     # corrected: the value was changed by a stated rule
     INTERCEPT_12_BIT = "intercept-12-bit"
     ALREADY_HU = "already-hu"
     PADDING = "padding"
+    UNUSED_BITS = "unused-bits"
     HU_CLIPPED = "hu-clipped"
     AVERAGED = "averaged"
     # noted: used as it is
@@ -45,6 +47,7 @@ class Code(StrEnum):
     TILTED = "tilted"
     MODALITY_MISSING = "modality-missing"
     LABEL_REPEATED = "label-repeated"
+    LABEL_UNUSED = "label-unused"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil.errors import DataError
+from ich_mil.files import whole_file
 
 FORMAT = "ich_mil.features.1"
 UNKNOWN = -1
@@ -92,7 +93,7 @@ _STRINGS = ("scans", "patients", "slice_names")
 
 
 def check_features(features: FeatureSet, source: str) -> None:
-    """Raise `DataError` if a scan is empty or a feature is not finite; the message names `source` and the slice."""
+    """Raise `DataError` if a scan is empty or a feature is not finite, naming `source` and the slice."""
     sizes = features.offsets.diff()
     if features.n_scans == 0:
         raise DataError(f"{source}: holds no scan")
@@ -111,9 +112,8 @@ def write_features(features: FeatureSet, path: Path) -> None:
     """Write `features` to the safetensors file `path`."""
     check_features(features, str(path))
     metadata = {"format": FORMAT, **{name: json.dumps(getattr(features, name)) for name in _STRINGS}}
-    temporary = path.with_suffix(".tmp")
-    save_file({name: getattr(features, name).contiguous() for name in _TENSORS}, temporary, metadata)
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        save_file({name: getattr(features, name).contiguous() for name in _TENSORS}, temporary, metadata)
 
 
 def read_features(path: Path) -> FeatureSet:
@@ -122,7 +122,9 @@ def read_features(path: Path) -> FeatureSet:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise DataError(f"{path}: not a feature file of this version ({FORMAT}); extract the features again")
+                raise DataError(
+                    f"{path}: not a feature file of this version ({FORMAT}); extract the features again"
+                )
             tensors = {name: file.get_tensor(name) for name in _TENSORS}
     except (SafetensorError, FileNotFoundError) as error:
         raise DataError(f"{path}: cannot be read as a feature file ({error})") from error
@@ -132,16 +134,18 @@ def read_features(path: Path) -> FeatureSet:
 
 
 def read_feature_csv(path: Path) -> FeatureSet:
-    """Read a public feature table; scans keep the order in which they first appear, slices the order of their rows.
+    """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
 
     Raises:
-        DataError: no such file, a column is missing, a label is not 0/1 or differs within a scan, a feature is NaN.
+        DataError: no such file, a column is missing, a label is not 0/1 or differs within
+            a scan, a feature is NaN.
     """
     try:
         table = pd.read_csv(path, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
-    columns = sorted((c for c in table if c.startswith("feature_")), key=lambda c: int(c.removeprefix("feature_")))
+    numbers = sorted(int(str(c).removeprefix("feature_")) for c in table if str(c).startswith("feature_"))
+    columns = [f"feature_{number}" for number in numbers]
     missing = [c for c in ("bag_name", "bag_label", "instance_name") if c not in table]
     if missing or not columns:
         raise DataError(f"{path}: column {', '.join(missing) or 'feature_0'} is missing")

@@ -1,0 +1,109 @@
+"""The commands `ich-mil prepare | train | predict | validate | report`, and `train.py` for a whole run.
+
+Bad input ends with one line on standard error and exit code 2.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from ich_mil import pipeline
+from ich_mil.config import read_config
+from ich_mil.data.prepare import prepare
+from ich_mil.errors import IchMilError
+
+LABELLED = ("rsna", "cq500", "folder")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `ich-mil`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="ich-mil", description="Intracranial hemorrhage in head CT, with uncertainty."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    one = commands.add_parser("prepare", help="DICOM files to a prepared set")
+    one.add_argument("root", type=Path, help="folder with the DICOM files")
+    one.add_argument("--layout", choices=(*LABELLED, "unlabelled"), required=True)
+    one.add_argument("--out", type=Path, required=True, help="folder of the prepared set")
+    one.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
+
+    one = commands.add_parser("train", help="prepare, train the CNN and fit the head", add_help=False)
+    one.add_argument("rest", nargs=argparse.REMAINDER, help="--config FILE [--resume] [--field value ...]")
+
+    one = commands.add_parser("predict", help="probabilities for new studies")
+    one.add_argument("root", type=Path, help="a study, or a folder with several")
+    one.add_argument("--model", type=Path, required=True, help="folder of a run")
+    one.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
+
+    one = commands.add_parser("validate", help="metrics on a labelled set the model has not seen")
+    one.add_argument("root", type=Path)
+    one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
+    one.add_argument("--model", type=Path, required=True, help="folder of a run")
+    one.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
+
+    one = commands.add_parser("report", help="write the HTML report of a run again")
+    one.add_argument("run", type=Path, help="folder of a run")
+
+    # REMAINDER does not take a leading option, so 'train' is cut off before parsing
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["train"]:
+        return _guard(lambda: _train(words[1:], whole=False))
+    chosen = parser.parse_args(words)
+    return _guard(lambda: _run(chosen))
+
+
+def train_main(arguments: Sequence[str]) -> int:
+    """`train.py`: the whole pipeline; returns the exit code."""
+    return _guard(lambda: _train(list(arguments), whole=True))
+
+
+def _train(words: list[str], *, whole: bool) -> None:
+    resume = "--resume" in words
+    config = read_config([word for word in words if word != "--resume"])
+    pipeline.train(config, resume=resume)
+    if whole:
+        pipeline.validate_run(config)
+        pipeline.report_run(config.out)
+
+
+def _run(chosen: argparse.Namespace) -> None:
+    match chosen.command:
+        case "prepare":
+            prepare(chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs)
+        case "predict":
+            out = chosen.out or Path("predictions") / chosen.root.resolve().name
+            pipeline.predict_folder(chosen.root, model=chosen.model, out=out)
+        case "validate":
+            out = chosen.out or Path("validations") / chosen.root.resolve().name
+            pipeline.validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out)
+        case "report":
+            pipeline.report_run(chosen.run)
+
+
+def _guard(work: object) -> int:
+    assert callable(work)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            work()
+        except IchMilError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    return 0
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: object = None,
+) -> None:
+    """Our own warnings as one line; those of libraries are for developers."""
+    if f"{os.sep}ich_mil{os.sep}" in filename or category is UserWarning:
+        print(f"warning: {message}", file=sys.stderr)

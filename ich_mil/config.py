@@ -1,0 +1,143 @@
+"""One YAML a run, typed by dataclasses; unknown keys and values out of range are refused.
+
+In: a YAML file and command-line overrides (`--head.beta 1.5`). Out: a frozen `RunConfig`. Settings of a part
+live beside that part (`CnnSettings`, `TrainingSettings`, `HeadSettings`); this file puts them together.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from ich_mil.errors import ConfigError
+from ich_mil.files import digest
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.models.attention_cnn import CnnSettings
+from ich_mil.training.module import TrainingSettings
+from ich_mil.windows import parse_windows
+
+
+@dataclass(frozen=True)
+class SetSettings:
+    """One data set.
+
+    Attributes:
+        layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), or `features` (a public feature CSV).
+        root: the folder, or the CSV; environment variables as `$NAME` are filled in.
+    """
+
+    layout: Literal["rsna", "cq500", "folder", "features"]
+    root: str
+
+    @property
+    def path(self) -> Path:
+        """`root` with its environment variables filled in. `ConfigError` if one is not set."""
+        filled = os.path.expandvars(self.root)
+        left = re.search(r"\$(\w+|\{\w+\})", filled)
+        if left:
+            raise ConfigError(f"root {self.root!r}: the environment variable {left[0]} is not set")
+        return Path(filled).expanduser()
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """How the training set is divided, by patient.
+
+    Attributes:
+        validation: share for early stopping and calibration.
+        test: share held out from everything.
+        file: a CSV with columns scan,split that is used instead of a draw.
+    """
+
+    validation: float = 0.2
+    test: float = 0.0
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < self.validation < 1 and 0 <= self.test < 1 and self.validation + self.test < 1):
+            raise ValueError(
+                f"split.validation and split.test must be shares that sum to less than 1, "
+                f"got {self.validation} and {self.test}"
+            )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a run depends on.
+
+    Attributes:
+        out: the run's folder: model, predictions, figures, report.
+        train: the set to train on.
+        external: the set to validate on.
+        prepared: folder of the prepared sets (`train` and `external` below it).
+        split: how `train` is divided.
+        windows: `papers`, `winners`, or a list of [level, width] in HU.
+        cnn: shape of the CNN.
+        training: how the CNN is trained.
+        head: the Gaussian process.
+        samples: posterior samples a prediction.
+        bootstrap: resamples an interval.
+        pages: study pages written for the external set, highest probability first.
+        jobs: worker processes in prepare; 0 means one a core.
+        seed: of the split, the CNN and the samples; the head has its own.
+    """
+
+    out: Path
+    train: SetSettings
+    external: SetSettings | None = None
+    prepared: Path = Path("data/prepared")
+    split: SplitSettings = field(default_factory=SplitSettings)
+    windows: str | list[list[float]] = "papers"
+    cnn: CnnSettings = field(default_factory=CnnSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    head: HeadSettings = field(default_factory=HeadSettings)
+    samples: int = 1000
+    bootstrap: int = 2000
+    pages: int = 50
+    jobs: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        parse_windows(self.windows)
+        for name, least in (("samples", 2), ("bootstrap", 10), ("pages", 0), ("jobs", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+    @property
+    def workers(self) -> int:
+        """Worker processes in prepare."""
+        return self.jobs or os.cpu_count() or 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, paths as text: what JSON and YAML can hold."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return values
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits that name these settings, apart from where files lie and how many workers run."""
+        values = {k: v for k, v in self.as_dict().items() if k not in ("out", "prepared", "jobs", "pages")}
+        return digest(json.dumps(values, sort_keys=True).encode())
+
+
+def read_config(arguments: Sequence[str]) -> RunConfig:
+    """A configuration from `--config FILE` and overrides, as on the command line.
+
+    Raises:
+        ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file of this run")
+    parser.add_class_arguments(RunConfig)
+    try:
+        made = parser.instantiate(parser.parse_args(list(arguments)))
+        return RunConfig(**{name: getattr(made, name) for name in RunConfig.__dataclass_fields__})
+    except (ArgumentError, ValueError, TypeError) as error:
+        # one line, with the file it is about where there is one
+        source = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]
+        raise ConfigError(": ".join([*source, " ".join(str(error).split())])) from error

@@ -1,0 +1,71 @@
+"""The RSNA 2019 Intracranial Hemorrhage Detection layout.
+
+`ROOT/stage_2_train/ID_<sop>.dcm`, one flat folder, and `ROOT/stage_2_train.csv` with columns `ID,Label`,
+where ID
+is `ID_<sop>_<subtype>`; both may sit one folder down, in `rsna-intracranial-hemorrhage-detection/`. A scan
+is a study; it is positive if one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ich_mil.data.collection import Collection, binary, every_file, name_some, read_label_csv
+from ich_mil.data.features import UNKNOWN
+from ich_mil.dicom.read import SliceHeader
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code, LedgerEntry
+
+ARCHIVE = "rsna-intracranial-hemorrhage-detection"
+
+
+class RsnaCollection(Collection):
+    """RSNA 2019 files with slice labels; a scan's label is the largest of its slices."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.base = root / ARCHIVE if (root / ARCHIVE).is_dir() else root
+        path = self.base / "stage_2_train.csv"
+        table = read_label_csv(path, ["ID", "Label"])
+        # ID_<sop>_<subtype>: split from the right, the sop has an underscore of its own
+        parts = table.ID.str.strip().str.rsplit("_", n=1, expand=True)
+        table = table.assign(sop=parts[0], kind=parts[1], value=binary(table.Label, path))
+        table = table[table.kind == "any"]
+        spread = table.groupby("sop").value.agg(["min", "max", "size"])
+        clash = spread.index[spread["min"] != spread["max"]]
+        if len(clash):
+            raise DataError(f"{path}: images labelled both 0 and 1: {name_some(list(clash))}")
+        for sop in spread.index[spread["size"] > 1]:
+            detail = f"{sop} is listed {spread['size'][sop]} times with equal labels, counted once"
+            self.entries.append(LedgerEntry("", path.name, Code.LABEL_REPEATED, detail))
+        self.path = path
+        self.labels = {str(sop): int(value) for sop, value in spread["max"].items()}
+
+    def files(self) -> list[Path]:
+        """Every file in `stage_2_train`."""
+        folder = self.base / "stage_2_train"
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no such folder; the RSNA layout keeps its images there")
+        return every_file(folder)
+
+    def scan_id(self, header: SliceHeader) -> str:
+        """The study: RSNA 2019 has one series a study."""
+        return header.study_uid
+
+    def scan_label(self, scan: str, headers: Sequence[SliceHeader]) -> int:
+        """1 if any slice of the scan is positive."""
+        return max(self.slice_label(header) for header in headers)
+
+    def slice_label(self, header: SliceHeader) -> int:
+        """The row `<sop>_any`."""
+        return self.labels.get(header.sop_uid, UNKNOWN)
+
+    def check(self, scans: dict[str, list[SliceHeader]]) -> None:
+        """Every image needs a label; labels without an image are noted (a part of the set is often used)."""
+        headers = [header for group in scans.values() for header in group]
+        missing = [header.sop_uid for header in headers if header.sop_uid not in self.labels]
+        if missing:
+            raise DataError(f"{self.path}: no label for {len(missing)} images: {name_some(missing)}")
+        rest = len(self.labels) - len({header.sop_uid for header in headers})
+        if rest:
+            detail = f"{rest} labelled images are not among the readable files"
+            self.entries.append(LedgerEntry("", self.path.name, Code.LABEL_UNUSED, detail))

@@ -1,0 +1,118 @@
+"""Train, validation and test scans, never a patient in two of them.
+
+In: scans with patient and label. Out: a table `scan,patient,label,split`. Patients are drawn, stratified by
+whether they have a positive scan; all scans of a patient go together.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+from sklearn.model_selection import train_test_split
+
+from ich_mil.data.collection import name_some, read_label_csv
+from ich_mil.data.features import UNKNOWN
+from ich_mil.errors import DataError
+from ich_mil.files import whole_file
+
+SPLITS = ("train", "validation", "test")
+
+
+def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: int) -> pd.DataFrame:
+    """Draw a split by patient, stratified by label.
+
+    Args:
+        scans: index scan id; columns `patient`, `label` (0 or 1).
+        validation: share of patients for early stopping and calibration, in (0, 1).
+        test: share of patients held out, in [0, 1).
+        seed: of the draw.
+
+    Returns:
+        Columns scan, patient, label, split, in the order of `scans`.
+
+    Raises:
+        DataError: an unlabelled scan, or too few patients of a label for every split to have one.
+    """
+    unlabelled = scans.index[scans.label == UNKNOWN]
+    if len(unlabelled):
+        raise DataError(f"{len(unlabelled)} scans to train on have no label: {name_some(list(unlabelled))}")
+    patients = scans.groupby("patient").label.max()
+    needed = 3 if test else 2
+    for label in (0, 1):
+        if (patients == label).sum() < needed:
+            raise DataError(
+                f"only {(patients == label).sum()} patients have label {label}; a split into "
+                f"{needed} parts needs at least {needed} of each label"
+            )
+    train: list[str] = list(patients.index)
+    held: list[str] = []
+    if test:
+        train, held = _divide(patients[train], test, seed)
+    train, chosen = _divide(patients[train], validation / (1 - test), seed)
+    split = dict.fromkeys(train, "train") | dict.fromkeys(chosen, "validation") | dict.fromkeys(held, "test")
+    table = scans[["patient", "label"]].rename_axis("scan").reset_index()
+    table["split"] = table.patient.map(split)
+    return table
+
+
+def _divide(patients: pd.Series, share: float, seed: int) -> tuple[list[str], list[str]]:
+    # at least one patient of each label on the smaller side
+    size = max(round(share * len(patients)), 2)
+    rest, chosen = train_test_split(
+        list(patients.index), test_size=size, stratify=patients, random_state=seed
+    )
+    return rest, chosen
+
+
+def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
+    """A split chosen by the user: a CSV with columns `scan,split`; scans it does not name are left out.
+
+    Raises:
+        DataError: an unknown split or scan, a scan in two splits, a patient in two splits, a split without
+        both labels.
+    """
+    table = read_label_csv(path, ["scan", "split"])[["scan", "split"]].drop_duplicates()
+    wrong = table[~table.split.isin(SPLITS)]
+    if len(wrong):
+        raise DataError(f"{path}: split must be one of {', '.join(SPLITS)}, got {wrong.split.iloc[0]!r}")
+    unknown = sorted(set(table.scan) - set(scans.index))
+    if unknown:
+        raise DataError(
+            f"{path}: names {len(unknown)} scans that are not in the prepared set: {name_some(unknown)}"
+        )
+    table = table.assign(patient=table.scan.map(scans.patient), label=table.scan.map(scans.label))
+    check_splits(table, str(path))
+    return table[["scan", "patient", "label", "split"]]
+
+
+def check_splits(table: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` if a patient or scan sits in two splits, naming both, or a split lacks a label."""
+    spread = table.groupby("patient").split.nunique()
+    twice = sorted(spread.index[spread > 1])
+    if twice:
+        scans = sorted(table.scan[table.patient.isin(twice)].unique())
+        raise DataError(
+            f"{source}: patients in two splits: {name_some(twice)} (scans {name_some(scans, 6)}); "
+            "keep all scans of a patient together"
+        )
+    for split in ("train", "validation"):
+        labels = set(table.label[table.split == split])
+        if not {0, 1} <= labels:
+            raise DataError(
+                f"{source}: the {split} split needs scans of both labels, it has {sorted(labels)}"
+            )
+
+
+def check_unseen(patients: list[str], table: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` if a patient of an external set took part in training or validation, naming them."""
+    seen = sorted(set(patients) & set(table.patient[table.split != "test"]))
+    if seen:
+        raise DataError(
+            f"{source}: {len(seen)} of its patients were trained on: {name_some(seen)}; "
+            "an external set must hold other patients"
+        )
+
+
+def write_splits(table: pd.DataFrame, path: Path) -> None:
+    """Write the table as CSV."""
+    with whole_file(path) as temporary:
+        table.to_csv(temporary, index=False)

@@ -1,0 +1,101 @@
+"""The prepared set: one int16 memory-map a scan and one table of all slices.
+
+    SET/scans/<scan>.npy    (n, H, W) int16 Hounsfield units, lowest slice first
+    SET/scans/<scan>.json   where each slice came from, what was corrected; written last, so it marks a whole
+    scan SET/slices.csv          one row a slice: scan, index, patient, position_mm, position, scan_label,
+    slice_label,
+                            sop, source, corrections
+    SET/ledger.csv          every refusal, correction and choice
+    SET/index.jsonl         the header index (`ich_mil.data.index`)
+    SET/prepared.json       format, layout and root
+
+This file knows the layout and reads it; `ich_mil.data.prepare` writes it.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.errors import DataError
+from ich_mil.files import digest
+
+FORMAT = "ich_mil.prepared.1"
+
+
+def scan_file(folder: Path, scan: str) -> Path:
+    """Where the pixels of a scan lie; a scan id that cannot be a file name is replaced, with a digest."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", scan)
+    if name != scan or name.startswith(".") or len(name) > 100:
+        name = f"{name.lstrip('.')[:60]}-{digest(scan.encode())}"
+    return folder / "scans" / f"{name}.npy"
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """A prepared set on disk.
+
+    Attributes:
+        folder: where it lies.
+        table: `slices.csv`, one row a slice, sorted by scan and index.
+        layout: the layout it was made from.
+        root: the folder it was made from.
+    """
+
+    folder: Path
+    table: pd.DataFrame
+    layout: str
+    root: Path
+
+    @property
+    def scans(self) -> pd.DataFrame:
+        """One row a scan, index `scan`: patient, label, slices."""
+        grouped = self.table.groupby("scan", sort=False)
+        return pd.DataFrame(
+            {
+                "patient": grouped.patient.first(),
+                "label": grouped.scan_label.first(),
+                "slices": grouped.size(),
+            }
+        )
+
+    def slices(self, scan: str) -> pd.DataFrame:
+        """The rows of one scan, lowest slice first."""
+        rows: pd.DataFrame = self.table[self.table.scan == scan]
+        if rows.empty:
+            raise DataError(f"{self.folder}: has no scan {scan!r}")
+        return rows
+
+    def hu(self, scan: str) -> np.ndarray:
+        """The pixels of one scan: (n, H, W) int16 HU, memory-mapped read-only."""
+        path = scan_file(self.folder, scan)
+        try:
+            stack: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
+        return stack
+
+    def ledger(self) -> pd.DataFrame:
+        """`ledger.csv` as text."""
+        return pd.read_csv(self.folder / "ledger.csv", dtype=str, keep_default_na=False)
+
+
+def open_prepared(folder: Path) -> PreparedSet:
+    """Open a prepared set. `DataError` if the folder is none, or of another version."""
+    try:
+        about = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+        table = pd.read_csv(
+            folder / "slices.csv",
+            dtype={"scan": str, "patient": str, "sop": str, "source": str},
+            keep_default_na=False,
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder}: is no prepared set ({error}); run 'ich-mil prepare' first") from error
+    if about.get("format") != FORMAT:
+        raise DataError(
+            f"{folder}: was prepared by another version ({about.get('format')}); prepare it again"
+        )
+    return PreparedSet(folder, table, about["layout"], Path(about["root"]))

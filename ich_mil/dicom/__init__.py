@@ -1,0 +1,1 @@
+"""Reading, ordering and judging DICOM files; and synthetic ones to try it on."""

@@ -1,0 +1,56 @@
+"""Whole files or none: everything the project writes goes through a temporary name, fsync and a rename."""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ich_mil.errors import DataError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a temporary path that takes the name of `path` if the block ends well, else is removed.
+
+    Raises:
+        DataError: the disk is full or the folder cannot be written, with the file's name and what to do.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(f"{path}: the disk is full; free space and run the same command again") from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
+            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON to `path`, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def digest(*parts: bytes) -> str:
+    """The first 12 hex digits of the SHA-256 of `parts`, each preceded by its length."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(len(part).to_bytes(8, "big"))
+        total.update(part)
+    return total.hexdigest()[:12]

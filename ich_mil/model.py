@@ -1,0 +1,128 @@
+"""A trained run as one object: the frozen CNN, the Gaussian-process head, its calibration, and who it is.
+
+In: the folder of a run. Out: `TrainedModel`, which turns prepared scans or features into predictions.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ich_mil import __version__
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.splits import check_unseen
+from ich_mil.data.store import PreparedSet
+from ich_mil.errors import ModelError
+from ich_mil.files import digest
+from ich_mil.gp.model import VGPMIL
+from ich_mil.gp.predict import Predictions, predict
+from ich_mil.gp.storage import load_head
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.frozen import extract_features, load_cnn
+from ich_mil.predictions import Provenance
+from ich_mil.windows import Windows
+
+RUN_FORMAT = "ich_mil.run.1"
+
+
+def device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class FrozenCnn:
+    """A CNN with what it needs to read pictures."""
+
+    model: AttentionCnn
+    settings: CnnSettings
+    windows: Windows
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A finished run.
+
+    Attributes:
+        folder: of the run.
+        cnn: None for a run on public features.
+        head: with its calibration.
+        provenance: version, digest of the weights, hash of the configuration.
+        samples: posterior samples a prediction.
+        bootstrap: resamples an interval.
+        seed: of the samples.
+    """
+
+    folder: Path
+    cnn: FrozenCnn | None
+    head: VGPMIL
+    provenance: Provenance
+    samples: int
+    bootstrap: int
+    seed: int
+
+    def features(self, prepared: PreparedSet) -> FeatureSet:
+        """The frozen CNN over every scan of a prepared set. `ModelError` if the run has no CNN."""
+        if self.cnn is None:
+            raise ModelError(
+                f"{self.folder}: was trained on feature files and has no CNN; it cannot read pictures"
+            )
+        return extract_features(
+            self.cnn.model.to(device()),
+            prepared,
+            list(prepared.scans.index),
+            windows=self.cnn.windows,
+            image_size=self.cnn.settings.image_size,
+        )
+
+    def predict(self, features: FeatureSet) -> Predictions:
+        """Calibrated probabilities with sampled uncertainty."""
+        return predict(
+            self.head,
+            features.x.double(),
+            features.offsets,
+            features.scans,
+            samples=self.samples,
+            seed=self.seed,
+            calibration=self.head.calibration,
+        )
+
+    def check_unseen(self, features: FeatureSet, source: str) -> None:
+        """Raise `DataError` if a patient of `features` was trained on."""
+        import pandas as pd
+
+        splits = pd.read_csv(self.folder / "splits.csv", dtype={"scan": str, "patient": str})
+        check_unseen(features.patients, splits, source)
+
+
+def load_model(folder: Path) -> TrainedModel:
+    """The model of a run. `ModelError` if the run is not finished, or of another version."""
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{folder}: is no run of ich_mil ({error}); name the 'out' folder of a training"
+        ) from error
+    if about.get("format") != RUN_FORMAT:
+        raise ModelError(
+            f"{folder}: is a run of another version ({about.get('format')}, this one: {RUN_FORMAT})"
+        )
+    head = load_head(folder)
+    cnn = FrozenCnn(*load_cnn(folder)) if about["cnn"] else None
+    if cnn is not None and cnn.settings.features != len(head.x_mean):
+        raise ModelError(
+            f"{folder}: the head takes {len(head.x_mean)} features, the CNN gives "
+            f"{cnn.settings.features}; train again"
+        )
+    weights = [path.read_bytes() for path in sorted(folder.glob("*.safetensors"))]
+    config = about["config"]
+    return TrainedModel(
+        folder=folder,
+        cnn=cnn,
+        head=head,
+        provenance=Provenance(__version__, digest(*weights), about["config_hash"]),
+        samples=config["samples"],
+        bootstrap=config["bootstrap"],
+        seed=config["seed"],
+    )

@@ -1,0 +1,159 @@
+"""The attention CNN: windowed slices of scans to scan probabilities, trained on scan labels alone.
+
+Slices are encoded one by one, pooled by gated attention within their scan (Ilse et al. 2018, as used in
+Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags are packed, never
+padded.
+
+    h_n = W vec(encoder(x_n))                                    (D,)  the features the Gaussian process gets
+    a_n = softmax over the scan of  wᵀ(tanh(V h_n) ∘ sigmoid(U h_n))
+    logit_b = vᵀ Σ_n a_n h_n + c = Σ_n a_n (vᵀ h_n + c)
+
+The last line holds because the weights of a scan sum to 1: so `vᵀ h_n + c` is what the CNN itself says of
+slice n, and its sigmoid is the CNN's slice probability.
+
+Shapes: B scans, N slices (packed), C windows, S pixels, D features.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
+from ich_mil.models.encoders import PAPER, build_encoder, map_channels
+
+ATTENTION_HIDDEN = 64
+"""Hidden units of the gated attention, as in the authors' notebooks."""
+
+
+@dataclass(frozen=True)
+class CnnSettings:
+    """The CNN's shape.
+
+    Attributes:
+        backbone: `paper`, or a torchvision model such as `resnet18`.
+        weights: local weight file of a torchvision backbone.
+        image_size: side S of the input in pixels; the papers use 512.
+        features: D.
+        dropout: on the encoder's output, in [0, 1).
+        chunk_slices: slices encoded at a time. Longer batches are encoded in chunks; in training each chunk's
+            activations are recomputed in the backward pass, and batch norm uses the statistics of the chunk.
+    """
+
+    backbone: str = PAPER
+    weights: Path | None = None
+    image_size: int = 512
+    features: Literal[8, 32, 128] = 8
+    dropout: float = 0.3
+    chunk_slices: int = 256
+
+    def __post_init__(self) -> None:
+        if not 32 <= self.image_size <= 1024:
+            raise ValueError(f"cnn.image_size must lie in 32..1024, got {self.image_size}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"cnn.dropout must lie in [0, 1), got {self.dropout}")
+        if self.chunk_slices < 2:
+            raise ValueError(f"cnn.chunk_slices must be at least 2, got {self.chunk_slices}")
+
+
+class BagOutput(NamedTuple):
+    """What the CNN says of packed scans."""
+
+    scan_logit: Tensor  # (B,)
+    slice_logit: Tensor  # (N,)
+    attention: Tensor  # (N,) sums to 1 in each scan
+    features: Tensor  # (N, D)
+
+
+class AttentionCnn(nn.Module):
+    """Encoder, dense features, gated attention, classifier. Usable without a Trainer."""
+
+    def __init__(self, settings: CnnSettings, *, windows: int) -> None:
+        """Build with random weights; `windows` is C. `ModelError` for a backbone that cannot be built."""
+        super().__init__()
+        self.chunk_slices = settings.chunk_slices
+        encoder, flatten = build_encoder(
+            settings.backbone, windows=windows, image_size=settings.image_size, weights=settings.weights
+        )
+        # channels last halves the time of a step on CPUs, and is what tensor cores read
+        self.encoder: nn.Module = encoder.to(memory_format=torch.channels_last)
+        channels, height, width = map_channels(self.encoder, windows=windows, image_size=settings.image_size)
+        self.pool: nn.Module = (
+            nn.Flatten() if flatten else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        )
+        self.dropout = nn.Dropout(settings.dropout)
+        self.project = nn.Linear(channels * height * width if flatten else channels, settings.features)
+        self.attention_v = nn.Linear(settings.features, ATTENTION_HIDDEN)
+        self.attention_u = nn.Linear(settings.features, ATTENTION_HIDDEN)
+        self.attention_w = nn.Linear(ATTENTION_HIDDEN, 1)
+        self.classifier = nn.Linear(settings.features, 1)
+
+    def features_of_maps(self, maps: Tensor) -> Tensor:
+        """(n, F, h, w) encoder maps to (n, D) features."""
+        features: Tensor = self.project(self.dropout(self.pool(maps)))
+        return features
+
+    def _encode_chunk(self, pictures: Tensor) -> Tensor:
+        return self.features_of_maps(self.encoder(pictures))
+
+    def encode(self, pictures: Tensor) -> Tensor:
+        """(N, C, S, S) pictures to (N, D) features, `chunk_slices` at a time."""
+        pictures = pictures.contiguous(memory_format=torch.channels_last)
+        if len(pictures) <= self.chunk_slices:
+            return self._encode_chunk(pictures)
+        # about equal chunks: a last chunk of one slice would have no batch statistics
+        chunks = pictures.tensor_split(-(-len(pictures) // self.chunk_slices))
+        if not torch.is_grad_enabled():
+            return torch.cat([self._encode_chunk(chunk) for chunk in chunks])
+        return torch.cat(
+            [
+                checkpoint(
+                    self._encode_chunk,
+                    chunk,
+                    use_reentrant=False,
+                    context_fn=lambda: (nullcontext(), _kept_running_statistics(self.encoder)),
+                )
+                for chunk in chunks
+            ]
+        )
+
+    def forward(self, pictures: Tensor, offsets: Tensor) -> BagOutput:
+        """Classify packed scans.
+
+        Args:
+            pictures: (N, C, S, S) in [0, 1].
+            offsets: (B + 1,) int64.
+
+        Returns:
+            `BagOutput`.
+
+        Raises:
+            ValueError: a scan without slices.
+        """
+        bags = bag_index(offsets)
+        n_bags = len(offsets) - 1
+        features = self.encode(pictures)  # (N, D)
+        gate = torch.tanh(self.attention_v(features)) * torch.sigmoid(self.attention_u(features))  # (N, 64)
+        attention = bag_softmax(self.attention_w(gate).squeeze(-1), bags, n_bags)  # (N,)
+        slice_logit = self.classifier(features).squeeze(-1)  # (N,)
+        scan_logit = bag_sum(attention * slice_logit, bags, n_bags)  # (B,)
+        return BagOutput(scan_logit, slice_logit, attention, features)
+
+
+@contextmanager
+def _kept_running_statistics(module: nn.Module) -> Iterator[None]:
+    """Recomputing a chunk must not move the running means of batch norm a second time."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum

@@ -1,0 +1,97 @@
+"""Slice encoders, (n, C, S, S) pictures to (n, F, h, w) maps: the papers' CNN, or a torchvision backbone.
+
+The papers' CNN (DESIGN.md section 3): one 5x5 convolution of 16 channels (same padding), then 3x3
+convolutions of 32 (valid), each followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels six blocks
+end at 6x6. At other sizes as many blocks are used as bring the map down to 6x6 or just above, so 128 pixels
+have four blocks and the same flattened length of 1152.
+"""
+
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from ich_mil.errors import ModelError
+
+PAPER = "paper"
+SMALLEST_MAP = 6
+"""The papers' last map is 6x6."""
+
+
+class PaperEncoder(nn.Sequential):
+    """The papers' convolutions, (n, C, S, S) to (n, 32, h, h) with h >= 6."""
+
+    def __init__(self, windows: int, image_size: int) -> None:
+        blocks = [_block(nn.Conv2d(windows, 16, 5, padding="same"))]
+        side = image_size // 2
+        channels = 16
+        while (side - 2) // 2 >= SMALLEST_MAP:
+            blocks.append(_block(nn.Conv2d(channels, 32, 3)))
+            side, channels = (side - 2) // 2, 32
+        super().__init__(*blocks)
+
+
+def _block(convolution: nn.Conv2d) -> nn.Sequential:
+    return nn.Sequential(convolution, nn.ReLU(), nn.BatchNorm2d(convolution.out_channels), nn.MaxPool2d(2))
+
+
+def build_encoder(
+    backbone: str, *, windows: int, image_size: int, weights: Path | None
+) -> tuple[nn.Module, bool]:
+    """The encoder named `backbone`.
+
+    Args:
+        backbone: `paper`, or a torchvision classification model with a convolutional trunk, such as
+            `resnet18`.
+        windows: input channels C.
+        image_size: S in pixels.
+        weights: local state dict (safetensors or .pth) of the torchvision model; None starts from
+            random values.
+
+    Returns:
+        The encoder, and whether its maps are flattened (`paper`) or averaged over space (torchvision).
+
+    Raises:
+        ModelError: an unknown backbone, channels that do not fit it, or weights that do not load.
+    """
+    if backbone == PAPER:
+        if weights is not None:
+            raise ModelError(f"{weights}: the paper's CNN has no weight file; leave cnn.weights empty")
+        return PaperEncoder(windows, image_size), True
+    if backbone not in torchvision.models.list_models(module=torchvision.models):
+        raise ModelError(f"backbone {backbone!r} is neither {PAPER!r} nor a torchvision classification model")
+    if windows != 3:
+        raise ModelError(f"backbone {backbone!r} takes 3 windows, the configuration has {windows}")
+    model = torchvision.models.get_model(backbone, weights=None)
+    if weights is not None:
+        _load_weights(model, weights)
+    if hasattr(model, "features"):
+        return model.features, False
+    if hasattr(model, "layer4"):  # the ResNet family
+        names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
+        return nn.Sequential(*(getattr(model, name) for name in names)), False
+    raise ModelError(f"backbone {backbone!r} has no convolutional trunk that keeps a map; take resnet18, say")
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+        model.load_state_dict(state)
+    except Exception as error:
+        first = str(error).splitlines()[0]
+        raise ModelError(
+            f"{path}: cannot be loaded as weights of {type(model).__name__} ({first})"
+        ) from error
+
+
+def map_channels(encoder: nn.Module, *, windows: int, image_size: int) -> tuple[int, int, int]:
+    """Shape (F, h, w) of the encoder's map, found by one dry run."""
+    training = encoder.training
+    encoder.eval()
+    with torch.no_grad():
+        shape: Tensor = encoder(torch.zeros(1, windows, image_size, image_size))
+    encoder.train(training)
+    return shape.shape[1], shape.shape[2], shape.shape[3]

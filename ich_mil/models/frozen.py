@@ -1,0 +1,94 @@
+"""The frozen CNN: saved, loaded, and run over prepared scans to give the features the Gaussian process gets.
+
+A saved CNN is `cnn.safetensors` (weights) and `cnn.json` (settings, windows, format): nothing in it can run
+code.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ich_mil.data.bags import ScanDataset
+from ich_mil.data.features import FeatureSet, check_features
+from ich_mil.data.store import PreparedSet
+from ich_mil.errors import ModelError
+from ich_mil.files import whole_file, write_json
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.progress import progress
+from ich_mil.windows import Windows
+
+FORMAT = "ich_mil.cnn.1"
+
+
+def save_cnn(model: AttentionCnn, folder: Path, *, settings: CnnSettings, windows: Windows) -> None:
+    """Write `cnn.safetensors` and `cnn.json` into `folder`."""
+    with whole_file(folder / "cnn.safetensors") as temporary:
+        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
+    # initial weights are of no use once there are trained ones
+    about = asdict(replace(settings, weights=None))
+    write_json(folder / "cnn.json", {"format": FORMAT, "windows": windows, "settings": about})
+
+
+def load_cnn(folder: Path) -> tuple[AttentionCnn, CnnSettings, Windows]:
+    """Read what `save_cnn` wrote; the model is in evaluation mode.
+
+    Raises:
+        ModelError: missing, of another version, or weights of another shape.
+    """
+    path = folder / "cnn.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if about.get("format") != FORMAT:
+            raise ModelError(
+                f"{path}: is of version {about.get('format')}, this program reads {FORMAT}; train again"
+            )
+        settings = CnnSettings(**about["settings"])
+        windows: Windows = tuple((float(level), float(width)) for level, width in about["windows"])
+        model = AttentionCnn(settings, windows=len(windows))
+        model.load_state_dict(load_file(folder / "cnn.safetensors"))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"{folder}: holds no CNN that can be read ({reason}); train again") from error
+    return model.eval(), settings, windows
+
+
+@torch.inference_mode()
+def extract_features(
+    model: AttentionCnn, prepared: PreparedSet, scans: Sequence[str], *, windows: Windows, image_size: int
+) -> FeatureSet:
+    """Run the frozen CNN over whole scans, one at a time, on the device the model is on.
+
+    Returns:
+        Features of every slice of `scans`, with the CNN's own scan and slice probabilities.
+    """
+    device = next(model.parameters()).device
+    dataset = ScanDataset(prepared, scans, windows=windows, image_size=image_size)
+    outputs = []
+    for index in progress(range(len(dataset)), total=len(dataset), what="extract features"):
+        batch = dataset[index].to(device)
+        output = model(batch.pictures, batch.offsets)
+        outputs.append([part.cpu() for part in output])
+    table = pd.concat([prepared.slices(scan) for scan in scans])
+    about = prepared.scans.loc[list(scans)]
+    sizes = torch.tensor([len(output[1]) for output in outputs])
+    features = FeatureSet(
+        x=torch.cat([output[3] for output in outputs]).clone(),
+        offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+        scans=list(scans),
+        patients=about.patient.tolist(),
+        labels=torch.tensor(about.label.tolist()),
+        slice_names=table.sop.tolist(),
+        slice_labels=torch.tensor(table.slice_label.tolist()),
+        positions=torch.tensor(table.position.tolist(), dtype=torch.float32),
+        cnn_scan=torch.cat([output[0] for output in outputs]).sigmoid(),
+        cnn_slice=torch.cat([output[1] for output in outputs]).sigmoid(),
+        attention=torch.cat([output[2] for output in outputs]).clone(),
+    )
+    check_features(features, str(prepared.folder))
+    return features

@@ -1,0 +1,1 @@
+"""Lightning around the models: steps, logging, checkpoints."""

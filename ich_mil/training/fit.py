@@ -1,0 +1,146 @@
+"""Fit the attention CNN on prepared scans with Lightning, and keep the best state.
+
+In: a prepared set, a split, settings. Out: the model of the lowest validation loss, and `log.csv` with one
+row an
+epoch. `last.ckpt` is written after each epoch: a killed run goes on from there and ends at the same model.
+"""
+
+import csv
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pandas as pd
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+
+from ich_mil.data.bags import EpochSampler, ScanDataset, loader
+from ich_mil.data.store import PreparedSet
+from ich_mil.errors import ModelError
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.progress import say
+from ich_mil.training.module import MilModule, TrainingSettings, class_weights
+from ich_mil.windows import Windows
+
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+
+LOGGED = ("train_loss", "val_loss", "val_auc")
+
+
+class EpochLog(Callback):
+    """One row an epoch in `log.csv`, one line an epoch on the screen."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Append the epoch's row; rows of epochs that a resumed run repeats are dropped first."""
+        epoch = trainer.current_epoch
+        rows = []
+        if self.path.is_file():
+            with self.path.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < epoch]
+        now = {name: f"{float(trainer.callback_metrics[name]):.6g}" for name in LOGGED}
+        rows.append({"epoch": str(epoch), **now})
+        with self.path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["epoch", *LOGGED])
+            writer.writeheader()
+            writer.writerows(rows)
+        say(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value}" for name, value in now.items()))
+
+
+def fit_cnn(
+    prepared: PreparedSet,
+    splits: pd.DataFrame,
+    out: Path,
+    *,
+    windows: Windows,
+    cnn: CnnSettings,
+    training: TrainingSettings,
+    seed: int,
+) -> AttentionCnn:
+    """Train on the scans of split `train`, stop on the loss of split `validation`.
+
+    Args:
+        prepared: the scans.
+        splits: columns scan, label, split.
+        out: folder for checkpoints and the log; a `last.ckpt` found there is gone on from.
+        windows: C windows.
+        cnn: shape of the model.
+        training: how it is trained.
+        seed: of initial weights, order and dropout.
+
+    Returns:
+        The model of the epoch with the lowest validation loss, in evaluation mode.
+
+    Raises:
+        ModelError: the checkpoint in `out` does not fit, or the loss is not finite.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    model = AttentionCnn(cnn, windows=len(windows))
+    parts = {split: splits[splits.split == split] for split in ("train", "validation")}
+    module = MilModule(model, training, class_weights(parts["train"].label.tolist()), seed=seed)
+    datasets = {
+        split: ScanDataset(
+            prepared,
+            part.scan.tolist(),
+            windows=windows,
+            image_size=cnn.image_size,
+            keep=training.workers == 0,
+        )
+        for split, part in parts.items()
+    }
+    best = ModelCheckpoint(
+        out, filename="best", monitor="val_loss", save_last=True, enable_version_counter=False
+    )
+    callbacks: list[Callback] = [
+        EarlyStopping("val_loss", patience=training.patience, check_finite=True),
+        best,
+        EpochLog(out / "log.csv"),
+    ]
+    terminal = sys.stderr.isatty()
+    if terminal:
+        callbacks.append(TQDMProgressBar())
+    trainer = pl.Trainer(
+        max_epochs=training.max_epochs,
+        callbacks=callbacks,
+        logger=False,
+        enable_progress_bar=terminal,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=out,
+    )
+    last = out / "last.ckpt"
+    size = len(datasets["train"])
+    with warnings.catch_warnings():
+        # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be
+        # non-empty
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+        try:
+            trainer.fit(
+                module,
+                loader(
+                    datasets["train"],
+                    bags=training.bags,
+                    workers=training.workers,
+                    sampler=EpochSampler(size, seed=seed),
+                ),
+                loader(datasets["validation"], bags=1, workers=training.workers),
+                ckpt_path=last if last.is_file() else None,
+                weights_only=True,
+            )
+        except (RuntimeError, KeyError) as error:
+            if last.is_file() and "state_dict" in str(error):
+                raise ModelError(
+                    f"{last}: belongs to another model; start the run in an empty folder"
+                ) from error
+            raise
+    if not best.best_model_path:
+        raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
+    state = torch.load(best.best_model_path, weights_only=True, map_location="cpu")["state_dict"]
+    model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+    return model.eval()

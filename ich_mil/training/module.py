@@ -1,0 +1,98 @@
+"""Lightning around the attention CNN: loss, optimiser, logging. No mathematics beyond the weighted loss.
+
+The loss of a step is the mean over its scans of w_y · BCE(logit, y); the class weights w_y = B / (2 B_y) of
+the training scans give both classes the same say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torchmetrics.classification import BinaryAUROC
+
+from ich_mil.data.bags import Batch
+from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How the CNN is trained; the defaults are the papers'.
+
+    Attributes:
+        learning_rate: of Adam.
+        bags: scans a step.
+        max_epochs: at most.
+        patience: epochs without a lower validation loss before training stops.
+        workers: processes that load scans; 0 loads in the training process.
+    """
+
+    learning_rate: float = 5e-5
+    bags: int = 4
+    max_epochs: int = 200
+    patience: int = 8
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ValueError(f"training.learning_rate must be positive, got {self.learning_rate}")
+        for name, least in (("bags", 1), ("max_epochs", 1), ("patience", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"training.{name} must be at least {least}, got {getattr(self, name)}")
+
+
+def class_weights(labels: Sequence[int]) -> Tensor:
+    """(2,) weights B / (2 B_y) for y = 0, 1. Both labels must occur."""
+    counts = torch.bincount(torch.tensor(labels), minlength=2)
+    return len(labels) / (2 * counts.float())
+
+
+class MilModule(pl.LightningModule):
+    """Trains an `AttentionCnn` on scan labels."""
+
+    def __init__(
+        self, model: AttentionCnn, settings: TrainingSettings, weights: Tensor, *, seed: int
+    ) -> None:
+        """Args: `weights` (2,) from `class_weights`; `seed` with the epoch keys the dropout masks."""
+        super().__init__()
+        self.model = model
+        self.settings = settings
+        self.seed = seed
+        self.register_buffer("weights", weights)
+        self.validation_auc = BinaryAUROC()
+
+    def forward(self, batch: Batch) -> BagOutput:
+        """The model on a packed batch."""
+        output: BagOutput = self.model(batch.pictures, batch.offsets)
+        return output
+
+    def _loss(self, output: BagOutput, labels: Tensor) -> Tensor:
+        assert isinstance(self.weights, Tensor)
+        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
+
+    def on_train_epoch_start(self) -> None:
+        """A resumed run draws the same dropout masks as one that was never stopped."""
+        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)
+
+    def training_step(self, batch: Batch, _index: int) -> Tensor:
+        """Weighted loss of one packed batch."""
+        loss = self._loss(self(batch), batch.labels)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.labels))
+        return loss
+
+    def validation_step(self, batch: Batch, _index: int) -> None:
+        """Weighted loss and AUC over the validation scans."""
+        output = self(batch)
+        self.log("val_loss", self._loss(output, batch.labels), on_epoch=True, batch_size=len(batch.labels))
+        self.validation_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the AUC of the epoch."""
+        self.log("val_auc", self.validation_auc.compute())
+        self.validation_auc.reset()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam, as in the papers."""
+        return torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate)

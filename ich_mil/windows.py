@@ -1,0 +1,72 @@
+"""Display windows: Hounsfield units to [0, 1], one channel a window.
+
+In: (n, H, W) HU. Out: (n, C, H, W) float32, channel c = clip((HU - (level - width/2)) / width, 0, 1). This
+is the linear window of DICOM PS3.3 C.11.2.1.3.2 (LINEAR_EXACT), which the papers' notebooks use.
+
+Presets (DATA.md): `papers`, the authors' public notebooks; `winners`, the RSNA 2019 winning solution.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Windows = tuple[tuple[float, float], ...]
+"""(level, width) of each channel, in HU."""
+
+PRESETS: dict[str, Windows] = {
+    "papers": ((40.0, 80.0), (80.0, 200.0), (30.0, 30.0)),
+    "winners": ((40.0, 80.0), (80.0, 200.0), (40.0, 380.0)),
+}
+
+
+def parse_windows(value: str | Sequence[Sequence[float]]) -> Windows:
+    """A preset's name, or a list of [level, width] pairs in HU, as `Windows`.
+
+    Raises:
+        ValueError: unknown preset, not pairs, or a width that is not positive.
+    """
+    if isinstance(value, str):
+        if value not in PRESETS:
+            raise ValueError(
+                f"windows must be one of {', '.join(PRESETS)} or a list of [level, width], got {value!r}"
+            )
+        return PRESETS[value]
+    windows = tuple(tuple(float(v) for v in pair) for pair in value)
+    if not windows or any(len(pair) != 2 or pair[1] <= 0 for pair in windows):
+        raise ValueError(f"windows must be pairs [level, width] with width > 0, got {value!r}")
+    return tuple((pair[0], pair[1]) for pair in windows)
+
+
+def apply_windows(hu: Tensor, windows: Windows) -> Tensor:
+    """Window a stack of slices.
+
+    Args:
+        hu: (n, H, W) Hounsfield units, any dtype.
+        windows: C pairs (level, width) in HU.
+
+    Returns:
+        (n, C, H, W) float32 in [0, 1].
+    """
+    level = torch.tensor([w[0] for w in windows], device=hu.device)[:, None, None]
+    width = torch.tensor([w[1] for w in windows], device=hu.device)[:, None, None]
+    # (HU - level) / width + 1/2, clipped
+    return hu.float()[:, None].sub(level).div_(width).add_(0.5).clamp_(0.0, 1.0)  # (n, C, H, W)
+
+
+def resize(pictures: Tensor, size: int) -> Tensor:
+    """Resize (n, C, H, W) windowed pictures to (n, C, size, size), antialiased when shrinking.
+
+    A picture that is not square is first padded with zeros (air in every window) to a square around its
+    centre, so that the head keeps its shape.
+    """
+    height, width = pictures.shape[-2:]
+    if height != width:
+        side = max(height, width)
+        top, left = (side - height) // 2, (side - width) // 2
+        pictures = torch.nn.functional.pad(pictures, (left, side - width - left, top, side - height - top))
+    if pictures.shape[-1] == size:
+        return pictures
+    return torch.nn.functional.interpolate(
+        pictures, size=(size, size), mode="bilinear", antialias=True, align_corners=False
+    )

@@ -1,0 +1,368 @@
+"""Every kind of file that is refused, with its code; what a header becomes; real files."""
+
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.config import disable_value_validation
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.pixels import apply_rescale, pixel_array
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+from ich_mil.dicom.read import SliceHeader, read_header, read_slice
+from ich_mil.errors import DicomError
+from ich_mil.ledger import Code
+
+STORED = np.array([[24, 30, 40, 24], [24, 1064, 1094, 24], [24, 1024, 2024, 24], [24, 24, 26, 24]], np.int16)
+SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+ENHANCED_CT = "1.2.840.10008.5.1.4.1.1.2.1"
+DICOMDIR = "1.2.840.10008.1.3.10"
+
+
+def ct_slice(**changes: object) -> Dataset:
+    """A small CT slice; a change to None deletes the element."""
+    ds = Dataset()
+    ds.file_meta = FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    values: dict[str, object] = {
+        "SOPClassUID": CTImageStorage,
+        "SOPInstanceUID": "1.2.3.1",
+        "StudyInstanceUID": "1.2.3",
+        "SeriesInstanceUID": "1.2.3.4",
+        "PatientID": "P1",
+        "Modality": "CT",
+        "ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"],
+        "SamplesPerPixel": 1,
+        "PhotometricInterpretation": "MONOCHROME2",
+        "Rows": 4,
+        "Columns": 4,
+        "ImagePositionPatient": [-125, -120.5, 30],
+        "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+        "PixelSpacing": [0.5, 0.45],
+        "SliceThickness": 5,
+        "InstanceNumber": 7,
+        "SeriesDescription": "CT PLAIN",
+        "ConvolutionKernel": "STANDARD",
+        "BitsAllocated": 16,
+        "BitsStored": 16,
+        "HighBit": 15,
+        "PixelRepresentation": 1,
+        "RescaleSlope": 1,
+        "RescaleIntercept": -1024,
+        "PixelData": STORED.tobytes(),
+    }
+    with disable_value_validation():
+        for keyword, value in (values | changes).items():
+            if value is not None:
+                setattr(ds, keyword, value)
+    return ds
+
+
+def write(folder: Path, *, preamble: bool = True, **changes: object) -> Path:
+    path = folder / "slice.dcm"
+    with disable_value_validation():
+        ct_slice(**changes).save_as(path, enforce_file_format=preamble)
+    return path
+
+
+def refused(call: object, path: Path) -> str:
+    """The code of the refusal, after a look at its message: one line that names the file."""
+    with pytest.raises(DicomError) as caught:
+        call(path)  # type: ignore[operator]
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    return caught.value.code
+
+
+def test_header_and_hu(tmp_path):
+    path = write(tmp_path)
+    assert read_header(path) == SliceHeader(
+        path=str(path),
+        sop_uid="1.2.3.1",
+        study_uid="1.2.3",
+        series_uid="1.2.3.4",
+        patient_id="P1",
+        rows=4,
+        columns=4,
+        position=(-125.0, -120.5, 30.0),
+        orientation=(1.0, 0.0, 0.0, 0.0, 1.0, 0.0),
+        spacing=(0.5, 0.45),
+        thickness=5.0,
+        instance_number=7,
+        description="CT PLAIN",
+        kernel="STANDARD",
+        contrast=False,
+        notes=(),
+    )
+    hu, notes = read_slice(path)
+    np.testing.assert_array_equal(hu, STORED - 1024)
+    assert hu.dtype == np.int16
+    assert notes == ()
+
+
+def test_absent_optional_elements(tmp_path):
+    names = (
+        "PatientID",
+        "SliceThickness",
+        "InstanceNumber",
+        "SeriesDescription",
+        "ConvolutionKernel",
+        "ImageType",
+    )
+    header = read_header(write(tmp_path, **dict.fromkeys(names)))
+    assert (header.patient_id, header.thickness, header.instance_number) == ("", None, None)
+    assert (header.description, header.kernel, header.contrast) == ("", "", False)
+
+
+def test_rsna_header_without_sop_class_and_with_invalid_uids_gives_no_warning(tmp_path):
+    path = write(
+        tmp_path, preamble=False, SOPClassUID=None, SOPInstanceUID="ID_000012eaf", StudyInstanceUID="ID_f"
+    )
+    header = read_header(path)
+    assert (header.sop_uid, header.study_uid, header.notes) == ("ID_000012eaf", "ID_f", ())
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
+def test_data_set_without_preamble_or_meta(tmp_path, syntax):
+    ds = ct_slice()
+    ds.file_meta = FileMetaDataset()
+    path = tmp_path / "bare"
+    pydicom.dcmwrite(path, ds, implicit_vr=syntax == ImplicitVRLittleEndian, little_endian=True)
+    assert path.read_bytes()[128:132] != b"DICM"
+    assert read_header(path).sop_uid == "1.2.3.1"
+    np.testing.assert_array_equal(read_slice(path)[0], STORED - 1024)
+
+
+def test_missing_modality_is_noted_where_the_sop_class_says_ct(tmp_path):
+    assert [code for code, _ in read_header(write(tmp_path, Modality=None)).notes] == [Code.MODALITY_MISSING]
+
+
+@pytest.mark.parametrize(
+    ("agent", "contrast"),
+    [
+        ("OMNIPAQUE 350", True),
+        ("IV", True),
+        ("NON-IONIC 100ML", True),
+        ("", False),
+        ("NONE", False),
+        ("No contrast", False),
+        ("w/o", False),
+        ("N", False),
+        ("-", False),
+    ],
+)
+def test_contrast(tmp_path, agent, contrast):
+    assert read_header(write(tmp_path, ContrastBolusAgent=agent)).contrast is contrast
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"Modality": "MR"}, Code.NOT_CT),
+        ({"Modality": "SR", "SOPClassUID": None, "Rows": None}, Code.NOT_CT),
+        ({"Modality": None, "SOPClassUID": None}, Code.NOT_CT),
+        ({"SOPClassUID": SECONDARY_CAPTURE}, Code.NOT_CT),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, Code.NOT_CT),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, Code.NOT_CT),
+        ({"SOPClassUID": ENHANCED_CT}, Code.MULTI_FRAME),
+        ({"NumberOfFrames": 2}, Code.MULTI_FRAME),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, Code.LOCALIZER),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER", "CT_SOM5 TOP"]}, Code.LOCALIZER),
+        ({"SOPClassUID": DICOMDIR, "Modality": None, "Rows": None}, Code.NOT_AN_IMAGE),
+        ({"Rows": None}, Code.NOT_AN_IMAGE),
+        ({"Columns": 0}, Code.NOT_AN_IMAGE),
+        ({"StudyInstanceUID": None}, Code.NO_UID),
+        ({"SeriesInstanceUID": ""}, Code.NO_UID),
+        ({"ImagePositionPatient": None}, Code.NO_GEOMETRY),
+        ({"ImageOrientationPatient": None}, Code.NO_GEOMETRY),
+        ({"PixelSpacing": None}, Code.NO_GEOMETRY),
+        ({"PixelSpacing": [0, 0.5]}, Code.NO_GEOMETRY),
+        ({"ImagePositionPatient": [1, 2]}, Code.NO_GEOMETRY),
+        ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, Code.NO_GEOMETRY),
+        ({"ImageOrientationPatient": [0, 0, 0, 0, 0, 0]}, Code.NO_GEOMETRY),
+    ],
+)
+def test_refused_by_the_header(tmp_path, changes, code):
+    path = write(tmp_path, preamble=False, **changes)
+    assert refused(read_header, path) == code
+    assert refused(read_slice, path) == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"PixelData": None}, Code.NOT_AN_IMAGE),
+        ({"PixelData": STORED.tobytes()[:-4]}, Code.UNREADABLE),
+        ({"PixelData": np.full(16, 1064, np.int16).tobytes()}, Code.FLAT),
+        ({"PixelData": np.array([-2000] * 15 + [-1990], np.int16).tobytes()}, Code.FLAT),
+        ({"RescaleIntercept": None}, Code.NO_HU_SCALE),
+        ({"RescaleSlope": 0}, Code.NO_HU_SCALE),
+        ({"RescaleType": "HU_MOD"}, Code.NO_HU_SCALE),
+        # Air at 24, brain at 1064 and an intercept of 0: the offset is lost, every value would be bone.
+        ({"RescaleIntercept": 0}, Code.NO_HU_SCALE),
+        (
+            {"RescaleIntercept": 0, "BitsStored": 12, "HighBit": 11, "PixelRepresentation": 0},
+            Code.NO_HU_SCALE,
+        ),
+    ],
+)
+def test_refused_by_the_pixels(tmp_path, changes, code):
+    path = write(tmp_path, **changes)
+    read_header(path)
+    assert refused(read_slice, path) == code
+
+
+def test_unparsable_number_in_the_geometry(tmp_path):
+    path = write(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"0.5\\0.45", b"0.5\\o.45"))
+    assert refused(read_header, path) == Code.NO_GEOMETRY
+
+
+def test_more_pixel_data_than_needed_is_read(tmp_path):
+    for excess in (6, 32, 80):  # 32 bytes are a whole frame
+        path = write(tmp_path, PixelData=STORED.tobytes() + bytes(excess))
+        np.testing.assert_array_equal(read_slice(path)[0], STORED - 1024)
+
+
+def test_wrapped_twelve_bit_slice(tmp_path):
+    hu = STORED - 1024
+    stored = np.where(hu < 0, hu + 4096, hu).astype(np.uint16)
+    path = write(
+        tmp_path,
+        PixelData=stored.tobytes(),
+        BitsStored=12,
+        HighBit=11,
+        PixelRepresentation=0,
+        RescaleIntercept=1,
+    )
+    read, notes = read_slice(path)
+    np.testing.assert_array_equal(read, hu)
+    assert [code for code, _ in notes] == [Code.INTERCEPT_12_BIT]
+
+
+def test_padding_30768_survives_decoding(tmp_path):
+    stored = STORED.astype(np.uint16)
+    stored[0, 1] = 30768
+    path = write(tmp_path, PixelData=stored.tobytes(), BitsStored=12, HighBit=11, PixelRepresentation=0)
+    hu, notes = read_slice(path)
+    assert hu[0].tolist() == [-1000, -1024, -984, -1000]
+    assert [code for code, _ in notes] == [Code.PADDING]
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", Code.NOT_DICOM),
+        (b"ID,Label\n" * 100, Code.NOT_DICOM),
+        (b"\0\5\x16\7\0\2\0\0Mac OS X", Code.NOT_DICOM),
+    ],
+    ids=["empty", "text", "AppleDouble"],
+)
+def test_not_dicom(tmp_path, content, code):
+    path = tmp_path / "._x.dcm"
+    path.write_bytes(content)
+    assert refused(read_header, path) == code
+    assert refused(read_slice, path) == code
+
+
+def test_absent_file_and_folder(tmp_path):
+    assert refused(read_header, tmp_path / "absent.dcm") == Code.UNREADABLE
+    assert refused(read_header, tmp_path) == Code.UNREADABLE
+
+
+def test_no_prefix_of_a_file_raises_anything_but_a_refusal(tmp_path):
+    whole = write(tmp_path).read_bytes()
+    path = tmp_path / "cut.dcm"
+    for n in range(0, len(whole) - 1, 7):
+        path.write_bytes(whole[:n])
+        refused(read_slice, path)
+
+
+# Real files
+
+
+@pytest.mark.realdata
+def test_rsna_slices(shared_data):
+    paths = sorted((shared_data / "rsna_slices").glob("*.dcm"))
+    assert len(paths) == 31
+    unchanged = n_heads = 0
+    for path in paths:
+        header = read_header(path)
+        hu, notes = read_slice(path)
+        assert header.sop_uid == path.stem[:12]
+        assert hu.shape == (header.rows, header.columns)
+        assert -1024 <= hu.min() <= -1000
+        assert 200 < hu.max() <= 3095
+        soft = hu[(hu > 0) & (hu < 100)]
+        n_heads += soft.size > 10_000
+        assert soft.size < 10_000 or 20 <= np.median(soft) <= 60
+        with disable_value_validation():
+            ds = pydicom.dcmread(path)
+            rescaled = apply_rescale(pixel_array(ds), ds)
+        inside = np.ones(hu.shape, bool) if not notes else rescaled > -1024
+        unchanged += not notes
+        np.testing.assert_array_equal(hu[inside], rescaled[inside])
+        assert (hu[~inside] == -1024).all()
+    assert unchanged == 14
+    assert n_heads == 27  # the other four lie at the vertex or below the brain
+
+
+@pytest.mark.realdata
+def test_rsna_slice_with_intercept_zero(shared_data):
+    hu, notes = read_slice(shared_data / "rsna_slices" / "ID_000aa2bce.dcm")
+    assert [code for code, _ in notes] == [Code.PADDING, Code.ALREADY_HU]
+    assert notes[0][1] == "65270 pixels of stored value -3024 (all four corners) set to -1024 HU"
+    assert (hu.min(), int(np.median(hu)), hu.max()) == (-1024, -1011, 1546)
+
+
+@pytest.mark.realdata
+def test_ge_head_is_hu_already(shared_data):
+    for path in sorted((shared_data / "ge_head_ct").glob("*.dcm")):
+        hu, notes = read_slice(path)
+        stored = pydicom.dcmread(path).pixel_array
+        assert [code for code, _ in notes] == [Code.PADDING, Code.ALREADY_HU]
+        assert notes[0][1].startswith("62180 pixels of stored value -1500 (PixelPaddingValue)")
+        np.testing.assert_array_equal(hu, np.where(stored == -1500, -1024, stored))
+
+
+@pytest.mark.realdata
+def test_lossless_syntaxes_decode_to_equal_slices(shared_data):
+    folder = shared_data / "compressed_head_ct"
+    slices = [read_slice(folder / f"CT2_{name}")[0] for name in ("RLE", "JPLL", "J2KR", "JLSL")]
+    for other in slices[1:]:
+        np.testing.assert_array_equal(other, slices[0])
+    near = read_slice(folder / "CT2_JLSN")[0].astype(int)
+    assert 0 < np.abs(near - slices[0]).max() <= 4
+    read_slice(folder / "CT2_J2KI")
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("._IM-0001-0001.dcm", Code.NOT_DICOM),
+        ("enhancedCT_perfusion_map_2frames.dcm", Code.MULTI_FRAME),
+        ("philips_DIRFILE_no_modality", Code.NOT_AN_IMAGE),
+        ("philips_dose_report_SC_RGB_I50", Code.NOT_CT),
+        ("philips_localizer_I10", Code.LOCALIZER),
+    ],
+)
+def test_oddities_are_refused(shared_data, name, code):
+    assert refused(read_header, shared_data / "oddities" / name) == code
+    assert refused(read_slice, shared_data / "oddities" / name) == code
+
+
+@pytest.mark.realdata
+def test_syntax_without_decoder_is_refused_by_name(shared_data):
+    path = shared_data / "oddities" / "chest_jpegext12_slope2.dcm"
+    assert read_header(path).kernel == "STANDARD"
+    with pytest.raises(DicomError, match="JPEG Extended"):
+        read_slice(path)
+    assert refused(read_slice, path) == Code.UNREADABLE
+
+
+@pytest.mark.realdata
+def test_big_endian(shared_data):
+    hu, _ = read_slice(shared_data / "oddities" / "chest_bigendian.dcm")
+    assert (hu.min(), int(np.median(hu)), hu.max()) == (-1024, 157 - 1024, 2402 - 1024)
