@@ -24,7 +24,7 @@ def bag_index(offsets: Tensor) -> Tensor:
     """
     sizes = offsets.diff()
     if offsets.ndim != 1 or len(offsets) < 2 or int(offsets[0]) != 0:
-        raise ValueError(f"offsets must be one-dimensional, start at 0 and name at least one bag, got {offsets}")
+        raise ValueError(f"offsets must be one-dimensional, start at 0 and name a bag, got {offsets}")
     if bool((sizes <= 0).any()):
         empty = int((sizes <= 0).nonzero()[0])
         raise ValueError(f"every bag needs at least one instance, bag {empty} has {int(sizes[empty])}")

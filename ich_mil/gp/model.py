@@ -1,0 +1,151 @@
+"""The head as a GPyTorch model: a whitened sparse Gaussian process over standardised slice features.
+
+In: raw features (n, D). Out: q(f), a `MultivariateNormal` (Castro-Macías et al. 2024, Eq. 30), or the pieces
+the
+fit and the sampler need:
+
+    L Lᵀ = K_ZZ + εI          Φ = L⁻¹ K_ZX          q(w) = N(m, S),  u = L w
+    μ = Φᵀ m                  σ² = diag(Φᵀ S Φ) + k(x,x) + ε - ΣΦ²
+
+ε is a nugget of the prior, as in GPyTorch: it stands in the variance at x as well as in K_ZZ, which keeps the
+two consistent and the residual variance positive. All in float64.
+
+Shapes: n slices, D features, M inducing points.
+"""
+
+import math
+import warnings
+from typing import Self
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+from torch import Tensor
+
+from ich_mil.errors import DataError
+from ich_mil.gp.calibration import ScanCalibration
+from ich_mil.gp.settings import HeadSettings
+
+
+class VGPMIL(gpytorch.models.ApproximateGP):
+    """Sparse Gaussian process with whitened q(w) = N(m, S) over inducing values u = L w.
+
+    `model(x)` on raw (n, D) features gives q(f) as a `MultivariateNormal`. The features are standardised
+    inside.
+
+    Attributes:
+        settings: what it was fitted with.
+        calibration: of scan probabilities, None until someone fits it.
+        x_mean, x_std: (D,) of the training slices; the deviation of a constant feature counts as 1.
+    """
+
+    x_mean: Tensor
+    x_std: Tensor
+
+    def __init__(self, inducing: Tensor, x_mean: Tensor, x_std: Tensor, settings: HeadSettings) -> None:
+        """Put q(w) at the prior N(0, I).
+
+        Args:
+            inducing: (M, D) inducing points, standardised.
+            x_mean: (D,).
+            x_std: (D,).
+            settings: of kernel and jitter.
+        """
+        n_inducing, n_features = inducing.shape
+        distribution = CholeskyVariationalDistribution(n_inducing, mean_init_std=0.0)
+        super().__init__(
+            VariationalStrategy(
+                self,
+                inducing,
+                distribution,
+                learn_inducing_locations=False,
+                jitter_val=settings.jitter,
+            )
+        )
+        self.settings = settings
+        self.calibration: ScanCalibration | None = None
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+        self.register_buffer("x_mean", x_mean)
+        self.register_buffer("x_std", x_std)
+        self.double()
+        # ℓ of the paper is a squared length, GPyTorch's lengthscale is its root. GPyTorch would round a plain
+        # number to float32 on its way in.
+        lengthscale = math.sqrt(settings.lengthscale_squared or n_features)
+        self.covar_module.outputscale = torch.tensor(settings.variance, dtype=torch.float64)
+        self.covar_module.base_kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+        # Otherwise GPyTorch would overwrite q(w) by the prior on the first call.
+        self.variational_strategy.variational_params_initialized.fill_(1)
+        self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        """Prior over f at standardised x."""
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def __call__(self, inputs: Tensor, prior: bool = False, **kwargs: object) -> MultivariateNormal:
+        """q(f), or the prior p(f), at raw features (n, D)."""
+        return super().__call__(self.standardise(inputs), prior=prior, **kwargs)
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Raw (..., D) features to standardised float64 ones."""
+        return (x.to(self.x_mean) - self.x_mean) / self.x_std
+
+    @property
+    def inducing(self) -> Tensor:
+        """Z (M, D), standardised."""
+        return self.variational_strategy.inducing_points
+
+    @property
+    def q_mean(self) -> Tensor:
+        """M (M,)."""
+        return self.variational_strategy._variational_distribution.variational_mean
+
+    @property
+    def q_root(self) -> Tensor:
+        """Lower Cholesky factor of S (M, M)."""
+        return self.variational_strategy._variational_distribution.chol_variational_covar
+
+    def set_q(self, mean: Tensor, root: Tensor) -> Self:
+        """Put q(w) at N(mean, root rootᵀ), and forget what GPyTorch has cached of the old one."""
+        with torch.no_grad():
+            self.q_mean.copy_(mean)
+            self.q_root.copy_(root)
+        self.variational_strategy._clear_cache()
+        return self
+
+    def prior_root(self) -> Tensor:
+        """L (M, M), L Lᵀ = K_ZZ + εI; more jitter is added only where it must, and told."""
+        K = self.covar_module(self.inducing).to_dense()  # (M, M)
+        jitter = self.variational_strategy.jitter_val
+        for _ in range(6):
+            root, failed = torch.linalg.cholesky_ex(K + jitter * torch.eye(len(K)).to(K))
+            if not failed:
+                if jitter != self.variational_strategy.jitter_val:
+                    warnings.warn(
+                        f"the kernel matrix of the {len(K)} inducing points is singular at a jitter of "
+                        f"{self.variational_strategy.jitter_val:.1e}: raised to {jitter:.1e}",
+                        stacklevel=2,
+                    )
+                    self.variational_strategy.jitter_val = jitter
+                return root
+            jitter *= 10
+        raise DataError(
+            f"the kernel matrix of the {len(K)} inducing points cannot be factorised even with a jitter of "
+            f"{jitter / 10:.1e}; use fewer inducing points or a shorter length scale"
+        )
+
+    def project(self, x: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+        """Φ and the variance the inducing points leave open.
+
+        Args:
+            x: (n, D) raw features.
+            root: (M, M) from `prior_root`.
+
+        Returns:
+            Φ = L⁻¹ K_ZX (M, n), and k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x.
+        """
+        x = self.standardise(x)
+        phi = torch.linalg.solve_triangular(root, self.covar_module(self.inducing, x).to_dense(), upper=False)
+        prior = self.covar_module(x, diag=True) + self.variational_strategy.jitter_val  # (n,)
+        return phi, (prior - phi.square().sum(0)).clamp(min=0.0)

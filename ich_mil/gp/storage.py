@@ -1,0 +1,109 @@
+"""A fitted head on disk: `head.safetensors` (tensors) and `head.json` (settings), nothing that can run code.
+
+In: a head. Out: a folder; and back, to the bit.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ich_mil import __version__
+from ich_mil.errors import ModelError
+from ich_mil.gp.calibration import ScanCalibration
+from ich_mil.gp.model import VGPMIL
+from ich_mil.gp.settings import HeadSettings
+
+FORMAT = "ich_mil.head.1"
+TENSORS, SETTINGS = "head.safetensors", "head.json"
+
+
+def save_head(model: VGPMIL, folder: Path) -> None:
+    """Write the head, its settings and its calibration to `folder`, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    n_inducing, n_features = model.inducing.shape
+    description = {
+        "format": FORMAT,
+        "ich_mil": __version__,
+        "n_features": n_features,
+        "n_inducing": n_inducing,
+        "jitter": model.variational_strategy.jitter_val,
+        "settings": asdict(model.settings),
+        "calibration": None if model.calibration is None else asdict(model.calibration),
+    }
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    # A reader never meets half a file: each is written aside and moved into place, the description last.
+    temporary = folder / f"{TENSORS}.tmp"
+    save_file(state, temporary)
+    temporary.replace(folder / TENSORS)
+    temporary = folder / f"{SETTINGS}.tmp"
+    temporary.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(folder / SETTINGS)
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    """The parsed `head.json`, of our format, or `ModelError`."""
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path}: cannot be read as a head's description ({error}); train it again"
+        ) from error
+    found = description.get("format") if isinstance(description, dict) else None
+    if found != FORMAT:
+        raise ModelError(
+            f"{path}: is of format {found!r}, ich_mil {__version__} reads {FORMAT!r}; train "
+            "the head again, or use the version that wrote it"
+        )
+    return description
+
+
+def load_head(folder: Path, *, n_features: int | None = None) -> VGPMIL:
+    """Read what `save_head` wrote.
+
+    Args:
+        folder: that holds the two files.
+        n_features: D of the features it shall be used on; None asks nothing.
+
+    Returns:
+        The head in eval mode, with its settings and calibration.
+
+    Raises:
+        ModelError: a file is missing, damaged, of another format, or for another number of features.
+    """
+    path = folder / SETTINGS
+    description = _read_description(path)
+    try:
+        width, n_inducing = int(description["n_features"]), int(description["n_inducing"])
+        settings = HeadSettings(**description["settings"])
+        stored = description["calibration"]
+        calibration = None if stored is None else ScanCalibration(**stored)
+        jitter = float(description["jitter"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: is not the description of a head ({error}); train it again") from error
+    if n_features is not None and n_features != width:
+        raise ModelError(
+            f"{path}: the head was trained on {width} features a slice, these have {n_features}; use the "
+            "features of the network it was trained with, or train the head again"
+        )
+    path = folder / TENSORS
+    try:
+        state = load_file(path)
+        zeros = torch.zeros(width, dtype=torch.float64)
+        model = VGPMIL(zeros.expand(n_inducing, -1), zeros, torch.ones_like(zeros), settings)
+        model.load_state_dict(state)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ModelError(
+            f"{path}: does not hold the head that {SETTINGS} beside it describes ({error}); train it again"
+        ) from error
+    held = {"x_mean": model.x_mean, "x_std": model.x_std, "m": model.q_mean, "S": model.q_root}
+    bad = [name for name, value in held.items() if not bool(value.isfinite().all())]
+    if bad:
+        raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train the head again")
+    model.variational_strategy.jitter_val = jitter
+    model.calibration = calibration
+    return model.eval()

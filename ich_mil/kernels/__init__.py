@@ -1,0 +1,1 @@
+"""Operations on packed bags: plain-PyTorch definitions, and later their fused neighbours."""

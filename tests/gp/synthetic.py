@@ -1,0 +1,17 @@
+"""Small synthetic scans, shared by the tests of the head."""
+
+import torch
+from torch import Tensor
+
+
+def scans(n_bags: int = 24, seed: int = 0, *, longest: int = 12) -> tuple[Tensor, Tensor, Tensor]:
+    """Features (N, 3), offsets, labels: bags of 1 to `longest` slices, up to 3 shifted in positive ones."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, longest + 1, (n_bags,), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    labels = torch.arange(n_bags) % 2
+    x = torch.randn(int(offsets[-1]), 3, generator=generator, dtype=torch.float64)
+    for start, size, label in zip(offsets[:-1].tolist(), sizes.tolist(), labels.tolist(), strict=True):
+        if label:
+            x[start : start + min(3, size)] += torch.tensor([2.5, 0.0, 1.0])
+    return 5 + x * torch.tensor([1.0, 10.0, 0.1]), offsets, labels

@@ -1,0 +1,42 @@
+"""Segment operations against Python loops."""
+
+import pytest
+import torch
+
+from ich_mil.kernels.segments import bag_index, bag_max, bag_softmax, bag_sum
+
+SIZES = [[1], [2, 1], [37, 1, 5, 200], [1] * 20]
+
+
+def packed(sizes, seed=0):
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    generator = torch.Generator().manual_seed(seed)
+    values = 3 * torch.randn(sum(sizes), 2, generator=generator, dtype=torch.float64)
+    return values, offsets
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_sum_max_and_softmax_equal_a_loop(sizes):
+    values, offsets = packed(sizes)
+    bags, n = bag_index(offsets), len(sizes)
+    parts = values.split(sizes)
+    torch.testing.assert_close(
+        bag_sum(values, bags, n), torch.stack([p.sum(0) for p in parts]), rtol=1e-13, atol=0
+    )
+    assert torch.equal(bag_max(values, bags, n), torch.stack([p.amax(0) for p in parts]))
+    expected = torch.cat([p[:, 0].softmax(0) for p in parts])
+    torch.testing.assert_close(bag_softmax(values[:, 0], bags, n), expected, rtol=1e-13, atol=0)
+
+
+def test_softmax_is_exact_for_scores_that_would_overflow():
+    scores = torch.tensor([1e4, 1e4 - 1, -1e4, 5.0], dtype=torch.float64)
+    weights = bag_softmax(scores, torch.tensor([0, 0, 0, 1]), 2)
+    p = 1 / (1 + torch.exp(torch.tensor(-1.0, dtype=torch.float64)))
+    expected = torch.stack([p, 1 - p, torch.zeros_like(p), torch.ones_like(p)])
+    torch.testing.assert_close(weights, expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("offsets", [[0], [1, 2], [0, 2, 2], [0, 3, 2]])
+def test_bad_offsets_raise(offsets):
+    with pytest.raises(ValueError, match=r"offsets must|at least one instance"):
+        bag_index(torch.tensor(offsets))
