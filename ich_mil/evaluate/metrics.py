@@ -1,0 +1,191 @@
+"""Metrics of scan probabilities and slice scores: single numbers, from scikit-learn wherever it has them.
+
+In: labels in {0, 1} or `UNKNOWN`, and the scores a model gave. Out: a dictionary of numbers. What is
+unlabelled is left out; a number that is not defined (one class only) is NaN; a score that is NaN is an error.
+
+Shapes: B scans, N slices (packed), K bins or scans as stated.
+"""
+
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, f1_score, log_loss
+from sklearn.metrics import roc_auc_score as sklearn_auc
+
+from ich_mil.data.features import UNKNOWN
+from ich_mil.errors import DataError
+
+THRESHOLD = 0.5
+"""Probability from which a scan counts as positive in accuracy and F1."""
+
+CALIBRATION_BINS = 10
+"""Number of equal-mass bins of the calibration error."""
+
+
+def check_scores(
+    labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and scores as int64 and float64, or an error that names `what`.
+
+    Raises:
+        ValueError: the two are not one-dimensional and equally long.
+        DataError: a label is not 0, 1 or `UNKNOWN`; a score is NaN or infinite; a probability is outside
+            [0, 1].
+    """
+    labels, score = np.asarray(labels), np.asarray(score, dtype=np.float64)
+    if labels.ndim != 1 or labels.shape != score.shape:
+        raise ValueError(f"{what}: labels {labels.shape} and scores {score.shape} must be two equal rows")
+    if not np.isin(labels, (0, 1, UNKNOWN)).all():
+        bad = labels[~np.isin(labels, (0, 1, UNKNOWN))][0]
+        raise DataError(f"{what}: a label must be 0, 1 or {UNKNOWN} (unknown), got {bad!r}")
+    wrong = ~np.isfinite(score)
+    if wrong.any():
+        raise DataError(
+            f"{what}: {int(wrong.sum())} of {len(score)} scores are NaN or infinite, the first is number "
+            f"{int(np.flatnonzero(wrong)[0])}; nothing can be measured from them"
+        )
+    if probability and len(score) and (score.min() < 0 or score.max() > 1):
+        raise DataError(f"{what}: a probability must lie in [0, 1], got {score.min():g} to {score.max():g}")
+    return labels.astype(np.int64), score
+
+
+def _known(
+    labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    labels, score = check_scores(labels, score, what=what, probability=probability)
+    known = labels != UNKNOWN
+    if not known.any():
+        raise DataError(f"{what}: none of the {len(labels)} labels is known, so nothing can be measured")
+    return labels[known], score[known]
+
+
+def _auc(labels: np.ndarray, score: np.ndarray) -> float:
+    return float(sklearn_auc(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
+
+
+def _losses(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
+    return {
+        "log_loss": float(log_loss(labels, probability, labels=[0, 1])),
+        "brier": float(brier_score_loss(labels, probability, labels=[0, 1])),
+    }
+
+
+def calibration_bins(
+    labels: np.ndarray, probability: np.ndarray, *, bins: int = CALIBRATION_BINS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean probability and fraction of positives in bins that hold about equally many scans.
+
+    A scan of mid-rank r among B (r from 1, ties share theirs) falls into bin floor(bins · (r - ½) / B), so
+    equal probabilities are never torn apart and the order of the scans does not matter. Empty bins are left
+    out.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        probability: (B,) in [0, 1].
+        bins: largest number of bins.
+
+    Returns:
+        Mean probability (K,), fraction of positives (K,) and number of scans (K,) of the K filled bins.
+    """
+    labels, probability = _known(labels, probability, what="calibration", probability=True)
+    n = len(labels)
+    # whole numbers below 2⁵³: the division rounds nothing across a boundary
+    place = (bins * (2 * rankdata(probability) - 1) // (2 * n)).astype(np.int64)  # (B,)
+    count = np.bincount(place, minlength=bins)
+    filled = count > 0
+    mean = np.bincount(place, weights=probability, minlength=bins)[filled] / count[filled]
+    fraction = np.bincount(place, weights=labels, minlength=bins)[filled] / count[filled]
+    return mean, fraction, count[filled]
+
+
+def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
+    """Metrics of scan probabilities.
+
+    `ece` = Σ_k n_k/B · |mean probability - fraction positive| over `calibration_bins`. It is never negative,
+    so a perfect model scores a little above 0, the more so the fewer scans a bin holds; for the same reason a
+    resample scores higher than its sample. `log_loss` holds probabilities of exactly 0 and 1 at the float64
+    epsilon, as scikit-learn does.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        probability: (B,) in [0, 1].
+
+    Returns:
+        `auc`, `accuracy`, `f1` (the last two at `THRESHOLD`), `log_loss`, `brier`, `ece`. `auc` is NaN where
+        there is one class only, `f1` where no scan is positive or called positive.
+
+    Raises:
+        DataError: no label is known, or a probability is NaN or outside [0, 1].
+    """
+    labels, probability = _known(labels, probability, what="scan probabilities", probability=True)
+    called = (probability >= THRESHOLD).astype(np.int64)
+    mean, fraction, count = calibration_bins(labels, probability)
+    return {
+        "auc": _auc(labels, probability),
+        "accuracy": float(accuracy_score(labels, called)),
+        "f1": float(f1_score(labels, called, zero_division=np.nan)),
+        **_losses(labels, probability),
+        "ece": float(np.sum(count * np.abs(mean - fraction)) / np.sum(count)),
+    }
+
+
+def slice_probability_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
+    """`log_loss` and `brier` of slice probabilities over all labelled slices; see `scan_metrics`."""
+    return _losses(*_known(labels, probability, what="slice probabilities", probability=True))
+
+
+def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """AUC of the slices of one scan, for each scan that holds labelled slices of both kinds.
+
+    Mann-Whitney: AUC = (Σ ranks of positives - P(P + 1)/2) / (P Q), with mid-ranks for ties.
+
+    Args:
+        labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
+        score: (N,) finite.
+        scans: (N,) the scan of each slice.
+
+    Returns:
+        The K scans that count, in ascending order, and their AUC (K,).
+    """
+    labels, score = check_scores(labels, score, what="slice scores", probability=False)
+    known = labels != UNKNOWN
+    labels, score, scans = labels[known], score[known], np.asarray(scans)[known]
+    order = np.argsort(scans, kind="stable")
+    starts = np.flatnonzero(np.diff(scans[order], prepend=scans[order][:1] - 1))
+    ids, values = [], []
+    for rows in np.split(order, starts[1:]):
+        positives = int(labels[rows].sum())
+        negatives = len(rows) - positives
+        if positives and negatives:
+            ranks = rankdata(score[rows])[labels[rows] == 1].sum()
+            ids.append(int(scans[rows[0]]))
+            values.append((ranks - positives * (positives + 1) / 2) / (positives * negatives))
+    return np.array(ids, dtype=np.int64), np.array(values, dtype=np.float64)
+
+
+def slice_metrics(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> dict[str, float]:
+    """How well slice scores rank slices.
+
+    Over all slices the AUC flatters, because a good scan score alone already lifts every slice of a positive
+    scan. Inside positive scans only the place of the bleed counts.
+
+    Args:
+        labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
+        score: (N,) finite; larger means more likely a bleed.
+        scans: (N,) int, the scan of each slice.
+
+    Returns:
+        `slice_auc` and `slice_ap` (average precision) over all slices, `slice_auc_inside` (mean over scans of
+        the AUC inside the scan) and `slice_scans_inside` (the number of scans with slices of both kinds it
+        rests on). NaN where not defined.
+
+    Raises:
+        DataError: no label is known, or a score is NaN.
+    """
+    inside = auc_inside(labels, score, scans)[1]
+    labels, score = _known(labels, score, what="slice scores", probability=False)
+    return {
+        "slice_auc": _auc(labels, score),
+        "slice_ap": float(average_precision_score(labels, score)) if labels.any() else float("nan"),
+        "slice_auc_inside": float(inside.mean()) if len(inside) else float("nan"),
+        "slice_scans_inside": float(len(inside)),
+    }
