@@ -1,0 +1,1 @@
+"""What people read: one self-contained offline page for a study, one for a run."""
