@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ich_mil import pipeline
@@ -29,31 +29,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("root", type=Path, help="folder with the DICOM files")
     one.add_argument("--layout", choices=(*LABELLED, "unlabelled"), required=True)
     one.add_argument("--out", type=Path, required=True, help="folder of the prepared set")
-    one.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
+    _add_jobs(one)
 
-    one = commands.add_parser("train", help="prepare, train the CNN and fit the head", add_help=False)
-    one.add_argument("rest", nargs=argparse.REMAINDER, help="--config FILE [--resume] [--field value ...]")
+    commands.add_parser("train", help="prepare, train the CNN and fit the head; see 'ich-mil train --help'")
 
-    one = commands.add_parser("predict", help="probabilities for new studies")
+    one = commands.add_parser("predict", help="probabilities and pages for new studies")
     one.add_argument("root", type=Path, help="a study, or a folder with several")
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
+    _add_jobs(one)
 
     one = commands.add_parser("validate", help="metrics on a labelled set the model has not seen")
-    one.add_argument("root", type=Path)
+    one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
     one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
+    _add_jobs(one)
 
-    one = commands.add_parser("report", help="write the HTML report of a run again")
+    one = commands.add_parser("report", help="write the report of a validated run again")
     one.add_argument("run", type=Path, help="folder of a run")
 
-    # REMAINDER does not take a leading option, so 'train' is cut off before parsing
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["train"]:
+    if words[:1] == ["train"]:  # its options are the fields of the configuration
         return _guard(lambda: _train(words[1:], whole=False))
     chosen = parser.parse_args(words)
     return _guard(lambda: _run(chosen))
+
+
+def _add_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
 
 
 def train_main(arguments: Sequence[str]) -> int:
@@ -76,16 +80,17 @@ def _run(chosen: argparse.Namespace) -> None:
             prepare(chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs)
         case "predict":
             out = chosen.out or Path("predictions") / chosen.root.resolve().name
-            pipeline.predict_folder(chosen.root, model=chosen.model, out=out)
+            pipeline.predict_folder(chosen.root, model=chosen.model, out=out, jobs=chosen.jobs)
         case "validate":
             out = chosen.out or Path("validations") / chosen.root.resolve().name
-            pipeline.validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out)
+            pipeline.validate_folder(
+                chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs
+            )
         case "report":
             pipeline.report_run(chosen.run)
 
 
-def _guard(work: object) -> int:
-    assert callable(work)
+def _guard(work: Callable[[], None]) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:

@@ -21,6 +21,8 @@ from ich_mil.models.attention_cnn import CnnSettings
 from ich_mil.training.module import TrainingSettings
 from ich_mil.windows import parse_windows
 
+SetLayout = Literal["rsna", "cq500", "folder", "features"]
+
 
 @dataclass(frozen=True)
 class SetSettings:
@@ -31,7 +33,7 @@ class SetSettings:
         root: the folder, or the CSV; environment variables as `$NAME` are filled in.
     """
 
-    layout: Literal["rsna", "cq500", "folder", "features"]
+    layout: SetLayout
     root: str
 
     @property

@@ -11,7 +11,6 @@ import torch
 
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
-from ich_mil.data.splits import check_unseen
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import digest
@@ -87,13 +86,6 @@ class TrainedModel:
             seed=self.seed,
             calibration=self.head.calibration,
         )
-
-    def check_unseen(self, features: FeatureSet, source: str) -> None:
-        """Raise `DataError` if a patient of `features` was trained on."""
-        import pandas as pd
-
-        splits = pd.read_csv(self.folder / "splits.csv", dtype={"scan": str, "patient": str})
-        check_unseen(features.patients, splits, source)
 
 
 def load_model(folder: Path) -> TrainedModel:

@@ -1,0 +1,132 @@
+"""The attention CNN: packed bags against a loop over bags, permutations, chunks, gradients, backbones."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision.models import resnet18
+
+from ich_mil.errors import ModelError
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import PaperEncoder, map_channels
+
+SIZES = [3, 1, 5, 2]
+OFFSETS = torch.tensor([0, 3, 4, 9, 11])
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    cnn = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3).double()
+    pictures = torch.rand(24, 3, 32, 32, dtype=torch.float64)
+    cnn(pictures, torch.tensor([0, 24]))  # moves the running statistics of batch norm off their start
+    return cnn.eval()
+
+
+@pytest.fixture
+def pictures():
+    return torch.rand(11, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def same(got, wanted):
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-13)
+
+
+def test_packed_bags_equal_a_loop_over_bags(model, pictures):
+    packed = model(pictures, OFFSETS)
+    for b, rows in enumerate(pictures.split(SIZES)):
+        h = model.encode(rows)
+        scores = model.attention_w(torch.tanh(model.attention_v(h)) * torch.sigmoid(model.attention_u(h)))
+        weights = torch.softmax(scores.squeeze(-1), 0)
+        own = slice(int(OFFSETS[b]), int(OFFSETS[b + 1]))
+        same(packed.attention[own], weights)
+        same(packed.features[own], h)
+        # the textbook order: pool the features, then classify
+        same(packed.scan_logit[b], model.classifier(weights @ h).squeeze())
+        same(packed.slice_logit[own], model.classifier(h).squeeze(-1))
+
+
+def test_permuting_slices_permutes_slices_and_leaves_scans(model, pictures):
+    order = torch.tensor([2, 0, 1, 3, 8, 6, 4, 5, 7, 10, 9])
+    straight, permuted = model(pictures, OFFSETS), model(pictures[order], OFFSETS)
+    same(permuted.scan_logit, straight.scan_logit)
+    same(permuted.attention, straight.attention[order])
+    same(permuted.features, straight.features[order])
+
+
+def test_an_empty_bag_is_refused(model, pictures):
+    with pytest.raises(ValueError, match="bag 1 has 0"):
+        model(pictures, torch.tensor([0, 3, 3, 11]))
+
+
+def test_chunks_equal_one_pass_in_evaluation(model, pictures):
+    whole = model(pictures, OFFSETS)
+    model.chunk_slices = 4
+    same(model(pictures, OFFSETS).scan_logit, whole.scan_logit)
+    with torch.no_grad():
+        same(model(pictures, OFFSETS).scan_logit, whole.scan_logit)
+
+
+def test_chunks_in_training_equal_chunks_without_recomputation(model, pictures):
+    """Checkpointing changes neither gradients nor the running statistics (moved once, not twice)."""
+    other = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3).double()
+    other.load_state_dict(model.state_dict())
+    model.train()
+    other.train()
+    model.chunk_slices = 6
+    model(pictures, OFFSETS).scan_logit.sum().backward()
+
+    features = torch.cat([other.features_of_maps(other.encoder(part)) for part in pictures.tensor_split(2)])
+    other.encode = lambda _: features
+    other(pictures, OFFSETS).scan_logit.sum().backward()
+    for (name, a), b in zip(model.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-12, msg=name)
+    for (name, a), b in zip(model.named_buffers(), other.buffers(), strict=True):
+        if not name.endswith("num_batches_tracked"):
+            same(a, b)
+
+
+def test_gradients_are_right(model, pictures):
+    few = pictures[:3].requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: model(x, torch.tensor([0, 2, 3])).scan_logit, (few,), fast_mode=True, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("size", "blocks"), [(512, 6), (256, 5), (128, 4)])
+def test_the_papers_map_is_6_by_6_at_every_usual_size(size, blocks):
+    encoder = PaperEncoder(3, size)
+    assert len(encoder) == blocks
+    assert map_channels(encoder, windows=3, image_size=size) == (32, 6, 6)
+
+
+def test_resnet18_is_a_drop_in_and_takes_a_local_weight_file(tmp_path):
+    torch.manual_seed(3)
+    donor = resnet18(weights=None)
+    save_file(donor.state_dict(), tmp_path / "w.safetensors")
+    settings = CnnSettings(backbone="resnet18", image_size=64, weights=tmp_path / "w.safetensors", features=32)
+    model = AttentionCnn(settings, windows=3).eval()
+    donor.fc = torch.nn.Identity()
+    x = torch.rand(2, 3, 64, 64)
+    pooled = model.pool(model.encoder(x))
+    torch.testing.assert_close(pooled, donor.eval()(x), rtol=1e-4, atol=1e-5)
+    assert model(x, torch.tensor([0, 2])).features.shape == (2, 32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "windows", "message"),
+    [
+        (CnnSettings(backbone="resnet19"), 3, "neither 'paper' nor"),
+        (CnnSettings(backbone="resnet18"), 2, "takes 3 windows"),
+        (CnnSettings(backbone="vit_b_16"), 3, "no convolutional trunk"),
+    ],
+)
+def test_backbones_that_cannot_be_built(settings, windows, message):
+    with pytest.raises(ModelError, match=message):
+        AttentionCnn(settings, windows=windows)
+
+
+def test_a_damaged_weight_file_is_named(tmp_path):
+    path = tmp_path / "w.pth"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match=r"w\.pth: cannot be loaded as weights of ResNet"):
+        AttentionCnn(CnnSettings(backbone="resnet18", weights=path), windows=3)

@@ -1,0 +1,90 @@
+"""Every YAML loads; unknown keys, wrong types and values out of range are refused in one line."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ich_mil.config import RunConfig, SetSettings, read_config
+from ich_mil.errors import ConfigError
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_yaml_loads(path):
+    config = read_config(["--config", str(path)])
+    given = yaml.safe_load(path.read_text())
+    assert str(config.out) == given["out"]
+    assert config.train.root == given["train"]["root"]
+
+
+def test_there_are_yamls():
+    assert {"demo", "ctich", "features", "rsna"} <= {path.stem for path in CONFIGS}
+
+
+BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"cnn": {"image_sise": 128}}, "image_sise"),
+        ({"cnn": {"image_size": 8}}, "image_size must lie in 32..1024, got 8"),
+        ({"cnn": {"features": 9}}, "features"),
+        ({"cnn": {"dropout": 1.0}}, "dropout"),
+        ({"head": {"beta": -1}}, "beta must be"),
+        ({"head": {"n_inducing": 1}}, "n_inducing"),
+        ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
+        ({"training": {"learning_rate": "fast"}}, "learning_rate"),
+        ({"split": {"validation": 0.6, "test": 0.5}}, "got 0.6 and 0.5"),
+        ({"windows": "bones"}, "windows must be one of papers, winners"),
+        ({"train": {"layout": "nifti", "root": "r"}}, "layout"),
+        ({"samples": 1}, "samples must be at least 2, got 1"),
+    ],
+)
+def test_refused(tmp_path, change, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(BASE | change))
+    with pytest.raises(ConfigError, match="bad.yaml") as caught:
+        read_config(["--config", str(path)])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_fields_and_files():
+    with pytest.raises(ConfigError, match="train"):
+        read_config(["--out", "x"])
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+        read_config(["--config", "nowhere.yaml"])
+
+
+def test_the_command_line_overrides_the_file(tmp_path):
+    path = tmp_path / "good.yaml"
+    path.write_text(yaml.safe_dump(BASE))
+    config = read_config(["--config", str(path), "--head.beta", "1.5", "--train.root", "elsewhere"])
+    assert config.head.beta == 1.5
+    assert config.train == SetSettings("rsna", "elsewhere")
+
+
+def test_a_resolved_configuration_reads_back_equal(tmp_path):
+    config = read_config(["--out", "x", "--train.layout", "rsna", "--train.root", "r", "--cnn.image_size", "64"])
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config.as_dict()))
+    assert read_config(["--config", str(path)]) == config
+
+
+def test_the_hash_names_the_settings_not_the_place():
+    config = RunConfig(Path("a"), SetSettings("rsna", "r"))
+    assert replace(config, out=Path("b"), jobs=7).hash == config.hash
+    assert replace(config, seed=1).hash != config.hash
+
+
+def test_environment_variables_in_roots(monkeypatch):
+    monkeypatch.setenv("SCANS", "/data/scans")
+    assert SetSettings("rsna", "$SCANS/rsna").path == Path("/data/scans/rsna")
+    monkeypatch.delenv("SCANS")
+    with pytest.raises(ConfigError, match=r"\$SCANS is not set"):
+        _ = SetSettings("rsna", "$SCANS/rsna").path

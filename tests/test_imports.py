@@ -1,0 +1,48 @@
+"""Imports run one way: a file imports only from layers above its own, and never in a circle."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import ich_mil
+
+PACKAGE = Path(ich_mil.__file__).parent
+LAYERS = """errors ledger progress files windows kernels dicom data models gp training evaluate predictions model
+report config pipeline cli""".split()
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names below ich_mil that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "ich_mil":
+            found |= {alias.name for alias in node.names if alias.name != "__version__"}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ich_mil."):
+            found.add(node.module.removeprefix("ich_mil."))
+    return found
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+FILES = {module_name(path): imports_of(path) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
+
+
+def test_every_layer_is_known_and_used():
+    assert {name.split(".")[0] for name in FILES} == set(LAYERS)
+
+
+def test_no_import_runs_upward():
+    upward = [
+        f"{name} imports {other}"
+        for name, others in FILES.items()
+        for other in others
+        if LAYERS.index(other.split(".")[0]) > LAYERS.index(name.split(".")[0])
+    ]
+    assert upward == []
+
+
+def test_no_circle():
+    order = list(TopologicalSorter(FILES).static_order())
+    assert order.index("errors") < order.index("data.prepare") < order.index("pipeline") < order.index("cli")
