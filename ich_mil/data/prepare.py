@@ -117,11 +117,11 @@ def prepare(layout: Layout, root: Path, out: Path, *, jobs: int) -> PreparedSet:
     for scan in sorted(records):
         entries.extend(records[scan].entries)
     entries.extend(collection.entries)
-    table = _table(records, scans, collection, root)
-    if table.empty:
-        raise DataError(f"{root}: no scan has a usable slice; the first reason: {entries[0].detail}")
     with whole_file(out / "ledger.csv") as temporary:
         write_ledger(entries, temporary)
+    table = _table(records, scans, collection, root)
+    if table.empty:
+        raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
     with whole_file(out / "slices.csv") as temporary:
         table.to_csv(temporary, index=False)
     write_json(out / "prepared.json", {"format": FORMAT, "layout": layout, "root": str(root.resolve())})

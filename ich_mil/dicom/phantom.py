@@ -1,0 +1,303 @@
+"""Synthetic data sets: phantom studies written as DICOM in the layouts of RSNA 2019 and of CQ500.
+
+    python -m ich_mil.dicom.phantom OUT [--studies-a 84 --studies-b 30 --size 256 --seed 0]
+
+In: a seed. Out: `OUT/site_a` (RSNA 2019: one flat folder, labels of slices in `stage_2_train.csv`, the
+headers of that set with their faults) and `OUT/site_b` (CQ500: one folder a series, three readers of a scan
+in `reads.csv`, several series in some studies). What a study shows follows from (seed, site, index of the
+study), so studies are made in any order or in parallel, and the same seed gives the same bytes.
+"""
+
+import argparse
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+from pydicom.config import disable_value_validation
+from pydicom.uid import CTImageStorage, generate_uid
+
+from ich_mil.dicom.phantom_dicom import ENCODINGS, Encoding, make_image, save_image, write_whole
+from ich_mil.dicom.phantom_head import SITE_A, SITE_B, Site
+from ich_mil.dicom.phantom_study import SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
+from ich_mil.errors import DataError
+
+T = TypeVar("T")
+
+__all__ = ["SITE_A", "SITE_B", "SUBTYPES", "Phantom", "Site", "make_phantom", "write_cq500", "write_rsna"]
+
+READER_COLUMNS = {
+    "IPH": "intraparenchymal",
+    "IVH": "intraventricular",
+    "SDH": "subdural",
+    "EDH": "epidural",
+    "SAH": "subarachnoid",
+}
+OTHER_FINDINGS = (
+    "ChronicBleed",
+    "Fracture",
+    "CalvarialFracture",
+    "OtherFracture",
+    "MassEffect",
+    "MidlineShift",
+)
+"""CQ500 columns that no phantom has anything of: always 0."""
+SUBTYPE_CHANCE = (0.15, 0.26, 0.16, 0.20, 0.23)
+"""How often a bleed is of each of `SUBTYPES`; more epidural than in life, so that each occurs in a small
+set."""
+DISAGREE = 0.16
+"""Share of studies in which one reader differs (CQ500: 78 of 491)."""
+REPEATED_IMAGES = 4
+"""Images whose label rows RSNA 2019 lists twice."""
+THIN_MM, PLAIN_MM = 2.0, 5.0
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is decided about a study before it is made."""
+
+    index: int
+    patient: int
+    bleeds: tuple[str, ...]
+    encoding: Encoding
+
+
+def _digest(length: int, *parts: object) -> str:
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:length]
+
+
+def _plan_studies(n_studies: int, seed: int, site: Site, positive_fraction: float) -> list[Study]:
+    """Decide bleeds, patients and encodings; every encoding occurs once there are enough studies."""
+    if n_studies < 1 or not 0 <= positive_fraction <= 1:
+        raise ValueError(
+            f"n_studies must be >= 1 and positive_fraction in 0..1, got {n_studies}, {positive_fraction}"
+        )
+    rng = np.random.default_rng([seed, *site.name.encode(), 1])
+    positive = rng.permutation(n_studies) < round(n_studies * positive_fraction)
+    weights = np.array([encoding.weight for encoding in ENCODINGS])
+    kinds = rng.choice(len(ENCODINGS), n_studies, p=weights / weights.sum())
+    kinds[: len(ENCODINGS)] = np.arange(len(ENCODINGS))[:n_studies]
+    kinds = rng.permutation(kinds)
+    studies, patient = [], 0
+    for index in range(n_studies):
+        count = int(rng.choice([1, 2, 3], p=[0.72, 0.23, 0.05]))
+        names = rng.choice(SUBTYPES, count, replace=False, p=SUBTYPE_CHANCE)
+        patient += int(rng.random() > 0.12 and index != 1)  # the second study is the first patient's
+        bleeds = tuple(sorted(str(name) for name in names)) if positive[index] else ()
+        studies.append(Study(index, patient, bleeds, ENCODINGS[kinds[index]]))
+    return studies
+
+
+def _study_rng(seed: int, site: Site, index: int) -> np.random.Generator:
+    return np.random.default_rng([seed, *site.name.encode(), 2, index])
+
+
+def _empty_folder(root: Path) -> None:
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise DataError(f"{root}: must be an empty folder or not exist yet; choose another or remove it")
+    root.mkdir(parents=True, exist_ok=True)
+
+
+def _write_rsna_study(folder: Path, study: Study, seed: int, site: Site, size: int) -> list[tuple[str, int]]:
+    """Write one study; returns its label rows."""
+    phantom = make_phantom(_study_rng(seed, site, study.index), bleeds=study.bleeds, site=site, size=size)
+    rows: list[tuple[str, int]] = []
+    with disable_value_validation():  # 'ID_...' is no valid UID: this is how the set is
+        for index, labels in enumerate(phantom.subtype_labels.tolist()):
+            sop = "ID_" + _digest(9, seed, site.name, "sop", study.index, index)
+            image = make_image(
+                phantom,
+                index,
+                study.encoding,
+                sop=sop,
+                study="ID_" + _digest(10, seed, site.name, "study", study.index),
+                series="ID_" + _digest(10, seed, site.name, "series", study.index),
+            )
+            image.PatientID = "ID_" + _digest(8, seed, site.name, "patient", study.patient)
+            image.StudyID = ""
+            if study.encoding.explicit:
+                image.WindowCenter, image.WindowWidth = "30", "80"
+            else:
+                image.WindowCenter, image.WindowWidth = ["00040", "00040"], ["00080", "00080"]
+            save_image(image, folder / f"{sop}.dcm")
+            rows += [(f"{sop}_{name}", label) for name, label in zip(SUBTYPES, labels, strict=True)]
+            rows.append((f"{sop}_any", max(labels)))
+    return rows
+
+
+def write_rsna(
+    root: Path,
+    *,
+    n_studies: int,
+    seed: int,
+    site: Site = SITE_A,
+    size: int = 256,
+    positive_fraction: float = 0.43,
+    n_jobs: int = -1,
+) -> None:
+    """Write a synthetic set as RSNA 2019 is laid out, with `root/stage_2_train.csv`.
+
+    Raises:
+        DataError: `root` exists and is not an empty folder.
+    """
+    _empty_folder(root)
+    folder = root / "stage_2_train"
+    folder.mkdir()
+    studies = _plan_studies(n_studies, seed, site, positive_fraction)
+    made = _in_parallel(lambda study: _write_rsna_study(folder, study, seed, site, size), studies, n_jobs)
+    per_image = [rows[k : k + 6] for rows in made for k in range(0, len(rows), 6)]
+    images = sorted(per_image, key=lambda rows: rows[0][0])
+    rng = np.random.default_rng([seed, *site.name.encode(), 3])
+    images = [images[k] for k in rng.permutation(len(images))]
+    for k in range(min(REPEATED_IMAGES, len(images) // 2)):
+        images.insert(len(images) // 2 + k, images[k])
+    table = pd.DataFrame([row for rows in images for row in rows], columns=["ID", "Label"])
+    write_whole(root / "stage_2_train.csv", table.to_csv(index=False, lineterminator="\n").encode())
+
+
+def _series_of(study: Study, n_studies: int, order: int) -> list[tuple[str, SeriesPlan]]:
+    """Names and cuts of a study's series, plain first; `order` is its place in a shuffled list."""
+    plain = ("CT 5mm" if study.index % 3 == 0 else "CT PLAIN", SeriesPlan(spacing=PLAIN_MM))
+    thin = ("CT PLAIN THIN", SeriesPlan(spacing=THIN_MM))
+    contrast = ("CT POST CONTRAST", SeriesPlan(spacing=PLAIN_MM, contrast=True))
+    bone = ("CT BONE", SeriesPlan(spacing=PLAIN_MM, bone=True))
+    if order == 5 and n_studies >= 10:
+        return [thin]
+    extra = {0: [thin], 1: [contrast], 2: [bone], 3: [contrast, bone]}
+    return [plain, *extra.get(order % 8, [])]
+
+
+def _write_cq500_study(
+    root: Path, study: Study, plans: list[tuple[str, SeriesPlan]], seed: int, site: Site, size: int
+) -> dict[str, int]:
+    """Write one study; returns what its plain series shows, by the names of the readers' columns."""
+    rng = _study_rng(seed, site, study.index)
+    cuts = make_series(rng, [plan for _, plan in plans], bleeds=study.bleeds, site=site, size=size)
+    folder = root / f"CQ500CT{study.index} CQ500CT{study.index}" / "Unknown Study"
+    encoding = ENCODINGS[1 + study.index % 2]
+    key = ("cq500", str(seed), site.name, str(study.index))
+    for (name, plan), phantom in zip(plans, cuts, strict=True):
+        (folder / name).mkdir(parents=True)
+        n = len(phantom.hu)
+        for number in range(n):
+            place = number if study.index % 2 else n - 1 - number  # some scanners run from the top
+            image = make_image(
+                phantom,
+                place,
+                encoding,
+                sop=generate_uid(entropy_srcs=[*key, name, str(place)]),
+                study=generate_uid(entropy_srcs=[*key, "study"]),
+                series=generate_uid(entropy_srcs=[*key, name]),
+            )
+            image.SOPClassUID = CTImageStorage
+            image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID
+            image.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
+            image.PatientID = image.PatientName = f"CQ500-CT-{study.index}"
+            image.StudyID, image.SeriesDescription = "", name
+            image.SeriesNumber, image.InstanceNumber = plans.index((name, plan)) + 2, number + 1
+            image.FrameOfReferenceUID = generate_uid(entropy_srcs=[*key, "frame"])
+            image.SliceThickness = f"{phantom.spacing:.3f}"
+            image.GantryDetectorTilt = f"{phantom.tilt:.3f}"
+            image.ConvolutionKernel = "BONE" if plan.bone else "STANDARD"
+            if plan.contrast:
+                image.ContrastBolusAgent = "CONTRAST"
+            image.WindowCenter, image.WindowWidth = ("500", "2000") if plan.bone else ("40", "80")
+            save_image(image, folder / name / f"CT{number:06d}.dcm")
+    masks = cuts[0].masks
+    found = {short: int((masks == SUBTYPES.index(name) + 1).any()) for short, name in READER_COLUMNS.items()}
+    half = masks.shape[2] // 2  # the patient's left is the picture's right
+    sides = {
+        "BleedLocation-Left": int(masks[:, :, half:].any()),
+        "BleedLocation-Right": int(masks[:, :, :half].any()),
+    }
+    return {"ICH": cuts[0].label} | found | sides
+
+
+def _reads(
+    rng: np.random.Generator, study: Study, truth: dict[str, int], *, dissent: bool
+) -> dict[str, str | int]:
+    """One row of `reads.csv`: three readers, of whom one is wrong about the bleed if `dissent`."""
+    wrong = dict.fromkeys(truth, 0)
+    if not truth["ICH"]:
+        called = str(rng.choice(list(READER_COLUMNS)))
+        wrong |= {"ICH": 1, called: 1, "BleedLocation-Left": 1}
+    dissenter, category = int(rng.integers(1, 4)), f"B{rng.integers(1, 3)}"
+    row: dict[str, str | int] = {"name": f"CQ500-CT-{study.index}", "Category": category}
+    for reader in (1, 2, 3):
+        seen = wrong if dissent and reader == dissenter else truth
+        row |= {f"R{reader}:{name}": value for name, value in seen.items()}
+        row |= {f"R{reader}:{name}": 0 for name in OTHER_FINDINGS}
+    return row
+
+
+def write_cq500(
+    root: Path,
+    *,
+    n_studies: int,
+    seed: int,
+    site: Site = SITE_B,
+    size: int = 256,
+    positive_fraction: float = 0.43,
+    n_jobs: int = -1,
+) -> None:
+    """Write a synthetic set as CQ500 is laid out, with `root/reads.csv`.
+
+    Raises:
+        DataError: `root` exists and is not an empty folder.
+    """
+    _empty_folder(root)
+    studies = _plan_studies(n_studies, seed, site, positive_fraction)
+    rng = np.random.default_rng([seed, *site.name.encode(), 4])
+    orders = rng.permutation(n_studies).tolist()
+    dissent = rng.permutation(n_studies) < max(round(DISAGREE * n_studies), 1)
+
+    def write(study: Study) -> dict[str, int]:
+        plans = _series_of(study, n_studies, orders[study.index])
+        return _write_cq500_study(root, study, plans, seed, site, size)
+
+    truths = _in_parallel(write, studies, n_jobs)
+    rows = [
+        _reads(rng, study, truth, dissent=bool(dissent[study.index]))
+        for study, truth in zip(studies, truths, strict=True)
+    ]
+    table = pd.DataFrame([rows[k] for k in rng.permutation(n_studies)])
+    write_whole(root / "reads.csv", table.to_csv(index=False, lineterminator="\n").encode())
+
+
+def _in_parallel(work: Callable[[Study], T], studies: list[Study], n_jobs: int) -> list[T]:
+    """`work` of every study, in order."""
+    made: list[T] = Parallel(n_jobs=n_jobs)(delayed(work)(study) for study in studies)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write both synthetic sets and print one line with their sizes."""
+    parser = argparse.ArgumentParser(
+        description="Write synthetic head CT: OUT/site_a (RSNA), OUT/site_b (CQ500)."
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--studies-a", type=int, default=84)
+    parser.add_argument("--studies-b", type=int, default=30)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    counts = []
+    for name, write, n_studies in (
+        ("site_a", write_rsna, args.studies_a),
+        ("site_b", write_cq500, args.studies_b),
+    ):
+        try:
+            write(args.out / name, n_studies=n_studies, seed=args.seed, size=args.size)
+        except DataError as error:
+            parser.exit(2, f"{error}\n")
+        files = sum(1 for _ in (args.out / name).rglob("*.dcm"))
+        counts.append(f"{name} {n_studies} studies, {files} slices")
+    print(f"{args.out}: {'; '.join(counts)} of {args.size}x{args.size} pixels, seed {args.seed}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""One slice of a phantom as a DICOM file.
+
+In: a `Phantom`, the index of a slice, an `Encoding` and three UIDs. Out: a pydicom `Dataset` with the tags
+that RSNA 2019 has; a layout adds its own. Files are written whole: beside the target, then renamed.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.filewriter import dcmwrite
+from pydicom.uid import UID, CTImageStorage, ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
+
+from ich_mil.dicom.phantom_study import Phantom
+
+
+class Encoding(NamedTuple):
+    """How HU become stored values. `padding` fills the outside of the circular field of view."""
+
+    name: str
+    bits: int
+    signed: bool
+    intercept: str
+    padding: int | None
+    explicit: bool
+    weight: float
+
+
+ENCODINGS = (
+    Encoding("padded", 16, True, "-1024", -2000, True, 0.40),
+    Encoding("plain", 16, True, "-1024.000000", None, True, 0.18),
+    Encoding("unsigned", 12, False, "-1024", None, False, 0.22),
+    Encoding("wrong-intercept", 12, False, "1", None, True, 0.10),
+    Encoding("lost-sign", 16, True, "-1024", 30768, True, 0.05),
+    Encoding("already-hu", 16, True, "0", -3024, True, 0.05),
+)
+"""As found in RSNA 2019. "wrong-intercept" stores HU modulo 4096; "lost-sign" is the padding -2000 without
+its sign bit; "already-hu" needs no intercept. CQ500 uses the second and third."""
+
+
+def stored_values(hu: NDArray[np.int16], encoding: Encoding) -> bytes:
+    """Stored values of one slice, little endian. HU must lie within -1000..3000, as a Phantom's do."""
+    wide = hu.astype(np.int32)
+    stored = wide & 0xFFF if encoding.name == "wrong-intercept" else wide - int(float(encoding.intercept))
+    if encoding.padding is not None:
+        middle = (np.array(hu.shape) - 1) / 2
+        row, column = np.ogrid[: hu.shape[0], : hu.shape[1]]
+        stored[np.hypot(row - middle[0], column - middle[1]) > max(hu.shape) / 2] = encoding.padding
+    return stored.astype("<i2" if encoding.signed else "<u2").tobytes()
+
+
+def _decimal(values: Sequence[float]) -> list[str]:
+    """DS values with six decimals, as RSNA 2019 writes them (at most 16 characters, PS3.5 6.2)."""
+    return [f"{value:.6f}" for value in values]
+
+
+def make_image(
+    phantom: Phantom, index: int, encoding: Encoding, *, sop: str, study: str, series: str
+) -> Dataset:
+    """Header and pixels that both layouts share. Position and orientation: DICOM PS3.3 C.7.6.2.1.1."""
+    image = Dataset()
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID = CTImageStorage
+    meta.MediaStorageSOPInstanceUID = generate_uid(entropy_srcs=[sop])
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian if encoding.explicit else ImplicitVRLittleEndian
+    meta.ImplementationClassUID = UID("1.2.826.0.1.3680043.8.498.1")
+    image.file_meta = meta
+    image.SOPInstanceUID, image.StudyInstanceUID, image.SeriesInstanceUID = sop, study, series
+    image.Modality = "CT"
+    tilt = np.deg2rad(phantom.tilt)
+    rows, columns = phantom.hu.shape[1:]
+    height = phantom.origin_z + index * phantom.spacing / np.cos(tilt)
+    left, front = (columns - 1) / 2 * phantom.pixel, (rows - 1) / 2 * phantom.pixel
+    image.ImagePositionPatient = _decimal([-left, -front * np.cos(tilt), height + front * np.sin(tilt)])
+    image.ImageOrientationPatient = _decimal([1, 0, 0, 0, np.cos(tilt), -np.sin(tilt)])
+    image.SamplesPerPixel, image.PhotometricInterpretation = 1, "MONOCHROME2"
+    image.Rows, image.Columns = rows, columns
+    image.PixelSpacing = _decimal([phantom.pixel, phantom.pixel])
+    image.BitsAllocated, image.BitsStored, image.HighBit = 16, encoding.bits, encoding.bits - 1
+    image.PixelRepresentation = int(encoding.signed)
+    image.RescaleIntercept, image.RescaleSlope = encoding.intercept, "1"
+    image.PixelData = stored_values(phantom.hu[index], encoding)
+    image["PixelData"].VR = "OW"
+    return image
+
+
+def save_image(image: Dataset, path: Path) -> None:
+    """Write `image` as a DICOM file with preamble and file meta information."""
+    buffer = io.BytesIO()
+    dcmwrite(buffer, image, enforce_file_format=True)
+    write_whole(path, buffer.getvalue())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write beside the target and rename, so that no half file is ever found under its name."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -1,0 +1,156 @@
+"""What is drawn for a synthetic head CT: the head itself and the look of the scanner.
+
+In: a numpy Generator. Out: a `Head` (anatomy and pose) and a `Look` (what the scanner adds), plain numbers
+from which `phantom_tissue` computes slices. Places are (x, y, z) in the head's own frame, in mm: x to the
+left, y to the back, z up, as in DICOM; the origin lies between the thalami.
+
+Shapes: K waves.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Site:
+    """The look of one hospital's scanners. Each pair is the range a scan's value is drawn from, uniformly.
+
+    Attributes:
+        name: short name; it takes part in the seeds.
+        noise: standard deviation of the noise after the kernel [HU].
+        blur: sigma of the reconstruction kernel [mm].
+        offset: error of calibration, added to everything but air [HU].
+        tilt: gantry tilt [degrees]; a third of the scans is not tilted.
+        streak: amplitude of beam hardening at the skull base [HU].
+        cupping: brightening below the inner table [HU].
+        bone: HU of compact bone.
+        fov: field of view [mm].
+    """
+
+    name: str
+    noise: tuple[float, float]
+    blur: tuple[float, float]
+    offset: tuple[float, float]
+    tilt: tuple[float, float]
+    streak: tuple[float, float]
+    cupping: tuple[float, float]
+    bone: tuple[float, float]
+    fov: tuple[float, float]
+
+
+SITE_A = Site("a", (2.5, 5.0), (0.45, 0.8), (-3, 3), (5, 24), (2, 8), (2, 7), (1150, 1500), (225, 250))
+SITE_B = Site("b", (4.0, 7.0), (0.30, 0.55), (-2, 6), (-8, 12), (5, 13), (0, 5), (1000, 1350), (230, 260))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the scanner adds to one scan: one draw from a `Site`, in its units."""
+
+    noise: float
+    blur: float
+    offset: float
+    tilt: float
+    streak: float
+    cupping: float
+    bone: float
+    fov: float
+    table: float
+
+
+def draw_look(rng: np.random.Generator, site: Site) -> Look:
+    """Draw the scanner's look of one scan."""
+    tilt = float(rng.uniform(*site.tilt))
+    if rng.random() < 1 / 3:
+        tilt = 0.0
+    pairs = {
+        name: getattr(site, name) for name in ("noise", "blur", "offset", "streak", "cupping", "bone", "fov")
+    }
+    drawn = {name: float(rng.uniform(*pair)) for name, pair in pairs.items()}
+    return Look(tilt=tilt, table=float(rng.uniform(112, 122)), **drawn)
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head. Lengths in mm; waves are (K, 4) rows of three wave numbers [1/mm] and a phase."""
+
+    axes: tuple[float, float, float]
+    egg: float
+    skull: float
+    scalp: float
+    bottom: float
+    top: float
+    rotation: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    grey: float
+    white: float
+    ventricle: float
+    sulcus: float
+    sides: tuple[float, float]
+    gyri: NDArray[np.float64]
+    warp: NDArray[np.float64]
+    texture: NDArray[np.float64]
+    cells: NDArray[np.float64]
+    rays: NDArray[np.float64]
+    stones: NDArray[np.float64]
+
+
+def draw_waves(rng: np.random.Generator, count: int, length: tuple[float, float]) -> NDArray[np.float64]:
+    """Draw K plane waves with wavelengths in `length` [mm]."""
+    direction = rng.normal(size=(count, 3))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    number = 2 * np.pi / rng.uniform(*length, size=(count, 1))
+    return np.hstack([direction * number, rng.uniform(0, 2 * np.pi, (count, 1))])
+
+
+def _draw_stones(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Calcifications as rows (x, y, z, radius, HU): pineal, choroid plexus, falx, carotids, basal ganglia."""
+    stones: list[tuple[float, float, float, float, float]] = []
+
+    def add(chance: float, x: float, y: float, z: float, radius: tuple[float, float]) -> None:
+        place = rng.normal((x, y, z), 1.5)
+        size, hu, kept = rng.uniform(*radius), rng.uniform(90, 380), rng.random() < chance
+        if kept:
+            stones.append((float(place[0]), float(place[1]), float(place[2]), float(size), float(hu)))
+
+    add(0.65, 0, 19, 5, (1.8, 4.0))
+    for side in (-1, 1):
+        add(0.6, side * 17, 27, 10, (2.0, 5.0))
+        add(0.3, side * 10, -10, -22, (1.5, 3.0))
+        add(0.2, side * 22, -5, 4, (2.0, 5.5))
+    add(0.35, 0, float(rng.uniform(-60, -30)), float(rng.uniform(25, 50)), (2.0, 5.0))
+    return np.array(stones).reshape(-1, 5)
+
+
+def draw_head(rng: np.random.Generator) -> Head:
+    """Draw the anatomy and the pose of one head."""
+    scale = rng.uniform(0.92, 1.06)
+    axes = (rng.uniform(64, 71) * scale, rng.uniform(78, 88) * scale, rng.uniform(70, 79) * scale)
+    roll, pitch, yaw = np.deg2rad(rng.normal(0, (3.0, 4.0, 4.0)))
+    turn_y = np.array([[np.cos(roll), 0, np.sin(roll)], [0, 1, 0], [-np.sin(roll), 0, np.cos(roll)]])
+    turn_x = np.array([[1, 0, 0], [0, np.cos(pitch), -np.sin(pitch)], [0, np.sin(pitch), np.cos(pitch)]])
+    turn_z = np.array([[np.cos(yaw), -np.sin(yaw), 0], [np.sin(yaw), np.cos(yaw), 0], [0, 0, 1]])
+    skull, scalp = rng.uniform(5.0, 8.5), rng.uniform(3.5, 7.0)
+    white = rng.uniform(24, 31)
+    return Head(
+        axes=axes,
+        egg=rng.uniform(0.06, 0.16),
+        skull=skull,
+        scalp=scalp,
+        bottom=rng.uniform(-76, -50),
+        top=axes[2] + skull + rng.uniform(-16, 14),
+        rotation=turn_x @ turn_y @ turn_z,
+        shift=rng.normal(0, (3.0, 5.0, 0.0)),
+        grey=white + rng.uniform(7, 11),
+        white=white,
+        ventricle=rng.uniform(0.85, 1.45),
+        sulcus=rng.uniform(0.6, 1.6),
+        sides=(rng.uniform(0.88, 1.12), rng.uniform(0.88, 1.12)),
+        gyri=draw_waves(rng, 3, (30, 42)),
+        warp=draw_waves(rng, 3, (35, 60)),
+        texture=draw_waves(rng, 4, (18, 70)),
+        cells=draw_waves(rng, 4, (5, 9)),
+        rays=np.column_stack([rng.integers(3, 15, 5), rng.uniform(0, 2 * np.pi, 5)]),
+        stones=_draw_stones(rng),
+    )

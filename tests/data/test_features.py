@@ -1,0 +1,100 @@
+"""Feature files: written and read to the bit, public tables grouped by scan, NaN refused."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, write_features
+from ich_mil.errors import DataError
+
+
+@pytest.fixture
+def features():
+    torch.manual_seed(0)
+    return FeatureSet(
+        x=torch.randn(5, 2),
+        offsets=torch.tensor([0, 2, 5]),
+        scans=["a", "b"],
+        patients=["p", "q"],
+        labels=torch.tensor([0, 1]),
+        slice_names=list("vwxyz"),
+        slice_labels=torch.tensor([0, 0, 1, 0, -1]),
+        positions=torch.linspace(0, 1, 5),
+        cnn_scan=torch.tensor([0.1, 0.9]),
+        cnn_slice=torch.rand(5),
+        attention=torch.rand(5),
+    )
+
+
+def same(a: FeatureSet, b: FeatureSet) -> bool:
+    return all(
+        torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+        for x, y in ((getattr(a, f.name), getattr(b, f.name)) for f in fields(FeatureSet))
+    )
+
+
+def test_a_file_reads_back_to_the_bit(features, tmp_path):
+    write_features(features, tmp_path / "new" / "f.safetensors")
+    assert same(read_features(tmp_path / "new" / "f.safetensors"), features)
+
+
+def test_selecting_reorders_scans_with_their_slices(features):
+    turned = features.select(["b", "a"])
+    assert turned.slice_names == ["x", "y", "z", "v", "w"]
+    assert torch.equal(turned.x, features.x[[2, 3, 4, 0, 1]])
+    assert turned.offsets.tolist() == [0, 3, 5]
+    assert turned.labels.tolist() == [1, 0]
+    assert same(turned.select(["a", "b"]), features)
+    with pytest.raises(DataError, match="'c'"):
+        features.select(["c"])
+
+
+def test_nan_and_foreign_files_are_refused(features, tmp_path):
+    bad = replace(features, x=features.x.index_fill(0, torch.tensor([3]), torch.nan))
+    with pytest.raises(DataError, match="1 slices have features that are NaN or infinite, the first is 'y'"):
+        write_features(bad, tmp_path / "f.safetensors")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "g.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"g\.safetensors: cannot be read as a feature file"):
+        read_features(tmp_path / "g.safetensors")
+
+
+HEADER = "feature_1,feature_0,bag_label,instance_name,bag_name,instance_label\n"
+
+
+def test_a_public_table_is_grouped_by_scan(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("\ufeff" + HEADER + "1,10,1,i,B,0\n2,20,0,j,A,0\n3,30,1,k,B,1\n")
+    table = read_feature_csv(path)
+    assert table.scans == ["B", "A"]
+    assert table.slice_names == ["i", "k", "j"]
+    assert table.x.tolist() == [[10, 1], [30, 3], [20, 2]]  # columns by their number, not their order
+    assert table.labels.tolist() == [1, 0]
+    assert table.slice_labels.tolist() == [0, 1, 0]
+    assert table.cnn_scan.isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("1,10,2,i,B,0\n", "line 2: bag_label must be 0 or 1"),
+        ("1,10,1,i,B,0\n1,10,0,j,B,0\n", "scan 'B' is labelled both 0 and 1"),
+        ("1,,1,i,B,0\n", "NaN or infinite, the first is 'i'"),
+        ("", "holds no scan"),
+    ],
+)
+def test_public_tables_that_cannot_be_used(tmp_path, rows, message):
+    path = tmp_path / "t.csv"
+    path.write_text(HEADER + rows)
+    with pytest.raises(DataError, match=r"t\.csv") as caught:
+        read_feature_csv(path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.realdata
+def test_the_public_tables(shared_data):
+    rsna = read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
+    cq500 = read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
+    assert (rsna.n_scans, len(rsna.x), cq500.n_scans) == (150, 5254, 490)  # DATA.md
+    assert int(cq500.labels.sum()) == 205

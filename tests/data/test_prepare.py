@@ -1,0 +1,247 @@
+"""Prepare: pixels and labels arrive rightly, a second run does only what is missing, bad input is told."""
+
+import errno
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from pydicom import dcmread
+
+from ich_mil import files
+from ich_mil.data import prepare as module
+from ich_mil.data.features import UNKNOWN
+from ich_mil.data.prepare import prepare
+from ich_mil.data.store import scan_file
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code
+from tests import phantoms
+
+pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
+
+
+@pytest.fixture(scope="module")
+def rsna_root(tmp_path_factory):
+    return phantoms.rsna(tmp_path_factory.mktemp("rsna") / "set", studies=4)
+
+
+@pytest.fixture(scope="module")
+def cq500_root(tmp_path_factory):
+    return phantoms.cq500(tmp_path_factory.mktemp("cq500") / "set", studies=5)
+
+
+@pytest.fixture
+def study(tmp_path, cq500_root):
+    """A folder `set` with two unlabelled studies in folders `a` and `b`."""
+    for name, scan in zip("ab", sorted(cq500_root.glob("CQ500CT*")), strict=False):
+        shutil.copytree(next(iter(sorted((scan / "Unknown Study").iterdir()))), tmp_path / "set" / name)
+    return tmp_path / "set"
+
+
+def test_rsna_every_file_label_and_order(rsna_root, tmp_path):
+    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    table = prepared.table
+    assert len(table) == len(list((rsna_root / "stage_2_train").iterdir()))
+    labels = pd.read_csv(rsna_root / "stage_2_train.csv").drop_duplicates()
+    any_rows = labels[labels.ID.str.endswith("_any")]
+    truth = dict(zip(any_rows.ID.str.removesuffix("_any"), any_rows.Label, strict=True))
+    assert table.slice_label.tolist() == [truth[sop] for sop in table.sop]
+    for scan, rows in table.groupby("scan"):
+        assert (rows.scan_label == rows.slice_label.max()).all()
+        assert (rows.position_mm.diff().dropna() > 0).all()
+        assert (rows.position.iloc[0], rows.position.iloc[-1]) == (0.0, 1.0)
+        header = dcmread(rsna_root / rows.source.iloc[0], stop_before_pixels=True)
+        assert header.StudyInstanceUID == scan
+
+
+def test_hounsfield_units_are_those_of_the_phantom(rsna_root, tmp_path):
+    """Whatever the encoding and its faults: air is near -1000, bone is dense, the middle is brain or CSF."""
+    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    for scan in prepared.scans.index:
+        hu = prepared.hu(scan)
+        middle = hu[len(hu) // 2]
+        assert hu.dtype == np.int16
+        assert hu.min() >= -1024
+        assert middle.max() > 700
+        assert -1024 <= np.median(middle[:3]) <= -950
+        soft = middle[20:44, 20:44]  # brain and ventricles, no skull at 64 pixels
+        assert 10 < np.median(soft) < 50
+
+
+def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
+    prepared = prepare("cq500", cq500_root, tmp_path, jobs=1)
+    reads = pd.read_csv(cq500_root / "reads.csv").set_index("name")
+    gold = (reads[["R1:ICH", "R2:ICH", "R3:ICH"]].sum(axis=1) >= 2).astype(int)
+    assert prepared.scans.label.to_dict() == {scan: gold[scan] for scan in prepared.scans.index}
+    assert set(prepared.table.slice_label) == {UNKNOWN}
+    assert not prepared.table.source.str.contains("(?i)bone|contrast").any()
+    ledger = prepared.ledger()
+    several = {path.parent.parent.name for path in cq500_root.glob("*/*/*")
+               if len(list(path.parent.iterdir())) > 1}
+    assert len(several) == (ledger.code == Code.SERIES_CHOSEN).sum()
+
+
+def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
+    """A scan with a thin series only: each prepared slice is the mean of its sources."""
+    thin = next(path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower())
+    shutil.copytree(thin, tmp_path / "set" / "scan")
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    row = prepared.table.iloc[5]
+    sources = row.source.split("|")
+    assert len(sources) > 1
+    assert Code.AVERAGED in row.corrections.split("|")
+    whole = [module.read_slice(tmp_path / "set" / source)[0].astype(float) for source in sources]
+    np.testing.assert_array_equal(prepared.hu(row.scan)[5], np.rint(np.mean(whole, axis=0)))
+
+
+def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, tmp_path, monkeypatch):
+    first = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    content = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    lost = scan_file(tmp_path, first.scans.index[1])
+
+    asked = []
+    monkeypatch.setattr(module, "read_slice", lambda path: asked.append(path) or _real_read_slice(path))
+    prepare("rsna", rsna_root, tmp_path, jobs=1)
+    assert asked == []
+    lost.unlink()
+    prepare("rsna", rsna_root, tmp_path, jobs=1)
+    assert len(asked) == first.scans.slices.iloc[1]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == content
+
+
+_real_read_slice = module.read_slice
+
+
+def test_no_patient_identifier_is_written(rsna_root, tmp_path):
+    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    patient = dcmread(rsna_root / prepared.table.source[0], stop_before_pixels=True).PatientID
+    for path in tmp_path.rglob("*"):
+        if path.suffix in (".csv", ".json", ".jsonl"):
+            assert patient not in path.read_text(), path
+
+
+def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
+    broken = sorted((study / "a").iterdir())[3]
+    whole = len(list((study / "a").iterdir()))
+    broken.write_bytes(broken.read_bytes()[:-2000])
+    (study / "a" / "notes.txt").write_text("no picture")
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    ledger = prepared.ledger().set_index("file")
+    assert ledger.code[f"a/{broken.name}"] == Code.UNREADABLE
+    assert ledger.code["a/notes.txt"] == Code.NOT_DICOM
+    assert whole - 1 in prepared.scans.slices.tolist()
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.np, "save", full)
+    with pytest.raises(DataError, match=r"\.npy: the disk is full; free space"):
+        prepare("rsna", rsna_root, tmp_path, jobs=1)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"index.jsonl"}
+    monkeypatch.undo()
+    assert len(prepare("rsna", rsna_root, tmp_path, jobs=1).scans) == 4
+
+
+def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+
+    def interrupted():
+        with files.whole_file(path) as temporary:
+            temporary.write_text("ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def write_labels(study: Path, text: str) -> Path:
+    (study / "labels.csv").write_text(text)
+    return study
+
+
+def test_a_labelled_folder(study, tmp_path):
+    write_labels(study, "\ufeffscan,label\na,1\nb,0\n")
+    prepared = prepare("folder", study, tmp_path / "out", jobs=1)
+    assert sorted(prepared.scans.label) == [0, 1]
+    positive = prepared.table[prepared.table.scan_label == 1]
+    assert positive.source.str.startswith("a/").all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scan,label\na,1\n", "no row for 1 studies"),
+        ("scan,label\na,1\nb,0\nc,0\n", "names 1 scans without a readable file: c"),
+        ("scan,label\na,1\nb,2\n", "line 3: label must be 0 or 1, got '2'"),
+        ("scan,label\na,1\nb,\n", "line 3: label must be 0 or 1, got ''"),
+        ("scan,label\na,1\na,0\n", "listed twice: a"),
+        ("scan,lable\na,1\nb,0\n", "column label is missing"),
+    ],
+)
+def test_label_files_that_cannot_be_used(study, tmp_path, text, message):
+    write_labels(study, text)
+    with pytest.raises(DataError, match=r"labels\.csv") as caught:
+        prepare("folder", study, tmp_path / "out", jobs=1)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out" / "scans").exists()
+
+
+def test_folders_that_cannot_be_used(study, tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        prepare("unlabelled", tmp_path / "nowhere", tmp_path / "out", jobs=1)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError, match="holds no file"):
+        prepare("unlabelled", empty, tmp_path / "out", jobs=1)
+    (empty / "a.txt").write_text("x")
+    with pytest.raises(DataError, match="none of its 1 files is a CT slice"):
+        prepare("unlabelled", empty, tmp_path / "out", jobs=1)
+    prepare("unlabelled", study, tmp_path / "good", jobs=1)
+    with pytest.raises(DataError, match="was prepared from"):
+        prepare("unlabelled", empty, tmp_path / "good", jobs=1)
+
+
+def test_rsna_labels_that_cannot_be_used(rsna_root, tmp_path):
+    root = tmp_path / "set"
+    shutil.copytree(rsna_root, root)
+    path = root / "stage_2_train.csv"
+    text = path.read_text().splitlines()
+    name = next(line for line in text if "_any," in line).split("_any")[0]
+    path.write_text("\n".join(line for line in text if not line.startswith(name)))
+    with pytest.raises(DataError, match=f"no label for 1 images: {name}"):
+        prepare("rsna", root, tmp_path / "out", jobs=1)
+    path.write_text("\n".join([*text, f"{name}_any,0", f"{name}_any,1"]))
+    with pytest.raises(DataError, match=f"labelled both 0 and 1: {name}"):
+        prepare("rsna", root, tmp_path / "out", jobs=1)
+
+
+@pytest.mark.realdata
+def test_the_ge_study_keeps_its_28_slices_in_order(shared_data, tmp_path):
+    prepared = prepare("unlabelled", shared_data / "ge_head_ct", tmp_path, jobs=2)
+    assert prepared.scans.slices.tolist() == [28]
+    steps = np.diff(prepared.table.position_mm)
+    assert (steps > 0).all()
+    np.testing.assert_allclose(steps[:13], 4.0, atol=0.01)  # two slabs, DATA.md; positions are rounded to 0.001 mm
+    np.testing.assert_allclose(steps[14:], 7.0, atol=0.01)
+    hu = prepared.hu(prepared.scans.index[0])
+    assert hu.min() == -1024
+    brain = hu[20, 200:300, 200:300]
+    assert 15 < np.median(brain) < 50
+
+
+@pytest.mark.realdata
+def test_a_folder_of_oddities_ends_in_the_ledger(shared_data, tmp_path):
+    oddities = shared_data / "oddities"
+    with pytest.raises(DataError, match=r"no scan has a usable slice; .*ledger\.csv says why"):
+        prepare("unlabelled", oddities, tmp_path / "none", jobs=1)
+    told = pd.read_csv(tmp_path / "none" / "ledger.csv").set_index("file").code
+    assert set(told.dropna().index.dropna()) == {path.name for path in oddities.iterdir()}
+    assert told["philips_localizer_I10"] == Code.LOCALIZER
+    assert told["enhancedCT_perfusion_map_2frames.dcm"] == Code.MULTI_FRAME
+    assert told["._IM-0001-0001.dcm"] == Code.NOT_DICOM

@@ -1,0 +1,78 @@
+"""Splits: by patient, stratified, and refused where a patient would sit in two."""
+
+import pandas as pd
+import pytest
+
+from ich_mil.data.splits import check_unseen, draw_splits, read_splits
+from ich_mil.errors import DataError
+
+
+@pytest.fixture
+def scans():
+    """60 scans of 40 patients: patients p0 to p19 have two scans."""
+    patients = [f"p{i}" for i in range(40)] + [f"p{i}" for i in range(20)]
+    labels = [i % 3 == 0 for i in range(40)] + [False] * 20
+    return pd.DataFrame({"patient": patients, "label": labels}, index=[f"s{i}" for i in range(60)]).astype(
+        {"label": int}
+    )
+
+
+def test_patients_stay_together_and_shares_are_kept(scans):
+    table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
+    assert list(table.scan) == list(scans.index)
+    by_patient = table.groupby("patient").split.agg(["nunique", "first"])
+    assert (by_patient["nunique"] == 1).all()
+    assert by_patient["first"].value_counts().to_dict() == {"train": 22, "test": 10, "validation": 8}
+    positive = table.assign(p=table.patient.map(table.groupby("patient").label.max())).drop_duplicates("patient")
+    share = positive.groupby("split").p.mean()
+    assert share.between(14 / 40 - 0.1, 14 / 40 + 0.1).all()
+
+
+def test_the_draw_depends_on_the_seed_alone(scans):
+    once, again = (draw_splits(scans, validation=0.2, test=0.2, seed=1) for _ in range(2))
+    assert once.equals(again)
+    assert not once.equals(draw_splits(scans, validation=0.2, test=0.2, seed=2))
+
+
+def test_too_few_of_a_label_or_unlabelled(scans):
+    with pytest.raises(DataError, match="only 1 patients have label 1"):
+        draw_splits(scans.loc[["s0", "s1", "s2", "s4"]], validation=0.2, test=0.0, seed=0)
+    scans.loc["s5", "label"] = -1
+    with pytest.raises(DataError, match="1 scans to train on have no label: s5"):
+        draw_splits(scans, validation=0.2, test=0.0, seed=0)
+
+
+def split_file(path, rows):
+    path.write_text("scan,split\n" + "\n".join(rows))
+    return path
+
+
+def test_a_patient_in_two_splits_is_named(scans, tmp_path):
+    rows = [f"s{i},{'train' if i < 30 else 'validation'}" for i in range(60)]
+    with pytest.raises(DataError, match="patients in two splits: p0, p1, p10 and 17 more") as caught:
+        read_splits(split_file(tmp_path / "own.csv", rows), scans)
+    assert "own.csv" in str(caught.value)
+
+
+def test_a_good_split_file_is_used_as_it_is(scans, tmp_path):
+    rows = [f"s{i},{'validation' if i % 20 < 6 else 'train'}" for i in range(60)]
+    table = read_splits(split_file(tmp_path / "own.csv", rows), scans)
+    assert table.set_index("scan").split["s5"] == "validation"
+    assert table.set_index("scan").split["s46"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [("s0,holdout", "got 'holdout'"), ("s99,train", "not in the prepared set: s99")],
+)
+def test_split_files_that_cannot_be_used(scans, tmp_path, row, message):
+    with pytest.raises(DataError, match=message):
+        read_splits(split_file(tmp_path / "own.csv", [row]), scans)
+
+
+def test_external_patients_must_be_new(scans):
+    table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
+    seen = table.patient[table.split == "train"].iloc[0]
+    with pytest.raises(DataError, match=f"1 of its patients were trained on: {seen}"):
+        check_unseen([seen, "new"], table, "elsewhere")
+    check_unseen(["new", table.patient[table.split == "test"].iloc[0]], table, "elsewhere")

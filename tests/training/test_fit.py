@@ -1,0 +1,182 @@
+"""The CNN's training: weights of classes, the best epoch kept, a killed run that goes on as if it never stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from ich_mil.data.bags import EpochSampler, ScanDataset, loader
+from ich_mil.data.prepare import prepare
+from ich_mil.data.splits import draw_splits
+from ich_mil.errors import ModelError
+from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
+from ich_mil.training.fit import fit_cnn
+from ich_mil.training.module import MilModule, TrainingSettings, class_weights
+from ich_mil.windows import PRESETS
+from tests import phantoms
+
+WINDOWS = PRESETS["papers"]
+CNN = CnnSettings(image_size=32)
+# patience above the epochs: training must not stop early, whatever the loss does
+TRAINING = TrainingSettings(learning_rate=1e-3, bags=2, max_epochs=4, patience=9)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    return prepare("rsna", phantoms.rsna(folder / "set", studies=10), folder / "prepared", jobs=1)
+
+
+@pytest.fixture(scope="module")
+def splits(prepared):
+    return draw_splits(prepared.scans, validation=0.3, test=0.0, seed=0)
+
+
+def fit(prepared, splits, out, **changes):
+    settings = {"windows": WINDOWS, "cnn": CNN, "training": TRAINING, "seed": 0} | changes
+    return fit_cnn(prepared, splits, out, **settings)
+
+
+def predictions(model, prepared):
+    features = extract_features(model, prepared, list(prepared.scans.index), windows=WINDOWS, image_size=32)
+    return features.cnn_scan, features.x
+
+
+def test_class_weights_give_both_classes_the_same_say():
+    weights = class_weights([0, 0, 0, 1])
+    assert weights.tolist() == pytest.approx([4 / 6, 2.0])
+    assert weights[0] * 3 == pytest.approx(float(weights[1]))
+
+
+def test_the_loss_by_hand():
+    module = MilModule(AttentionCnn(CNN, windows=3), TRAINING, torch.tensor([0.5, 2.0]), seed=0)
+    output = BagOutput(torch.tensor([0.0, 1.0]), torch.zeros(0), torch.zeros(0), torch.zeros(0))
+    # mean of 0.5·log 2 and 2·log(1 + e^-1)
+    wanted = (0.5 * 0.693147 + 2 * 0.313262) / 2
+    assert float(module._loss(output, torch.tensor([0.0, 1.0]))) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    sampler = EpochSampler(20, seed=3)
+    first = list(sampler)
+    assert sorted(first) == list(range(20))
+    assert list(sampler) == first
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+    other = EpochSampler(20, seed=3)
+    other.set_epoch(1)
+    assert list(other) == list(sampler)
+
+
+def test_batches_pack_scans_without_padding(prepared):
+    scans = list(prepared.scans.index[:3])
+    dataset = ScanDataset(prepared, scans, windows=WINDOWS, image_size=32, keep=True)
+    (batch,) = loader(dataset, bags=3, workers=0)
+    assert batch.scans == scans
+    assert batch.offsets.diff().tolist() == prepared.scans.slices[:3].tolist()
+    assert batch.labels.tolist() == prepared.scans.label[:3].tolist()
+    assert torch.equal(batch.pictures[: len(dataset[0].pictures)], dataset[0].pictures)
+
+
+@pytest.mark.slow
+def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path):
+    model = fit(prepared, splits, tmp_path)
+    log = pd.read_csv(tmp_path / "log.csv", index_col="epoch")
+    assert log.index.tolist() == [0, 1, 2, 3]
+    assert not model.training
+    # the validation loss of the returned model is the smallest of the log
+    module = MilModule(model, TRAINING, class_weights(splits.label[splits.split == "train"].tolist()), seed=0)
+    chosen = splits[splits.split == "validation"]
+    dataset = ScanDataset(prepared, chosen.scan.tolist(), windows=WINDOWS, image_size=32)
+    with torch.no_grad():
+        losses = [float(module._loss(module(batch), batch.labels)) for batch in loader(dataset, bags=1, workers=0)]
+    assert sum(losses) / len(losses) == pytest.approx(log.val_loss.min(), rel=1e-4)
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    import pandas as pd
+    from ich_mil.data.store import open_prepared
+    from ich_mil.training import fit as module
+    from tests.training.test_fit import fit
+
+    class Bomb(module.EpochLog):
+        def on_train_epoch_end(self, trainer, pl_module):
+            super().on_train_epoch_end(trainer, pl_module)
+            if trainer.current_epoch == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    module.EpochLog = Bomb
+    prepared, splits, out = (Path(word) for word in sys.argv[1:])
+    fit(open_prepared(prepared), pd.read_csv(splits), out)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_and_resumed_run_gives_the_same_predictions(prepared, splits, tmp_path):
+    splits.to_csv(tmp_path / "splits.csv", index=False)
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), prepared.folder, tmp_path / "splits.csv", tmp_path / "a"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    assert (tmp_path / "a" / "last.ckpt").is_file()
+    assert not (tmp_path / "a" / "cnn.json").exists()
+
+    resumed = predictions(fit(prepared, splits, tmp_path / "a"), prepared)
+    straight = predictions(fit(prepared, splits, tmp_path / "b"), prepared)
+    assert torch.equal(resumed[0], straight[0])
+    assert torch.equal(resumed[1], straight[1])
+    logs = [pd.read_csv(tmp_path / name / "log.csv") for name in "ab"]
+    assert logs[0].equals(logs[1])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_is_refused(prepared, splits, tmp_path):
+    fit(prepared, splits, tmp_path, training=TrainingSettings(max_epochs=1, bags=4))
+    with pytest.raises(ModelError, match=r"last\.ckpt: belongs to another model"):
+        fit(prepared, splits, tmp_path, cnn=CnnSettings(image_size=32, features=32))
+
+
+def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
+    torch.manual_seed(1)
+    model = AttentionCnn(CNN, windows=3).eval()
+    save_cnn(model, tmp_path, settings=CNN, windows=WINDOWS)
+    loaded, settings, windows = load_cnn(tmp_path)
+    assert (settings, windows) == (CNN, WINDOWS)
+    assert torch.equal(predictions(loaded, prepared)[1], predictions(model, prepared)[1])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"ich_mil.cnn.1"', '"ich_mil.cnn.0"', "is of version ich_mil.cnn.0, this program reads ich_mil.cnn.1"),
+        ('"features": 8', '"features": 32', "holds no CNN that can be read"),
+    ],
+)
+def test_a_cnn_of_another_version_or_width_is_refused(tmp_path, old, new, message):
+    save_cnn(AttentionCnn(CNN, windows=3), tmp_path, settings=CNN, windows=WINDOWS)
+    path = tmp_path / "cnn.json"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ModelError, match=message) as caught:
+        load_cnn(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_features_of_a_scan_do_not_depend_on_the_others(prepared):
+    torch.manual_seed(1)
+    model = AttentionCnn(CNN, windows=3).eval()
+    scans = list(prepared.scans.index)
+    every = extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
+    alone = extract_features(model, prepared, scans[3:4], windows=WINDOWS, image_size=32)
+    assert torch.equal(every.select(scans[3:4]).x, alone.x)
+    assert alone.slice_names == prepared.slices(scans[3]).sop.tolist()
+    expected = torch.tensor(prepared.slices(scans[3]).slice_label.tolist())
+    assert torch.equal(alone.slice_labels, expected)
