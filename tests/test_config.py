@@ -70,7 +70,9 @@ def test_the_command_line_overrides_the_file(tmp_path):
 
 
 def test_a_resolved_configuration_reads_back_equal(tmp_path):
-    config = read_config(["--out", "x", "--train.layout", "rsna", "--train.root", "r", "--cnn.image_size", "64"])
+    config = read_config(
+        ["--out", "x", "--train.layout", "rsna", "--train.root", "r", "--cnn.image_size", "64"]
+    )
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config.as_dict()))
     assert read_config(["--config", str(path)]) == config

@@ -11,7 +11,9 @@ def test_hand_computed_values_of_the_papers_preset():
     brain, blood, soft = apply_windows(hu, PRESETS["papers"])[0]
     # brain 40/80 spans 0..80, blood 80/200 spans -20..180, soft tissue 30/30 spans 15..45
     torch.testing.assert_close(brain, torch.tensor([[0, 0, 0.25, 0.375], [0.5, 1, 1, 1]]), rtol=1e-6, atol=0)
-    torch.testing.assert_close(blood, torch.tensor([[0, 0.1, 0.2, 0.25], [0.3, 0.5, 1, 1]]), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        blood, torch.tensor([[0, 0.1, 0.2, 0.25], [0.3, 0.5, 1, 1]]), rtol=1e-6, atol=1e-7
+    )
     torch.testing.assert_close(
         soft, torch.tensor([[0, 0, 1 / 6, 0.5], [5 / 6, 1, 1, 1]]), rtol=1e-6, atol=1e-7
     )

@@ -34,19 +34,19 @@ SLICES = (24, 57)
 """Fewest and most slices of a study: the range of the literature's RSNA subset."""
 BLOOD_HU = (68.0, 78.0)
 """Range of a bleed's mean HU; it varies by ±4 inside."""
-MIN_FRACTION = 0.004
+MIN_FRACTION = 0.006
 """Blood on a slice below this share of the scan's largest brain area is left out, so that labels are
 clean."""
-PEAK_FRACTION = 0.012
+PEAK_FRACTION = 0.04
 """A bleed must reach this share of the largest brain area on one slice."""
-MIN_POSITIVE_SLICES = 4
+MIN_POSITIVE_SLICES = 5
 EDGE_MM = 1.0
 """Half width of the soft edge of a bleed [mm]."""
 MIN_WEIGHT = 0.3
 """A pixel with less blood than this stays as it was."""
 MIN_RISE = 6.0
 """A pixel that blood would brighten by less than this stays as it was [HU]."""
-TRIES = 40
+TRIES = 80
 
 Shape = Callable[[Fields], Image]
 """Signed distance to a bleed's surface, negative inside [mm]."""

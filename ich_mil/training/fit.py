@@ -94,7 +94,11 @@ def fit_cnn(
         for split, part in parts.items()
     }
     best = ModelCheckpoint(
-        out, filename="best", monitor="val_loss", save_last=True, enable_version_counter=False
+        out,
+        filename="best",
+        monitor="val_loss",
+        save_last=True,
+        enable_version_counter=False,
     )
     callbacks: list[Callback] = [
         EarlyStopping("val_loss", patience=training.patience, check_finite=True),

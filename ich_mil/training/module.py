@@ -55,7 +55,7 @@ class MilModule(pl.LightningModule):
     def __init__(
         self, model: AttentionCnn, settings: TrainingSettings, weights: Tensor, *, seed: int
     ) -> None:
-        """Args: `weights` (2,) from `class_weights`; `seed` with the epoch keys the dropout masks."""
+        """Args: `weights` (2,) from `class_weights`; `seed` with the step keys the dropout masks."""
         super().__init__()
         self.model = model
         self.settings = settings
@@ -72,12 +72,10 @@ class MilModule(pl.LightningModule):
         assert isinstance(self.weights, Tensor)
         return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
 
-    def on_train_epoch_start(self) -> None:
-        """A resumed run draws the same dropout masks as one that was never stopped."""
-        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)
-
     def training_step(self, batch: Batch, _index: int) -> Tensor:
         """Weighted loss of one packed batch."""
+        # so that a resumed run draws the same dropout masks as one that was never stopped
+        torch.manual_seed(self.seed * 1_000_003 + self.global_step)
         loss = self._loss(self(batch), batch.labels)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.labels))
         return loss

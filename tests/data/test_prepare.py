@@ -77,14 +77,17 @@ def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
     assert set(prepared.table.slice_label) == {UNKNOWN}
     assert not prepared.table.source.str.contains("(?i)bone|contrast").any()
     ledger = prepared.ledger()
-    several = {path.parent.parent.name for path in cq500_root.glob("*/*/*")
-               if len(list(path.parent.iterdir())) > 1}
+    several = {
+        path.parent.parent.name for path in cq500_root.glob("*/*/*") if len(list(path.parent.iterdir())) > 1
+    }
     assert len(several) == (ledger.code == Code.SERIES_CHOSEN).sum()
 
 
 def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
     """A scan with a thin series only: each prepared slice is the mean of its sources."""
-    thin = next(path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower())
+    thin = next(
+        path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower()
+    )
     shutil.copytree(thin, tmp_path / "set" / "scan")
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     row = prepared.table.iloc[5]
@@ -227,7 +230,9 @@ def test_the_ge_study_keeps_its_28_slices_in_order(shared_data, tmp_path):
     assert prepared.scans.slices.tolist() == [28]
     steps = np.diff(prepared.table.position_mm)
     assert (steps > 0).all()
-    np.testing.assert_allclose(steps[:13], 4.0, atol=0.01)  # two slabs, DATA.md; positions are rounded to 0.001 mm
+    np.testing.assert_allclose(
+        steps[:13], 4.0, atol=0.01
+    )  # two slabs, DATA.md; positions are rounded to 0.001 mm
     np.testing.assert_allclose(steps[14:], 7.0, atol=0.01)
     hu = prepared.hu(prepared.scans.index[0])
     assert hu.min() == -1024

@@ -23,7 +23,9 @@ def test_patients_stay_together_and_shares_are_kept(scans):
     by_patient = table.groupby("patient").split.agg(["nunique", "first"])
     assert (by_patient["nunique"] == 1).all()
     assert by_patient["first"].value_counts().to_dict() == {"train": 22, "test": 10, "validation": 8}
-    positive = table.assign(p=table.patient.map(table.groupby("patient").label.max())).drop_duplicates("patient")
+    positive = table.assign(p=table.patient.map(table.groupby("patient").label.max())).drop_duplicates(
+        "patient"
+    )
     share = positive.groupby("split").p.mean()
     assert share.between(14 / 40 - 0.1, 14 / 40 + 0.1).all()
 

@@ -103,7 +103,9 @@ def test_resnet18_is_a_drop_in_and_takes_a_local_weight_file(tmp_path):
     torch.manual_seed(3)
     donor = resnet18(weights=None)
     save_file(donor.state_dict(), tmp_path / "w.safetensors")
-    settings = CnnSettings(backbone="resnet18", image_size=64, weights=tmp_path / "w.safetensors", features=32)
+    settings = CnnSettings(
+        backbone="resnet18", image_size=64, weights=tmp_path / "w.safetensors", features=32
+    )
     model = AttentionCnn(settings, windows=3).eval()
     donor.fc = torch.nn.Identity()
     x = torch.rand(2, 3, 64, 64)

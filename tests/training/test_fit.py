@@ -96,7 +96,9 @@ def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path):
     chosen = splits[splits.split == "validation"]
     dataset = ScanDataset(prepared, chosen.scan.tolist(), windows=WINDOWS, image_size=32)
     with torch.no_grad():
-        losses = [float(module._loss(module(batch), batch.labels)) for batch in loader(dataset, bags=1, workers=0)]
+        losses = [
+            float(module._loss(module(batch), batch.labels)) for batch in loader(dataset, bags=1, workers=0)
+        ]
     assert sum(losses) / len(losses) == pytest.approx(log.val_loss.min(), rel=1e-4)
 
 
@@ -123,9 +125,18 @@ KILLED = """
 @pytest.mark.slow
 def test_a_killed_and_resumed_run_gives_the_same_predictions(prepared, splits, tmp_path):
     splits.to_csv(tmp_path / "splits.csv", index=False)
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), prepared.folder, tmp_path / "splits.csv", tmp_path / "a"]
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(KILLED),
+        prepared.folder,
+        tmp_path / "splits.csv",
+        tmp_path / "a",
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, check=False)
+    ended = subprocess.run(
+        command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, check=False
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     assert (tmp_path / "a" / "last.ckpt").is_file()
     assert not (tmp_path / "a" / "cnn.json").exists()
@@ -157,7 +168,11 @@ def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"ich_mil.cnn.1"', '"ich_mil.cnn.0"', "is of version ich_mil.cnn.0, this program reads ich_mil.cnn.1"),
+        (
+            '"ich_mil.cnn.1"',
+            '"ich_mil.cnn.0"',
+            "is of version ich_mil.cnn.0, this program reads ich_mil.cnn.1",
+        ),
         ('"features": 8', '"features": 32', "holds no CNN that can be read"),
     ],
 )
