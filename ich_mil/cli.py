@@ -10,10 +10,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ich_mil import pipeline
 from ich_mil.config import read_config
 from ich_mil.data.prepare import prepare
 from ich_mil.errors import IchMilError
+from ich_mil.pipeline.predict import predict_folder
+from ich_mil.pipeline.report import report_run
+from ich_mil.pipeline.train import train
+from ich_mil.pipeline.validate import validate_folder, validate_run
 
 LABELLED = ("rsna", "cq500", "folder")
 
@@ -68,10 +71,10 @@ def train_main(arguments: Sequence[str]) -> int:
 def _train(words: list[str], *, whole: bool) -> None:
     resume = "--resume" in words
     config = read_config([word for word in words if word != "--resume"])
-    pipeline.train(config, resume=resume)
+    train(config, resume=resume)
     if whole:
-        pipeline.validate_run(config)
-        pipeline.report_run(config.out)
+        validate_run(config)
+        report_run(config.out)
 
 
 def _run(chosen: argparse.Namespace) -> None:
@@ -80,14 +83,12 @@ def _run(chosen: argparse.Namespace) -> None:
             prepare(chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs)
         case "predict":
             out = chosen.out or Path("predictions") / chosen.root.resolve().name
-            pipeline.predict_folder(chosen.root, model=chosen.model, out=out, jobs=chosen.jobs)
+            predict_folder(chosen.root, model=chosen.model, out=out, jobs=chosen.jobs)
         case "validate":
             out = chosen.out or Path("validations") / chosen.root.resolve().name
-            pipeline.validate_folder(
-                chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs
-            )
+            validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs)
         case "report":
-            pipeline.report_run(chosen.run)
+            report_run(chosen.run)
 
 
 def _guard(work: Callable[[], None]) -> int:

@@ -98,9 +98,10 @@ def prediction_table(
 
 
 def write_predictions(
-    table: pd.DataFrame, folder: Path, *, provenance: Provenance, ledger: pd.DataFrame | None
+    table: pd.DataFrame, folder: Path, *, provenance: Provenance, prepared: PreparedSet | None
 ) -> None:
-    """Write `predictions.csv` and `predictions.json` into `folder`."""
+    """Write `predictions.csv` and `predictions.json`, which holds the ledger of `prepared`, into `folder`."""
+    ledger = None if prepared is None else prepared.ledger()
     with whole_file(folder / "predictions.csv") as temporary:
         table.to_csv(temporary, index=False, float_format="%.6f")
     scans = []

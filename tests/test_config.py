@@ -48,7 +48,7 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
 def test_refused(tmp_path, change, message):
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(BASE | change))
-    with pytest.raises(ConfigError, match="bad.yaml") as caught:
+    with pytest.raises(ConfigError, match=r"bad\.yaml") as caught:
         read_config(["--config", str(path)])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

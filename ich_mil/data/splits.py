@@ -112,6 +112,13 @@ def check_unseen(patients: list[str], table: pd.DataFrame, source: str) -> None:
         )
 
 
+def load_splits(path: Path) -> pd.DataFrame:
+    """The split of a run, as `write_splits` wrote it. `DataError` if a patient now sits in two splits."""
+    table = pd.read_csv(path, dtype={"scan": str, "patient": str})
+    check_splits(table, str(path))
+    return table
+
+
 def write_splits(table: pd.DataFrame, path: Path) -> None:
     """Write the table as CSV."""
     with whole_file(path) as temporary:

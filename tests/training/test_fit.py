@@ -1,4 +1,4 @@
-"""The CNN's training: weights of classes, the best epoch kept, a killed run that goes on as if it never stopped."""
+"""The CNN's training: class weights, the best epoch kept, a killed run goes on as if it never stopped."""
 
 import os
 import signal

@@ -1,0 +1,175 @@
+"""Train: data to a model in a run's folder.
+
+In: a `RunConfig`. Out, in `config.out`:
+
+    config.yaml            the whole configuration
+    splits.csv             scan, patient, label, split
+    run.json               format, configuration and its hash
+    cnn/                   Lightning checkpoints and log.csv
+    cnn.safetensors/.json  the frozen CNN
+    features/train.safetensors   features of all labelled scans
+    head.safetensors/.json the Gaussian process with its calibration
+    head_fit.json          bound and validation loss of each sweep
+
+Nothing is written into a run's folder before the data were read and divided. Each file is written whole; with
+`resume` a step whose file is there is not done again, and the CNN goes on from its last epoch.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from ich_mil.config import RunConfig
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, write_features
+from ich_mil.data.prepare import prepare
+from ich_mil.data.splits import draw_splits, load_splits, read_splits, write_splits
+from ich_mil.data.store import PreparedSet
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.files import write_json, write_text
+from ich_mil.gp.predict import fit_calibration
+from ich_mil.gp.vgpmil import fit, save_head
+from ich_mil.model import RUN_FORMAT, device
+from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
+from ich_mil.progress import say
+from ich_mil.training.fit import fit_cnn
+from ich_mil.windows import parse_windows
+
+
+def train(config: RunConfig, *, resume: bool) -> None:
+    """Prepare, train the CNN, extract features, fit and calibrate the head.
+
+    Args:
+        config: the run.
+        resume: go on with what is in `config.out`; without it that folder must not hold a run.
+
+    Raises:
+        ConfigError: the folder holds a run already, or one with other settings.
+        DataError: data that cannot be used.
+    """
+    _check_sets(config)
+    _check_folder(config, resume)
+    if config.train.layout == "features":
+        features = read_feature_csv(config.train.path)
+        columns = {"patient": features.patients, "label": features.labels.tolist()}
+        splits = _start(config, pd.DataFrame(columns, index=features.scans))
+    else:
+        prepared = prepare(
+            config.train.layout, config.train.path, config.prepared / "train", jobs=config.workers
+        )
+        splits = _start(config, prepared.scans)
+        features = _cnn_features(config, prepared, splits)
+    if not (config.out / "head.json").is_file():
+        fit_head(features, splits, config)
+
+
+def _check_sets(config: RunConfig) -> None:
+    sets = [one for one in (config.train, config.external) if one is not None]
+    if len({one.layout == "features" for one in sets}) > 1:
+        raise ConfigError("train and external must both be pictures or both be features")
+    for one in sets:
+        if not one.path.exists():
+            raise DataError(f"{one.path}: no such file or folder")
+
+
+def _check_folder(config: RunConfig, resume: bool) -> None:
+    path = config.out / "run.json"
+    if not path.is_file():
+        return
+    if not resume:
+        raise ConfigError(
+            f"{config.out}: holds a run already; add --resume to go on with it, or choose another --out"
+        )
+    old = json.loads(path.read_text(encoding="utf-8"))
+    if old.get("config_hash") != config.hash:
+        fields = ", ".join(_differences(old.get("config", {}), config.as_dict()))
+        raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    names = []
+    for name in sorted(set(old) | set(new)):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += _differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            names.append(f"{prefix}{name}")
+    return names
+
+
+def _start(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
+    """Divide the scans and open the run's folder; a resumed run keeps its division."""
+    path = config.out / "splits.csv"
+    if path.is_file():
+        return load_splits(path)
+    if config.split.file is not None:
+        splits = read_splits(config.split.file, scans)
+    else:
+        shares = {"validation": config.split.validation, "test": config.split.test}
+        splits = draw_splits(scans, **shares, seed=config.seed)
+    write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
+    write_splits(splits, path)
+    about = {
+        "format": RUN_FORMAT,
+        "cnn": config.train.layout != "features",
+        "config_hash": config.hash,
+        "config": config.as_dict(),
+    }
+    write_json(config.out / "run.json", about)
+    return splits
+
+
+def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame) -> FeatureSet:
+    """Train and freeze the CNN, and run it over all scans of the split."""
+    path = config.out / "features" / "train.safetensors"
+    if path.is_file():
+        return read_features(path)
+    windows = parse_windows(config.windows)
+    if (config.out / "cnn.json").is_file():
+        model, _, _ = load_cnn(config.out)
+    else:
+        model = fit_cnn(
+            prepared,
+            splits,
+            config.out / "cnn",
+            windows=windows,
+            cnn=config.cnn,
+            training=config.training,
+            seed=config.seed,
+        )
+        save_cnn(model, config.out, settings=config.cnn, windows=windows)
+    scans = splits.scan.tolist()
+    size = config.cnn.image_size
+    features = extract_features(model.to(device()), prepared, scans, windows=windows, image_size=size)
+    write_features(features, path)
+    return features
+
+
+def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> None:
+    """Fit the Gaussian process on split `train`, stop and calibrate on split `validation`, save it."""
+    parts = {
+        split: features.select(splits.scan[splits.split == split].tolist())
+        for split in ("train", "validation")
+    }
+    learn, watch = parts["train"], parts["validation"]
+    head, report = fit(
+        learn.x.double(),
+        learn.offsets,
+        learn.labels,
+        settings=config.head,
+        validation=(watch.x.double(), watch.offsets, watch.labels),
+    )
+    head.calibration = fit_calibration(
+        head,
+        watch.x.double(),
+        watch.offsets,
+        watch.scans,
+        watch.labels,
+        samples=config.samples,
+        seed=config.seed,
+    )
+    write_json(config.out / "head_fit.json", asdict(report))
+    save_head(head, config.out)
+    say(f"head: {report.message}")

@@ -1,0 +1,139 @@
+"""Validate: the head beside its baselines, on the scans a run held back and on sets it has never seen.
+
+In: a trained model and labelled scans. Out, in a folder a set: `metrics.csv`, `predictions.csv`,
+`predictions.json`, and the table on the screen.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ich_mil.config import RunConfig, SetLayout, SetSettings
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, write_features
+from ich_mil.data.prepare import prepare
+from ich_mil.data.splits import check_unseen, load_splits
+from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.evaluate.baselines import position_scan, position_score
+from ich_mil.evaluate.table import Scores, evaluate, format_table, known_or_none
+from ich_mil.files import whole_file
+from ich_mil.gp.predict import Predictions
+from ich_mil.model import TrainedModel, load_model
+from ich_mil.predictions import prediction_table, write_predictions
+from ich_mil.progress import say
+
+
+@dataclass(frozen=True)
+class MeasuredSet:
+    """A labelled set to measure a model on.
+
+    Attributes:
+        name: `validation`, `test` or `external`; also the name of its folder in the run.
+        title: what it is, in words.
+        features: of its scans.
+        prepared: where its pictures lie; None for public features.
+    """
+
+    name: str
+    title: str
+    features: FeatureSet
+    prepared: PreparedSet | None
+
+
+def training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
+    """The train, validation and test scans of a run (those that exist), with their features."""
+    splits = load_splits(config.out / "splits.csv")
+    prepared: PreparedSet | None = None
+    if config.train.layout == "features":
+        features = read_feature_csv(config.train.path)
+    else:
+        features = read_features(config.out / "features" / "train.safetensors")
+        prepared = open_prepared(config.prepared / "train")
+    titles = {"train": "fitted", "validation": "used for early stopping and calibration", "test": "held out"}
+    chosen = {name: splits.scan[splits.split == name].tolist() for name in titles}
+    return {
+        name: MeasuredSet(name, f"{name} scans, {titles[name]}", features.select(scans), prepared)
+        for name, scans in chosen.items()
+        if scans
+    }
+
+
+def measured_sets(model: TrainedModel, config: RunConfig) -> list[MeasuredSet]:
+    """The sets a run is measured on; the external one is prepared and given features if it was not yet."""
+    sets = [one for name, one in training_sets(config).items() if name != "train"]
+    if config.external is not None:
+        stored = config.out / "features" / "external.safetensors"
+        sets.append(
+            _external_set(model, config.external, config.prepared / "external", stored, config.workers)
+        )
+    return sets
+
+
+def _external_set(
+    model: TrainedModel, settings: SetSettings, store: Path, stored: Path, jobs: int
+) -> MeasuredSet:
+    prepared: PreparedSet | None = None
+    if settings.layout == "features":
+        features = read_feature_csv(settings.path)
+    else:
+        prepared = prepare(settings.layout, settings.path, store, jobs=jobs)
+        if stored.is_file():
+            features = read_features(stored)
+        else:
+            features = model.features(prepared)
+            write_features(features, stored)
+    check_unseen(features.patients, load_splits(model.folder / "splits.csv"), str(settings.path))
+    return MeasuredSet("external", f"external scans, {settings.path}", features, prepared)
+
+
+def validate_run(config: RunConfig) -> None:
+    """Measure a run on its validation and test scans and on its external set; prints a table for each."""
+    model = load_model(config.out)
+    for one in measured_sets(model, config):
+        measure(model, one, config.out / one.name)
+
+
+def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int) -> None:
+    """Measure a trained model on a labelled set it has not seen; writes and prints the table."""
+    trained = load_model(model)
+    settings = SetSettings(layout, str(root))
+    one = _external_set(trained, settings, out / "prepared", out / "features.safetensors", jobs)
+    measure(trained, one, out)
+
+
+def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
+    """The head beside its baselines on labelled scans: predictions and `metrics.csv` into `out`."""
+    features = one.features
+    predictions = model.predict(features)
+    frame = evaluate(
+        score_rows(model, features, predictions),
+        labels=features.labels.numpy(),
+        patients=features.patients,
+        offsets=features.offsets.numpy(),
+        slice_labels=features.slice_labels.numpy(),
+        seed=model.seed,
+        resamples=model.bootstrap,
+    )
+    table = prediction_table(features, predictions, one.prepared)
+    write_predictions(table, out, provenance=model.provenance, prepared=one.prepared)
+    with whole_file(out / "metrics.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    say(f"\n{one.title}\n{format_table(frame)}\n")
+
+
+def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:
+    """The rows of every result table: the head, the CNN alone, its attention, position without a picture."""
+    splits = load_splits(model.folder / "splits.csv")
+    prevalence = position_scan(splits.label[splits.split == "train"].to_numpy(), features.n_scans)
+    cnn_scan, cnn_slice = (known_or_none(part.numpy()) for part in (features.cnn_scan, features.cnn_slice))
+    attention = known_or_none(features.attention.numpy())
+    position = known_or_none(position_score(features.positions.numpy()))
+    return [
+        Scores(
+            "Gaussian-process head",
+            predictions.scan_mean.numpy(),
+            predictions.slice_mean.numpy(),
+            slice_is_probability=True,
+        ),
+        Scores("CNN alone", cnn_scan, cnn_slice, slice_is_probability=True),
+        *([] if attention is None else [Scores("CNN attention weight", None, attention)]),
+        Scores("position only", prevalence, position),
+    ]

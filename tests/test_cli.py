@@ -1,0 +1,267 @@
+"""The commands as a user types them: bad input ends in one line and exit code 2, nothing half-written."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from ich_mil.cli import main, train_main
+from ich_mil.config import read_config
+from ich_mil.dicom.read import read_header
+from tests import phantoms
+
+TINY = {
+    "split": {"validation": 0.25, "test": 0.25},
+    "cnn": {"image_size": 32},
+    "training": {"learning_rate": 1e-3, "max_epochs": 3, "bags": 2},
+    "head": {"n_inducing": 16, "density": "gamma"},
+    "samples": 200,
+    "bootstrap": 50,
+    "pages": 2,
+    "jobs": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a tiny site a and b, a configuration, and a finished run in `run`."""
+    place = tmp_path_factory.mktemp("cli")
+    phantoms.rsna(place / "a", studies=16)
+    phantoms.cq500(place / "b", studies=8)
+    settings = TINY | {
+        "out": str(place / "run"),
+        "prepared": str(place / "prepared"),
+        "train": {"layout": "rsna", "root": str(place / "a")},
+        "external": {"layout": "cq500", "root": str(place / "b")},
+    }
+    (place / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    assert train_main(["--config", str(place / "tiny.yaml")]) == 0
+    return place
+
+
+def run(words, capsys) -> tuple[int, str]:
+    """Exit code and standard error of `ich-mil`."""
+    capsys.readouterr()
+    code = main([str(word) for word in words])
+    return code, capsys.readouterr().err
+
+
+def refused(words, capsys) -> str:
+    """The one-line error of a command that must refuse."""
+    code, error = run(words, capsys)
+    assert code == 2
+    lines = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, error
+    return lines[0]
+
+
+@pytest.mark.slow
+def test_a_run_leaves_all_that_it_promises(place):
+    out = place / "run"
+    for name in ("validation", "test", "external"):
+        metrics = pd.read_csv(out / name / "metrics.csv")
+        assert {"Gaussian-process head", "CNN alone", "position only"} <= set(metrics.model)
+        table = pd.read_csv(out / name / "predictions.csv")
+        assert table[["probability", "low", "high"]].apply(lambda c: c.between(0, 1).all()).all()
+        assert (table.low <= table.high).all()
+        assert (table["std"] > 0).all()
+        tree = json.loads((out / name / "predictions.json").read_text())
+        assert [scan["scan"] for scan in tree["scans"]] == list(table[table.level == "scan"].scan)
+        assert tree["config_hash"] == read_config(["--config", str(place / "tiny.yaml")]).hash
+        assert sum(len(scan["slices"]) for scan in tree["scans"]) == (table.level == "slice").sum()
+    report = (out / "report.html").read_text()
+    assert "not for diagnosis" in report
+    pages = list((out / "studies").iterdir())
+    assert len(pages) == 2
+    assert all(f"studies/{page.name}" in report for page in pages)
+    splits = pd.read_csv(out / "splits.csv")
+    assert splits.groupby("patient").split.nunique().eq(1).all()
+
+
+@pytest.mark.slow
+def test_predict_on_an_export_with_several_studies(place, tmp_path, capsys):
+    """Whole studies in one folder, with junk between them: the same numbers as in the run itself."""
+    export = tmp_path / "export"
+    for scan in sorted((place / "b").glob("CQ500CT*"))[:2]:
+        shutil.copytree(scan, export / scan.name)
+    (export / "readme.txt").write_text("not a picture")
+    code, _ = run(
+        ["predict", export, "--model", place / "run", "--out", tmp_path / "out", "--jobs", 1], capsys
+    )
+    assert code == 0
+    table = pd.read_csv(tmp_path / "out" / "predictions.csv")
+    scans = table[table.level == "scan"]
+    assert len(scans) == 2
+    assert len(list((tmp_path / "out").glob("scan-*.html"))) == 2
+    tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert [line["code"] for line in tree["ledger"] if line["file"] == "readme.txt"] == ["not-dicom"]
+
+    # slices are named by their SOP instance UID here and there; their CNN features and so means agree to the
+    # posterior samples, whose noise is keyed by the scan's id, which differs: compare within sampling error
+    external = pd.read_csv(place / "run" / "external" / "predictions.csv").set_index("name")
+    slices = table[table.level == "slice"]
+    difference = slices.probability.to_numpy() - external.probability[slices.name].to_numpy()
+    assert abs(difference).max() < 5 * slices["std"].max() / TINY["samples"] ** 0.5
+
+
+@pytest.mark.slow
+def test_validate_measures_another_set(place, tmp_path, capsys):
+    words = [
+        "validate",
+        place / "b",
+        "--layout",
+        "cq500",
+        "--model",
+        place / "run",
+        "--out",
+        tmp_path,
+        "--jobs",
+        1,
+    ]
+    assert run(words, capsys)[0] == 0
+    again, first = (pd.read_csv(folder / "metrics.csv") for folder in (tmp_path, place / "run" / "external"))
+    pd.testing.assert_frame_equal(again, first)
+
+
+@pytest.mark.slow
+def test_patients_of_the_training_set_are_no_external_set(place, tmp_path, capsys):
+    error = refused(
+        [
+            "validate",
+            place / "a",
+            "--layout",
+            "rsna",
+            "--model",
+            place / "run",
+            "--out",
+            tmp_path,
+            "--jobs",
+            1,
+        ],
+        capsys,
+    )
+    assert "of its patients were trained on: P" in error
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_not_overwritten_and_resumes_in_place(place, capsys):
+    words = ["--config", str(place / "tiny.yaml")]
+    before = {path: path.read_bytes() for path in (place / "run").rglob("*.safetensors")}
+    assert train_main(words) == 2
+    assert "holds a run already; add --resume" in capsys.readouterr().err
+    assert train_main([*words, "--resume", "--seed", "5"]) == 2
+    assert "was started with other settings (seed)" in capsys.readouterr().err
+    predictions = (place / "run" / "external" / "predictions.csv").read_bytes()
+    assert train_main([*words, "--resume"]) == 0
+    assert {path: path.read_bytes() for path in (place / "run").rglob("*.safetensors")} == before
+    assert (place / "run" / "external" / "predictions.csv").read_bytes() == predictions
+
+
+@pytest.mark.slow
+def test_models_that_cannot_be_used(place, tmp_path, capsys):
+    words = ["predict", place / "b", "--jobs", 1, "--out", tmp_path / "out", "--model"]
+    assert "is no run of ich_mil" in refused([*words, tmp_path], capsys)
+    for name, old, new, message in (
+        ("run.json", "ich_mil.run.1", "ich_mil.run.0", "is a run of another version (ich_mil.run.0"),
+        ("cnn.json", "ich_mil.cnn.1", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),
+        ("head.json", "ich_mil.head.1", "ich_mil.head.0", "ich_mil.head.0"),
+        ("cnn.json", '"features": 8', '"features": 32', "holds no CNN that can be read"),
+    ):
+        copy = tmp_path / "copy"
+        shutil.copytree(place / "run", copy)
+        (copy / name).write_text((copy / name).read_text().replace(old, new))
+        error = refused([*words, copy], capsys)
+        assert message in error
+        assert str(copy) in error
+        shutil.rmtree(copy)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_head_of_another_width_than_the_cnn(place, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(place / "run", copy)
+    other = tmp_path / "other"
+    words = ["--config", str(place / "tiny.yaml"), "--out", str(other), "--cnn.features", "32"]
+    assert train_main([*words, "--training.max_epochs", "1"]) == 0
+    for name in ("cnn.json", "cnn.safetensors"):
+        shutil.copy(other / name, copy / name)
+    error = refused(["predict", place / "b", "--model", copy, "--out", tmp_path / "out"], capsys)
+    assert "the head takes 8 features, the CNN gives 32" in error
+
+
+def test_folders_and_configurations_that_cannot_be_used(place, tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    words = ["--model", place / "run", "--out", tmp_path / "out", "--jobs", 1]
+    assert f"{empty}: holds no file" in refused(["predict", empty, *words], capsys)
+    (empty / "a.dcm").write_bytes(b"nonsense" * 100)
+    assert "none of its 1 files is a CT slice" in refused(["predict", empty, *words], capsys)
+    assert "no such folder" in refused(["predict", tmp_path / "nowhere", *words], capsys)
+    assert "nowhere.yaml" in refused(["train", "--config", "nowhere.yaml"], capsys)
+    error = refused(["train", "--config", place / "tiny.yaml", "--cnn.image_sise", "3"], capsys)
+    assert "image_sise" in error
+    error = refused(
+        [
+            "train",
+            "--config",
+            place / "tiny.yaml",
+            "--out",
+            tmp_path / "x",
+            "--train.root",
+            tmp_path / "nowhere",
+        ],
+        capsys,
+    )
+    assert f"{tmp_path / 'nowhere'}: no such file or folder" in error
+    assert not (tmp_path / "x").exists()
+
+
+def test_features_with_nan(tmp_path, capsys):
+    path = tmp_path / "f.csv"
+    path.write_text("feature_0,bag_label,instance_name,bag_name\n1,0,i,A\n,1,j,B\n")
+    words = ["train", "--train.layout", "features", "--train.root", path, "--out", tmp_path / "x"]
+    assert "f.csv: 1 slices have features that are NaN or infinite, the first is 'j'" in refused(
+        words, capsys
+    )
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_split_file_with_a_patient_in_two_splits(place, tmp_path, capsys):
+    table = pd.read_csv(place / "run" / "splits.csv")
+    patient = table.patient[table.patient.duplicated()].iloc[0]
+    table["split"] = ["train" if i % 2 else "validation" for i in range(len(table))]
+    mine = table.index[table.patient == patient][:2]
+    table.loc[mine, "split"] = ["train", "validation"]
+    table[["scan", "split"]].to_csv(tmp_path / "own.csv", index=False)
+    words = [
+        "train",
+        "--config",
+        place / "tiny.yaml",
+        "--out",
+        tmp_path / "x",
+        "--split.file",
+        tmp_path / "own.csv",
+    ]
+    error = refused(words, capsys)
+    assert "own.csv: patients in two splits: " in error
+    assert patient in error
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_a_complete_real_study_from_folder_to_page(place, shared_data, tmp_path, capsys):
+    """The GE study: 28 of 28 slices get a probability; corrections are told in the JSON."""
+    words = ["predict", shared_data / "ge_head_ct", "--model", place / "run", "--out", tmp_path, "--jobs", 1]
+    assert run(words, capsys)[0] == 0
+    tree = json.loads((tmp_path / "predictions.json").read_text())
+    (scan,) = tree["scans"]
+    assert len(scan["slices"]) == 28
+    assert all("already-hu" in one["corrections"] for one in scan["slices"])
+    assert {"spacing-changes", "tilted", "padding"} <= {line["code"] for line in scan["ledger"]}
+    name = read_header(shared_data / "ge_head_ct" / "01.dcm").patient_id
+    for path in Path(tmp_path).rglob("*.*"):
+        if path.suffix in (".json", ".csv", ".html", ".jsonl"):
+            assert not name or name not in path.read_text(), path
