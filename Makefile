@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	rm -rf data/demo checkpoints/demo
-	$(BIN)/python -m ich_mil.dicom.phantom data/demo
+	$(BIN)/python -m ich_mil.dicom.phantom data/demo --studies-a 240 --studies-b 40 --size 128
 	$(BIN)/python train.py --config configs/demo.yaml
 
 test: $(STAMP)

@@ -93,17 +93,21 @@ class AttentionCnn(nn.Module):
         self.attention_w = nn.Linear(ATTENTION_HIDDEN, 1)
         self.classifier = nn.Linear(settings.features, 1)
 
+    def encode_maps(self, pictures: Tensor) -> Tensor:
+        """(n, C, S, S) pictures to (n, F, h, w) encoder maps."""
+        maps: Tensor = self.encoder(pictures.contiguous(memory_format=torch.channels_last))
+        return maps
+
     def features_of_maps(self, maps: Tensor) -> Tensor:
         """(n, F, h, w) encoder maps to (n, D) features."""
         features: Tensor = self.project(self.dropout(self.pool(maps)))
         return features
 
     def _encode_chunk(self, pictures: Tensor) -> Tensor:
-        return self.features_of_maps(self.encoder(pictures))
+        return self.features_of_maps(self.encode_maps(pictures))
 
     def encode(self, pictures: Tensor) -> Tensor:
         """(N, C, S, S) pictures to (N, D) features, `chunk_slices` at a time."""
-        pictures = pictures.contiguous(memory_format=torch.channels_last)
         if len(pictures) <= self.chunk_slices:
             return self._encode_chunk(pictures)
         # about equal chunks: a last chunk of one slice would have no batch statistics

@@ -108,7 +108,7 @@ def _pictures(
     hu = torch.from_numpy(prepared.hu(scan).copy())
     positions = prepared.slices(scan).position_mm.to_numpy()
     chosen = sorted(np.argsort(-probability, kind="stable")[:MAX_PICTURES].tolist())
-    mean_maps, std_maps = _maps(model, model.cnn, hu[chosen])
+    mean_maps, std_maps = _maps(model, model.cnn, hu, chosen)
     images = apply_windows(hu[chosen], BRAIN)
     images = resize(images, max(images.shape[-2:]))[:, 0]  # a square, as the maps are
     return [
@@ -125,9 +125,9 @@ def _pictures(
     ]
 
 
-def _maps(model: TrainedModel, cnn: FrozenCnn, hu: Tensor) -> tuple[Tensor, Tensor]:
+def _maps(model: TrainedModel, cnn: FrozenCnn, hu: Tensor, chosen: list[int]) -> tuple[Tensor, Tensor]:
     device = next(cnn.model.parameters()).device
     pictures = resize(apply_windows(hu, cnn.windows), cnn.settings.image_size).to(device)
     weights = draw_weights(model.head, MAP_SAMPLES, model.seed)
-    mean, std = slice_maps(cnn.model, model.head, pictures, weights)
+    mean, std = slice_maps(cnn.model, model.head, pictures, chosen, weights)
     return mean.cpu(), std.cpu()
