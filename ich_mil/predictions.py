@@ -1,9 +1,8 @@
 """What a user takes away: one probability with its uncertainty for each scan and each of its slices.
 
 In: features, the head's predictions, and for prepared scans where each slice came from. Out:
-`predictions.csv` (one
-row a scan or slice) and `predictions.json` (the same as a tree, with model version, config hash and every
-correction made to the input).
+`predictions.csv` (one row a scan or slice) and `predictions.json` (the same as a tree, with model version,
+config hash and every correction made to the input).
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
 """DICOM files to a prepared set: the first step of the pipeline.
 
 In: a folder in one of the known layouts. Out: `ich_mil.data.store.PreparedSet`. Each scan is ordered, its
-series
-chosen, its slices read to int16 HU and written as one file; scans run in parallel over the cores. A second
-run does only what is missing or has changed; a killed run leaves whole scans only.
+series chosen, its slices read to int16 HU and written as one file; scans run in parallel over the cores. A
+second run does only what is missing or has changed; a killed run leaves whole scans only.
 """
 
 import json

@@ -1,9 +1,8 @@
 """The RSNA 2019 Intracranial Hemorrhage Detection layout.
 
 `ROOT/stage_2_train/ID_<sop>.dcm`, one flat folder, and `ROOT/stage_2_train.csv` with columns `ID,Label`,
-where ID
-is `ID_<sop>_<subtype>`; both may sit one folder down, in `rsna-intracranial-hemorrhage-detection/`. A scan
-is a study; it is positive if one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
+where ID is `ID_<sop>_<subtype>`; both may sit one folder down, in `rsna-intracranial-hemorrhage-detection/`.
+A scan is a study; it is positive if one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
 """
 
 from collections.abc import Sequence

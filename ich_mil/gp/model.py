@@ -1,14 +1,13 @@
 """The head as a GPyTorch model: a whitened sparse Gaussian process over standardised slice features.
 
 In: raw features (n, D). Out: q(f), a `MultivariateNormal` (Castro-Macías et al. 2024, Eq. 30), or the pieces
-the
-fit and the sampler need:
+the fit and the sampler need:
 
     L Lᵀ = K_ZZ + εI          Φ = L⁻¹ K_ZX          q(w) = N(m, S),  u = L w
     μ = Φᵀ m                  σ² = diag(Φᵀ S Φ) + k(x,x) + ε - ΣΦ²
 
-ε is a nugget of the prior, as in GPyTorch: it stands in the variance at x as well as in K_ZZ, which keeps the
-two consistent and the residual variance positive. All in float64.
+ε is a nugget of the prior, as in GPyTorch: it stands in the variance at x as well as in K_ZZ, which keeps
+the two consistent and the residual variance positive. All in float64.
 
 Shapes: n slices, D features, M inducing points.
 """

@@ -2,8 +2,7 @@
 
 In: packed (N, D) features, offsets and scan labels. Out: a `VGPMIL` model that holds q(w) = N(m, S), and a
 report of the fit. Castro-Macías et al. 2024, Eq. 23-28 and Algorithm 1, with fixed kernel hyperparameters,
-written for the
-whitened inducing values of `model.py`:
+written for the whitened inducing values of `model.py`:
 
     S = (I + Φ Θ Φᵀ)⁻¹        m = S Φ (π - ½)
     Θ = diag θ(c)             c = √(μ² + σ²)

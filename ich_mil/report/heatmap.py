@@ -1,8 +1,7 @@
 """Where in a slice the model looks, and how unsure it is about that.
 
 In: the windowed slices of a scan, the frozen CNN, the Gaussian process and posterior samples. Out: two maps
-for each slice asked for: mean and standard deviation, over posterior samples, of the evidence at each
-place.
+for each slice asked for: mean and standard deviation, over posterior samples, of the evidence at each place.
 
 The reference is the mean slice of the scan: what the slices have in common is no evidence. The last map A
 (F, h, w) of the encoder enters the features h through linear layers, so the place (y, x) contributes to

@@ -1,8 +1,8 @@
 """Fit the attention CNN on prepared scans with Lightning, and keep the best state.
 
 In: a prepared set, a split, settings. Out: the model of the lowest validation loss, and `log.csv` with one
-row an
-epoch. `last.ckpt` is written after each epoch: a killed run goes on from there and ends at the same model.
+row an epoch. `last.ckpt` is written after each epoch: a killed run goes on from there and ends at the same
+model.
 """
 
 import csv
@@ -23,8 +23,6 @@ from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.progress import say
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
 from ich_mil.windows import Windows
-
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
 LOGGED = ("train_loss", "val_loss", "val_auc")
 
@@ -105,6 +103,7 @@ def fit_cnn(
         best,
         EpochLog(out / "log.csv"),
     ]
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it advertises and lists devices
     terminal = sys.stderr.isatty()
     if terminal:
         callbacks.append(TQDMProgressBar())
@@ -143,8 +142,8 @@ def fit_cnn(
                     f"{last}: belongs to another model; start the run in an empty folder"
                 ) from error
             raise
-    if not best.best_model_path:
+    if best.best_model_score is None or not torch.isfinite(best.best_model_score):
         raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
-    state = torch.load(best.best_model_path, weights_only=True, map_location="cpu")["state_dict"]
+    state = torch.load(out / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"]
     model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
     return model.eval()
