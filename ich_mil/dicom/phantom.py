@@ -21,10 +21,11 @@ from joblib import Parallel, delayed
 from pydicom.config import disable_value_validation
 from pydicom.uid import CTImageStorage, generate_uid
 
-from ich_mil.dicom.phantom_dicom import ENCODINGS, Encoding, make_image, save_image, write_whole
+from ich_mil.dicom.phantom_dicom import ENCODINGS, Encoding, make_image, save_image
 from ich_mil.dicom.phantom_head import SITE_A, SITE_B, Site
 from ich_mil.dicom.phantom_study import SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
 from ich_mil.errors import DataError
+from ich_mil.files import write_text
 
 T = TypeVar("T")
 
@@ -156,7 +157,7 @@ def write_rsna(
     for k in range(min(REPEATED_IMAGES, len(images) // 2)):
         images.insert(len(images) // 2 + k, images[k])
     table = pd.DataFrame([row for rows in images for row in rows], columns=["ID", "Label"])
-    write_whole(root / "stage_2_train.csv", table.to_csv(index=False, lineterminator="\n").encode())
+    write_text(root / "stage_2_train.csv", table.to_csv(index=False, lineterminator="\n"))
 
 
 def _series_of(study: Study, n_studies: int, order: int) -> list[tuple[str, SeriesPlan]]:
@@ -265,7 +266,7 @@ def write_cq500(
         for study, truth in zip(studies, truths, strict=True)
     ]
     table = pd.DataFrame([rows[k] for k in rng.permutation(n_studies)])
-    write_whole(root / "reads.csv", table.to_csv(index=False, lineterminator="\n").encode())
+    write_text(root / "reads.csv", table.to_csv(index=False, lineterminator="\n"))
 
 
 def _in_parallel(work: Callable[[Study], T], studies: list[Study], n_jobs: int) -> list[T]:

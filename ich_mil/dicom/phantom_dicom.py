@@ -4,7 +4,6 @@ In: a `Phantom`, the index of a slice, an `Encoding` and three UIDs. Out: a pydi
 that RSNA 2019 has; a layout adds its own. Files are written whole: beside the target, then renamed.
 """
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -90,13 +89,4 @@ def make_image(
 
 def save_image(image: Dataset, path: Path) -> None:
     """Write `image` as a DICOM file with preamble and file meta information."""
-    buffer = io.BytesIO()
-    dcmwrite(buffer, image, enforce_file_format=True)
-    write_whole(path, buffer.getvalue())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the target and rename, so that no half file is ever found under its name."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    dcmwrite(path, image, enforce_file_format=True)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from ich_mil import __version__
 from ich_mil.errors import ModelError
+from ich_mil.files import whole_file, write_json
 from ich_mil.gp.calibration import ScanCalibration
 from ich_mil.gp.model import VGPMIL
 from ich_mil.gp.settings import HeadSettings
@@ -24,7 +25,6 @@ TENSORS, SETTINGS = "head.safetensors", "head.json"
 
 def save_head(model: VGPMIL, folder: Path) -> None:
     """Write the head, its settings and its calibration to `folder`, which is made if it is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
     n_inducing, n_features = model.inducing.shape
     description = {
         "format": FORMAT,
@@ -36,13 +36,9 @@ def save_head(model: VGPMIL, folder: Path) -> None:
         "calibration": None if model.calibration is None else asdict(model.calibration),
     }
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    # A reader never meets half a file: each is written aside and moved into place, the description last.
-    temporary = folder / f"{TENSORS}.tmp"
-    save_file(state, temporary)
-    temporary.replace(folder / TENSORS)
-    temporary = folder / f"{SETTINGS}.tmp"
-    temporary.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / SETTINGS)
+    with whole_file(folder / TENSORS) as temporary:
+        save_file(state, temporary)
+    write_json(folder / SETTINGS, description)  # last: a folder with a description holds a whole head
 
 
 def _read_description(path: Path) -> dict[str, Any]:

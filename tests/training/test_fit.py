@@ -199,5 +199,7 @@ def test_features_of_a_scan_do_not_depend_on_the_others(prepared):
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_told(prepared, splits, tmp_path):
-    with pytest.raises(ModelError, match=r"no epoch had a finite validation loss; lower training\.learning_rate"):
+    with pytest.raises(
+        ModelError, match=r"no epoch had a finite validation loss; lower training\.learning_rate"
+    ):
         fit(prepared, splits, tmp_path, training=TrainingSettings(learning_rate=1e30, max_epochs=3))
