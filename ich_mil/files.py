@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ich_mil.errors import DataError
 
 
@@ -27,11 +29,13 @@ def whole_file(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())  # some writers make files only their owner can read
         temporary.replace(path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        # safetensors puts the system's error into words
+        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             raise DataError(f"{path}: the disk is full; free space and run the same command again") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
-            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+        if number in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise DataError(f"{path}: cannot be written ({os.strerror(number or 0)})") from error
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -41,6 +45,14 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write `array` as a .npy file. Unlike `np.save` a full disk is told by its error number."""
+    array = np.ascontiguousarray(array)
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.data)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -26,7 +26,7 @@ from ich_mil.data.store import FORMAT, PreparedSet, open_prepared, scan_file
 from ich_mil.dicom.read import SliceHeader, read_slice
 from ich_mil.dicom.series import average_groups, choose_series, group_series
 from ich_mil.errors import DataError, DicomError
-from ich_mil.files import digest, whole_file, write_json
+from ich_mil.files import digest, whole_file, write_array, write_json
 from ich_mil.ledger import Code, LedgerEntry, count_codes, write_ledger
 from ich_mil.progress import progress, say
 
@@ -200,8 +200,7 @@ def _prepare_scan(
     record = ScanRecord(fingerprint, patient, slices, entries)
     path = scan_file(out, scan)
     if stack:
-        with whole_file(path) as temporary, temporary.open("wb") as file:
-            np.save(file, np.stack(stack))
+        write_array(path, np.stack(stack))
     write_json(path.with_suffix(".json"), {"format": FORMAT, **asdict(record)})
     return scan, record
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ich_mil.data.features import UNKNOWN, FeatureSet
 from ich_mil.data.store import PreparedSet
+from ich_mil.gp.calibration import ScanCalibration
 from ich_mil.gp.predict import Predictions, draw_weights
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.model import FrozenCnn, TrainedModel
@@ -41,11 +42,13 @@ def model_card(model: TrainedModel) -> ModelCard:
         "VGPMIL" if settings.density == "logistic" else f"G-VGPMIL α={settings.alpha:g} β={settings.beta:g}"
     )
     calibration = model.head.calibration
+    # the identity is what is left where the validation scans allowed no calibration
+    calibrated = calibration is not None and calibration != ScanCalibration(rule=calibration.rule)
     return ModelCard(
         name=f"{name}, M={len(model.head.inducing)}, D={len(model.head.x_mean)}",
         version=f"{model.provenance.version}, weights {model.provenance.weights}",
         config_hash=model.provenance.config,
-        calibration="" if calibration is None else "Platt scaling on the validation scans",
+        calibration="Platt scaling on the validation scans" if calibrated else "",
     )
 
 

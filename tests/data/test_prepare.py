@@ -1,6 +1,6 @@
 """Prepare: pixels and labels arrive rightly, a second run does only what is missing, bad input is told."""
 
-import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -136,16 +136,18 @@ def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
     assert whole - 1 in prepared.scans.slices.tolist()
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path, monkeypatch):
-    def full(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module.np, "save", full)
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path):
+    """The temporary file of the second scan links to /dev/full, where writes fail as on a full disk."""
+    scans = list(prepare("rsna", rsna_root, tmp_path / "whole", jobs=1).scans.index)
+    target = scan_file(tmp_path / "set", scans[1])
+    target.parent.mkdir(parents=True)
+    target.with_name(f".{target.name}.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(DataError, match=r"\.npy: the disk is full; free space"):
-        prepare("rsna", rsna_root, tmp_path, jobs=1)
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"index.jsonl"}
-    monkeypatch.undo()
-    assert len(prepare("rsna", rsna_root, tmp_path, jobs=1).scans) == 4
+        prepare("rsna", rsna_root, tmp_path / "set", jobs=1)
+    left = {path.name for path in (tmp_path / "set").rglob("*") if not path.is_dir()}
+    first = scan_file(tmp_path / "set", scans[0])
+    assert left == {"index.jsonl", first.name, first.with_suffix(".json").name}
+    assert len(prepare("rsna", rsna_root, tmp_path / "set", jobs=1).scans) == 4
 
 
 def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
