@@ -60,7 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
+    parser.add_argument(
+        "--jobs", type=_jobs, default="0", help="worker processes; 0 (default) means one a core"
+    )
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 up, got {text!r}")
+    return int(text) or os.cpu_count() or 1
 
 
 def train_main(arguments: Sequence[str]) -> int:
@@ -99,6 +107,9 @@ def _guard(work: Callable[[], None]) -> int:
         except IchMilError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except BrokenPipeError:  # the reader of our output went away, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
     return 0
 
 
@@ -111,5 +122,5 @@ def _show_warning(
     line: object = None,
 ) -> None:
     """Our own warnings as one line; those of libraries are for developers."""
-    if f"{os.sep}ich_mil{os.sep}" in filename or category is UserWarning:
+    if f"{os.sep}ich_mil{os.sep}" in filename:
         print(f"warning: {message}", file=sys.stderr)

@@ -68,6 +68,10 @@ class SplitSettings:
             )
 
 
+PLACES = ("out", "prepared", "pages", "jobs")
+"""Fields that say where results go and how many workers run: they change no number."""
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Everything a run depends on.
@@ -122,8 +126,8 @@ class RunConfig:
 
     @property
     def hash(self) -> str:
-        """12 hex digits that name these settings, apart from where files lie and how many workers run."""
-        values = {k: v for k, v in self.as_dict().items() if k not in ("out", "prepared", "jobs", "pages")}
+        """12 hex digits that name these settings; the fields in `PLACES` take no part."""
+        values = {k: v for k, v in self.as_dict().items() if k not in PLACES}
         return digest(json.dumps(values, sort_keys=True).encode())
 
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,14 @@ def whole_file(path: Path) -> Iterator[Path]:
         # safetensors puts the system's error into words
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
             raise DataError(f"{path}: the disk is full; free space and run the same command again") from error
-        if number in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise DataError(f"{path}: cannot be written ({os.strerror(number or 0)})") from error
+        if number is not None:
+            raise DataError(
+                f"{path}: cannot be written ({os.strerror(number)}); choose another folder"
+            ) from error
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _umask() -> int:

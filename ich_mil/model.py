@@ -6,6 +6,7 @@ In: the folder of a run. Out: `TrainedModel`, which turns prepared scans or feat
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from ich_mil.gp.model import VGPMIL
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.storage import load_head
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.frozen import extract_features, load_cnn
+from ich_mil.models.frozen import load_cnn, stored_features
 from ich_mil.predictions import Provenance
 from ich_mil.windows import Windows
 
@@ -61,18 +62,25 @@ class TrainedModel:
     bootstrap: int
     seed: int
 
-    def features(self, prepared: PreparedSet) -> FeatureSet:
-        """The frozen CNN over every scan of a prepared set. `ModelError` if the run has no CNN."""
-        if self.cnn is None:
+    def check_input(self, *, pictures: bool) -> None:
+        """Raise `ModelError` if the run reads features and pictures are offered, or the other way round."""
+        if pictures and self.cnn is None:
             raise ModelError(
                 f"{self.folder}: was trained on feature files and has no CNN; it cannot read pictures"
             )
-        return extract_features(
+        if not pictures and self.cnn is not None:
+            raise ModelError(f"{self.folder}: has a CNN of its own; it cannot read the features of another")
+
+    def features(self, prepared: PreparedSet, path: Path) -> FeatureSet:
+        """The frozen CNN over every scan of a prepared set, kept in `path`."""
+        assert self.cnn is not None  # check_input comes first
+        return stored_features(
+            path,
             self.cnn.model.to(device()),
             prepared,
             list(prepared.scans.index),
             windows=self.cnn.windows,
-            image_size=self.cnn.settings.image_size,
+            size=self.cnn.settings.image_size,
         )
 
     def predict(self, features: FeatureSet) -> Predictions:
@@ -88,18 +96,25 @@ class TrainedModel:
         )
 
 
-def load_model(folder: Path) -> TrainedModel:
-    """The model of a run. `ModelError` if the run is not finished, or of another version."""
+def read_run(folder: Path) -> dict[str, Any]:
+    """`run.json` of a run. `ModelError` if there is none, or one that is damaged or of another version."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = about.get("format")
+    except (OSError, ValueError, AttributeError) as error:
         raise ModelError(
             f"{folder}: is no run of ich_mil ({error}); name the 'out' folder of a training"
         ) from error
-    if about.get("format") != RUN_FORMAT:
-        raise ModelError(
-            f"{folder}: is a run of another version ({about.get('format')}, this one: {RUN_FORMAT})"
-        )
+    if found != RUN_FORMAT:
+        raise ModelError(f"{folder}: is a run of another version ({found}, this one: {RUN_FORMAT})")
+    if missing := {"cnn", "config", "config_hash"} - set(about):
+        raise ModelError(f"{folder / 'run.json'}: lacks {', '.join(sorted(missing))}; train again")
+    return dict(about)
+
+
+def load_model(folder: Path) -> TrainedModel:
+    """The model of a run. `ModelError` if the run is not finished, or of another version."""
+    about = read_run(folder)
     head = load_head(folder)
     cnn = FrozenCnn(*load_cnn(folder)) if about["cnn"] else None
     if cnn is not None and cnn.settings.features != len(head.x_mean):

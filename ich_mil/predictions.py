@@ -115,7 +115,7 @@ def write_predictions(
                 "slices": [_slice(row) for _, row in slices.iterrows()],
             }
         )
-    general = [] if ledger is None else ledger[ledger.scan == ""].drop(columns="scan").to_dict("records")
+    general = [] if ledger is None else ledger[~ledger.scan.isin(table.scan)].to_dict("records")
     write_json(
         folder / "predictions.json",
         {

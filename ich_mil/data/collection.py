@@ -4,6 +4,7 @@ In: a root folder. Out: the files to look at, the scan each file belongs to, the
 Collections read label files and folder names only; pixels and geometry are the business of `ich_mil.dicom`.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,22 +57,35 @@ class Collection(ABC):
 
 
 def every_file(folder: Path) -> list[Path]:
-    """All files below `folder`, hidden ones too (they end in the ledger), sorted; `DataError` if none."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    """All files below `folder`, hidden and linked ones too, sorted; `DataError` if there is none."""
+    found: list[Path] = []
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link back up
+            folders.clear()
+            continue
+        seen.add(real)
+        found.extend(Path(place) / name for name in names)
+    files = sorted(found)
     if not files:
         raise DataError(f"{folder}: holds no file; name the folder with the DICOM files")
     return files
 
 
 def read_label_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A label table as text, byte-order mark or not. `DataError` if it is missing or lacks a column."""
+    """A label table as stripped text; its index is the line less 2. `DataError` if a column is missing."""
     if not path.is_file():
         raise DataError(f"{path}: no such label file")
     try:
-        table = pd.read_csv(path, dtype=str, encoding="utf-8-sig", keep_default_na=False)
+        table = pd.read_csv(
+            path, dtype=str, encoding="utf-8-sig", keep_default_na=False, skip_blank_lines=False
+        )
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
     table.columns = table.columns.str.strip()
+    table = table.fillna("").apply(lambda column: column.str.strip())
+    table = table[(table != "").any(axis=1)]  # blank lines go, the index still counts them
     missing = [column for column in columns if column not in table]
     if missing:
         raise DataError(f"{path}: column {', '.join(missing)} is missing; found {', '.join(table.columns)}")
@@ -80,12 +94,11 @@ def read_label_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
 
 def binary(values: pd.Series, path: Path) -> pd.Series:
     """Text labels as integers. `DataError` naming file and line for anything that is not 0 or 1."""
-    stripped = values.str.strip()
-    wrong = ~stripped.isin(["0", "1"])
+    wrong = ~values.isin(["0", "1"])
     if wrong.any():
-        row = int(wrong.to_numpy().argmax())
-        raise DataError(f"{path}: line {row + 2}: {values.name} must be 0 or 1, got {values.iloc[row]!r}")
-    return stripped.astype(int)
+        row = values.index[wrong][0]
+        raise DataError(f"{path}: line {row + 2}: {values.name} must be 0 or 1, got {values[row]!r}")
+    return values.astype(int)
 
 
 def name_some(names: Sequence[str], most: int = 3) -> str:

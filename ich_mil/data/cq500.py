@@ -27,7 +27,6 @@ class Cq500Collection(Collection):
         super().__init__(root)
         self.path = root / "reads.csv"
         table = read_label_csv(self.path, ["name", *READERS])
-        table["name"] = table["name"].str.strip()
         repeated = table.name[table.name.duplicated()]
         if len(repeated):
             raise DataError(f"{self.path}: scans listed twice: {name_some(list(repeated))}")

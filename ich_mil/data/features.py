@@ -108,10 +108,14 @@ def check_features(features: FeatureSet, source: str) -> None:
         )
 
 
-def write_features(features: FeatureSet, path: Path) -> None:
-    """Write `features` to the safetensors file `path`."""
+def write_features(features: FeatureSet, path: Path, *, source: str = "") -> None:
+    """Write `features` to the safetensors file `path`; `source` says what they were made from."""
     check_features(features, str(path))
-    metadata = {"format": FORMAT, **{name: json.dumps(getattr(features, name)) for name in _STRINGS}}
+    metadata = {
+        "format": FORMAT,
+        "source": source,
+        **{name: json.dumps(getattr(features, name)) for name in _STRINGS},
+    }
     with whole_file(path) as temporary:
         save_file({name: getattr(features, name).contiguous() for name in _TENSORS}, temporary, metadata)
 
@@ -133,6 +137,16 @@ def read_features(path: Path) -> FeatureSet:
     return features
 
 
+def made_from(path: Path, source: str) -> bool:
+    """Whether `path` is a feature file that was written with this `source`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError):
+        return False
+    return metadata.get("format") == FORMAT and metadata.get("source") == source
+
+
 def read_feature_csv(path: Path) -> FeatureSet:
     """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
 
@@ -141,19 +155,21 @@ def read_feature_csv(path: Path) -> FeatureSet:
             a scan, a feature is NaN.
     """
     try:
-        table = pd.read_csv(path, encoding="utf-8-sig")
+        table = pd.read_csv(path, encoding="utf-8-sig", dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
-    numbers = sorted(int(str(c).removeprefix("feature_")) for c in table if str(c).startswith("feature_"))
-    columns = [f"feature_{number}" for number in numbers]
-    missing = [c for c in ("bag_name", "bag_label", "instance_name") if c not in table]
-    if missing or not columns:
-        raise DataError(f"{path}: column {', '.join(missing) or 'feature_0'} is missing")
-    for column in ("bag_label", "instance_label"):
-        if column in table and not table[column].isin([0, 1]).all():
-            bad = table.index[~table[column].isin([0, 1])][0]
-            raise DataError(f"{path}: line {bad + 2}: {column} must be 0 or 1, got {table[column][bad]!r}")
-    code, scans = pd.factorize(table.bag_name.astype(str))
+    columns = [f"feature_{i}" for i in range(sum(str(c).startswith("feature_") for c in table))]
+    wanted = [*(columns or ["feature_0"]), "bag_name", "bag_label", "instance_name"]
+    missing = [c for c in wanted if c not in table]
+    if missing:
+        raise DataError(f"{path}: column {', '.join(missing)} is missing")
+    for column in [*columns, "bag_label", "instance_label", "bag_cnn_probability"]:
+        if column in table:
+            table[column] = _numbers(table[column], path, labels=column.endswith("_label"))
+    if (table.bag_label == UNKNOWN).any() or (table.bag_name == "").any():
+        line = int(((table.bag_label == UNKNOWN) | (table.bag_name == "")).to_numpy().argmax()) + 2
+        raise DataError(f"{path}: line {line}: bag_name or bag_label is empty")
+    code, scans = pd.factorize(table.bag_name)
     table = table.iloc[np.argsort(code, kind="stable")].reset_index(drop=True)
     grouped = table.groupby("bag_name", sort=False)
     mixed = grouped.bag_label.nunique()
@@ -181,3 +197,17 @@ def read_feature_csv(path: Path) -> FeatureSet:
     )
     check_features(features, str(path))
     return features
+
+
+def _numbers(column: pd.Series, path: Path, *, labels: bool) -> pd.Series:
+    """Text as numbers; empty is NaN, `UNKNOWN` for a label. `DataError` names the line of anything else."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    wrong = numbers.isna() & ~column.str.strip().str.lower().isin(["", "nan"])
+    if labels:
+        wrong |= ~(numbers.isin([0, 1]) | numbers.isna())
+        numbers = numbers.fillna(UNKNOWN).astype(np.int64)
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        allowed = "0 or 1" if labels else "a number"
+        raise DataError(f"{path}: line {row + 2}: {column.name} must be {allowed}, got {column.iloc[row]!r}")
+    return numbers

@@ -28,7 +28,7 @@ class FolderCollection(Collection):
             repeated = table.scan[table.scan.duplicated()]
             if len(repeated):
                 raise DataError(f"{self.path}: scans listed twice: {name_some(list(repeated))}")
-            self.labels = dict(zip(table.scan.str.strip(), binary(table.label, self.path), strict=True))
+            self.labels = dict(zip(table.scan, binary(table.label, self.path), strict=True))
 
     def files(self) -> list[Path]:
         """Every file below the folder but `labels.csv`."""

@@ -58,7 +58,7 @@ def index_files(files: Sequence[Path], root: Path, cache: Path, *, jobs: int) ->
         work = Parallel(n_jobs=min(jobs, len(chunks)), return_as="generator")(
             delayed(_index_chunk)(chunk, [stamps[path] for path in chunk], root) for chunk in chunks
         )
-        for chunk in progress(work, total=len(chunks), what="read headers", unit=f"{CHUNK} files"):
+        for chunk in progress(work, total=len(chunks), what="read headers", unit=f"chunk of {CHUNK} file"):
             found.update((item.path, item) for item in chunk)
     index = [found.get(name) or known[name] for name in (_relative(path, root) for path in files)]
     if chunks or len(known) != len(index):
@@ -77,7 +77,10 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError:  # a broken link: reading it says so
+        status = path.lstat()
     return status.st_size, status.st_mtime_ns
 
 

@@ -97,7 +97,8 @@ def prepare(layout: Layout, root: Path, out: Path, *, jobs: int) -> PreparedSet:
     records: dict[str, ScanRecord] = {}
     todo = []
     for scan in sorted(scans):
-        files = sorted((header.path, stamps[_relative(header.path, root)]) for header in scans[scan])
+        names = [_relative(header.path, root) for header in scans[scan]]
+        files = sorted((name, stamps[name]) for name in names)
         fingerprint = digest(FORMAT.encode(), json.dumps(files).encode())
         record = _read_record(out, scan)
         if record is not None and record.fingerprint == fingerprint:
@@ -123,7 +124,13 @@ def prepare(layout: Layout, root: Path, out: Path, *, jobs: int) -> PreparedSet:
         raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
     with whole_file(out / "slices.csv") as temporary:
         table.to_csv(temporary, index=False)
-    write_json(out / "prepared.json", {"format": FORMAT, "layout": layout, "root": str(root.resolve())})
+    about = {
+        "format": FORMAT,
+        "layout": layout,
+        "root": str(root.resolve()),
+        "files": digest(*(records[scan].fingerprint.encode() for scan in sorted(records))),
+    }
+    write_json(out / "prepared.json", about)
     prepared = open_prepared(out)
     _summary(prepared, entries, len(index), len(todo))
     return prepared
@@ -132,7 +139,12 @@ def prepare(layout: Layout, root: Path, out: Path, *, jobs: int) -> PreparedSet:
 def _check_target(out: Path, layout: Layout, root: Path) -> None:
     about = out / "prepared.json"
     if about.is_file():
-        old = json.loads(about.read_text(encoding="utf-8"))
+        try:
+            old = json.loads(about.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(
+                f"{about}: is damaged ({error}); delete it and run the same command again"
+            ) from error
         if (old.get("root"), old.get("layout")) != (str(root.resolve()), layout):
             raise DataError(
                 f"{out}: was prepared from {old.get('root')} ({old.get('layout')}), "

@@ -26,7 +26,12 @@ class RsnaCollection(Collection):
         path = self.base / "stage_2_train.csv"
         table = read_label_csv(path, ["ID", "Label"])
         # ID_<sop>_<subtype>: split from the right, the sop has an underscore of its own
-        parts = table.ID.str.strip().str.rsplit("_", n=1, expand=True)
+        parts = table.ID.str.rsplit("_", n=1, expand=True).reindex(columns=[0, 1])
+        if parts[1].isna().any():
+            line = parts.index[parts[1].isna()][0] + 2
+            raise DataError(
+                f"{path}: line {line}: ID must be ID_<image>_<subtype>, got {table.ID[line - 2]!r}"
+            )
         table = table.assign(sop=parts[0], kind=parts[1], value=binary(table.Label, path))
         table = table[table.kind == "any"]
         spread = table.groupby("sop").value.agg(["min", "max", "size"])

@@ -6,10 +6,10 @@ whether they have a positive scan; all scans of a patient go together.
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-from sklearn.model_selection import train_test_split
 
-from ich_mil.data.collection import name_some, read_label_csv
+from ich_mil.data.collection import binary, name_some, read_label_csv
 from ich_mil.data.features import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
@@ -36,31 +36,23 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     if len(unlabelled):
         raise DataError(f"{len(unlabelled)} scans to train on have no label: {name_some(list(unlabelled))}")
     patients = scans.groupby("patient").label.max()
-    needed = 3 if test else 2
+    shares = {"test": test, "validation": validation} if test else {"validation": validation}
+    generator = np.random.default_rng(seed)
+    split = dict.fromkeys(patients.index, "train")
     for label in (0, 1):
-        if (patients == label).sum() < needed:
+        own = generator.permutation(patients.index[patients == label])
+        sizes = {name: max(round(share * len(own)), 1) for name, share in shares.items()}
+        if sum(sizes.values()) >= len(own):
             raise DataError(
-                f"only {(patients == label).sum()} patients have label {label}; a split into "
-                f"{needed} parts needs at least {needed} of each label"
+                f"{len(own)} patients with label {label} are too few for the shares "
+                f"validation {validation:g} and test {test:g}: every split needs one"
             )
-    train: list[str] = list(patients.index)
-    held: list[str] = []
-    if test:
-        train, held = _divide(patients[train], test, seed)
-    train, chosen = _divide(patients[train], validation / (1 - test), seed)
-    split = dict.fromkeys(train, "train") | dict.fromkeys(chosen, "validation") | dict.fromkeys(held, "test")
+        for name, size in sizes.items():
+            split.update(dict.fromkeys(own[:size], name))
+            own = own[size:]
     table = scans[["patient", "label"]].rename_axis("scan").reset_index()
     table["split"] = table.patient.map(split)
     return table
-
-
-def _divide(patients: pd.Series, share: float, seed: int) -> tuple[list[str], list[str]]:
-    # at least one patient of each label on the smaller side
-    size = max(round(share * len(patients)), 2)
-    rest, chosen = train_test_split(
-        list(patients.index), test_size=size, stratify=patients, random_state=seed
-    )
-    return rest, chosen
 
 
 def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
@@ -114,9 +106,21 @@ def check_unseen(patients: list[str], table: pd.DataFrame, source: str) -> None:
 
 def load_splits(path: Path) -> pd.DataFrame:
     """The split of a run, as `write_splits` wrote it. `DataError` if a patient now sits in two splits."""
-    table = pd.read_csv(path, dtype={"scan": str, "patient": str})
+    table = read_label_csv(path, ["scan", "patient", "label", "split"])
+    table = table.assign(label=binary(table.label, path)).reset_index(drop=True)
     check_splits(table, str(path))
     return table
+
+
+def check_current(table: pd.DataFrame, scans: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` if a scan of the split is gone, or has another patient or label by now."""
+    now = scans.reindex(table.scan)
+    changed = table.scan[(now.patient.to_numpy() != table.patient) | (now.label.to_numpy() != table.label)]
+    if len(changed):
+        raise DataError(
+            f"{source}: {len(changed)} scans are gone or have another patient or label now: "
+            f"{name_some(list(changed))}; start a new run"
+        )
 
 
 def write_splits(table: pd.DataFrame, path: Path) -> None:

@@ -43,12 +43,14 @@ class PreparedSet:
         table: `slices.csv`, one row a slice, sorted by scan and index.
         layout: the layout it was made from.
         root: the folder it was made from.
+        fingerprint: digest of the files it was made from and of the table.
     """
 
     folder: Path
     table: pd.DataFrame
     layout: str
     root: Path
+    fingerprint: str
 
     @property
     def scans(self) -> pd.DataFrame:
@@ -98,4 +100,5 @@ def open_prepared(folder: Path) -> PreparedSet:
         raise DataError(
             f"{folder}: was prepared by another version ({about.get('format')}); prepare it again"
         )
-    return PreparedSet(folder, table, about["layout"], Path(about["root"]))
+    fingerprint = digest(about["files"].encode(), (folder / "slices.csv").read_bytes())
+    return PreparedSet(folder, table, about["layout"], Path(about["root"]), fingerprint)

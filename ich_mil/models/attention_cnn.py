@@ -110,7 +110,7 @@ class AttentionCnn(nn.Module):
         """(N, C, S, S) pictures to (N, D) features, `chunk_slices` at a time."""
         if len(pictures) <= self.chunk_slices:
             return self._encode_chunk(pictures)
-        # about equal chunks: a last chunk of one slice would have no batch statistics
+        # about equal chunks, not a short last one with batch statistics of its own
         chunks = pictures.tensor_split(-(-len(pictures) // self.chunk_slices))
         if not torch.is_grad_enabled():
             return torch.cat([self._encode_chunk(chunk) for chunk in chunks])

@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ich_mil.data.bags import ScanDataset
-from ich_mil.data.features import FeatureSet, check_features
+from ich_mil.data.features import FeatureSet, check_features, made_from, read_features, write_features
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
-from ich_mil.files import whole_file, write_json
+from ich_mil.files import digest, whole_file, write_json
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.progress import progress
 from ich_mil.windows import Windows
@@ -56,6 +56,27 @@ def load_cnn(folder: Path) -> tuple[AttentionCnn, CnnSettings, Windows]:
         reason = str(error).splitlines()[0]
         raise ModelError(f"{folder}: holds no CNN that can be read ({reason}); train again") from error
     return model.eval(), settings, windows
+
+
+def stored_features(
+    path: Path,
+    model: AttentionCnn,
+    prepared: PreparedSet,
+    scans: Sequence[str],
+    *,
+    windows: Windows,
+    size: int,
+) -> FeatureSet:
+    """`extract_features`, kept in `path`; read from there if CNN, windows, pictures and labels are equal."""
+    state = model.state_dict()
+    weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
+    about = json.dumps([prepared.fingerprint, windows, size, list(scans)]).encode()
+    source = digest(about, *weights)
+    if made_from(path, source):
+        return read_features(path)
+    features = extract_features(model, prepared, scans, windows=windows, image_size=size)
+    write_features(features, path, source=source)
+    return features
 
 
 @torch.inference_mode()

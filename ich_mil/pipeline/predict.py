@@ -1,12 +1,13 @@
 """Predict: new studies to probabilities with uncertainty, and a page for each study.
 
 In: a folder with one study, or with several as a PACS exports them, and a trained model. Out:
-`predictions.csv`, `predictions.json`, a page a study, and `prepared/` with the ledger.
+`predictions.csv`, `predictions.json`, a page a study, `features.safetensors`, `prepared/` with the ledger.
 """
 
 from pathlib import Path
 
 from ich_mil.data.prepare import prepare
+from ich_mil.ledger import Code
 from ich_mil.model import load_model
 from ich_mil.predictions import prediction_table, write_predictions
 from ich_mil.progress import say
@@ -22,8 +23,9 @@ def predict_folder(root: Path, *, model: Path, out: Path, jobs: int) -> None:
         ModelError: `model` is no finished run with a CNN.
     """
     trained = load_model(model)
+    trained.check_input(pictures=True)
     prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs)
-    features = trained.features(prepared)
+    features = trained.features(prepared, out / "features.safetensors")
     predictions = trained.predict(features)
     table = prediction_table(features, predictions, prepared)
     write_predictions(table, out, provenance=trained.provenance, prepared=prepared)
@@ -32,4 +34,7 @@ def predict_folder(root: Path, *, model: Path, out: Path, jobs: int) -> None:
         interval = f"95 % {row.low:.3f} to {row.high:.3f}"
         say(f"{row.scan}: probability {row.probability:.3f} ± {row.std:.3f}, {interval}")
         say(f"  {out / study_file_name(str(row.scan))}")
+    ledger = prepared.ledger()
+    for scan in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
+        say(f"{scan}: no slice could be read, see {prepared.folder / 'ledger.csv'}")
     say(f"{out / 'predictions.csv'}")

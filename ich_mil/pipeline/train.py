@@ -15,24 +15,23 @@ Nothing is written into a run's folder before the data were read and divided. Ea
 `resume` a step whose file is there is not done again, and the CNN goes on from its last epoch.
 """
 
-import json
 from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from ich_mil.config import RunConfig
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, write_features
+from ich_mil.config import PLACES, RunConfig
+from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.prepare import prepare
-from ich_mil.data.splits import draw_splits, load_splits, read_splits, write_splits
+from ich_mil.data.splits import check_current, draw_splits, load_splits, read_splits, write_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_json, write_text
 from ich_mil.gp.predict import fit_calibration
 from ich_mil.gp.vgpmil import fit, save_head
-from ich_mil.model import RUN_FORMAT, device
-from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
+from ich_mil.model import RUN_FORMAT, device, read_run
+from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.progress import say
 from ich_mil.training.fit import fit_cnn
 from ich_mil.windows import parse_windows
@@ -82,15 +81,15 @@ def _check_folder(config: RunConfig, resume: bool) -> None:
         raise ConfigError(
             f"{config.out}: holds a run already; add --resume to go on with it, or choose another --out"
         )
-    old = json.loads(path.read_text(encoding="utf-8"))
-    if old.get("config_hash") != config.hash:
-        fields = ", ".join(_differences(old.get("config", {}), config.as_dict()))
+    old = read_run(config.out)
+    if old["config_hash"] != config.hash:
+        fields = ", ".join(_differences(old["config"], config.as_dict()))
         raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     names = []
-    for name in sorted(set(old) | set(new)):
+    for name in sorted((set(old) | set(new)) - set(PLACES)):
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             names += _differences(a, b, f"{prefix}{name}.")
@@ -102,15 +101,16 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
 def _start(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
     """Divide the scans and open the run's folder; a resumed run keeps its division."""
     path = config.out / "splits.csv"
-    if path.is_file():
-        return load_splits(path)
+    if path.is_file() and (config.out / "run.json").is_file():
+        splits = load_splits(path)
+        check_current(splits, scans, str(path))
+        return splits
     if config.split.file is not None:
         splits = read_splits(config.split.file, scans)
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
         splits = draw_splits(scans, **shares, seed=config.seed)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
-    write_splits(splits, path)
     about = {
         "format": RUN_FORMAT,
         "cnn": config.train.layout != "features",
@@ -118,14 +118,12 @@ def _start(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
         "config": config.as_dict(),
     }
     write_json(config.out / "run.json", about)
+    write_splits(splits, path)
     return splits
 
 
 def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame) -> FeatureSet:
     """Train and freeze the CNN, and run it over all scans of the split."""
-    path = config.out / "features" / "train.safetensors"
-    if path.is_file():
-        return read_features(path)
     windows = parse_windows(config.windows)
     if (config.out / "cnn.json").is_file():
         model, _, _ = load_cnn(config.out)
@@ -141,10 +139,9 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
         )
         save_cnn(model, config.out, settings=config.cnn, windows=windows)
     scans = splits.scan.tolist()
+    path = config.out / "features" / "train.safetensors"
     size = config.cnn.image_size
-    features = extract_features(model.to(device()), prepared, scans, windows=windows, image_size=size)
-    write_features(features, path)
-    return features
+    return stored_features(path, model.to(device()), prepared, scans, windows=windows, size=size)
 
 
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> None:

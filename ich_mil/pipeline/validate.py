@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.config import RunConfig, SetLayout, SetSettings
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, write_features
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
@@ -70,17 +70,16 @@ def measured_sets(model: TrainedModel, config: RunConfig) -> list[MeasuredSet]:
 def _external_set(
     model: TrainedModel, settings: SetSettings, store: Path, stored: Path, jobs: int
 ) -> MeasuredSet:
+    model.check_input(pictures=settings.layout != "features")
+    splits = load_splits(model.folder / "splits.csv")
     prepared: PreparedSet | None = None
     if settings.layout == "features":
         features = read_feature_csv(settings.path)
+        check_unseen(features.patients, splits, str(settings.path))
     else:
         prepared = prepare(settings.layout, settings.path, store, jobs=jobs)
-        if stored.is_file():
-            features = read_features(stored)
-        else:
-            features = model.features(prepared)
-            write_features(features, stored)
-    check_unseen(features.patients, load_splits(model.folder / "splits.csv"), str(settings.path))
+        check_unseen(prepared.scans.patient.tolist(), splits, str(settings.path))
+        features = model.features(prepared, stored)
     return MeasuredSet("external", f"external scans, {settings.path}", features, prepared)
 
 

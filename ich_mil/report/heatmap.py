@@ -57,11 +57,12 @@ def slice_maps(
     for d in range(features.shape[1]):
         (gradient,) = torch.autograd.grad(features[:, d].sum(), maps, retain_graph=True)
         places.append(((maps.detach() - mean_map) * gradient).sum(1))  # (k, h, w)
-    contributions = torch.stack(places, dim=1).double()  # (k, D, h, w)
+    device = head.x_mean.device  # the head may lie elsewhere than the CNN
+    contributions = torch.stack(places, dim=1).to(device, torch.float64)  # (k, D, h, w)
 
     with torch.no_grad():
-        start = cnn.features_of_maps(mean_map).double()  # (1, D)
-    end = features.detach().double()  # (k, D)
+        start = cnn.features_of_maps(mean_map).to(device, torch.float64)  # (1, D)
+    end = features.detach().to(device, torch.float64)  # (k, D)
     t = (torch.arange(PATH_POINTS, dtype=torch.float64, device=end.device) + 0.5) / PATH_POINTS
     path = (start + t[:, None, None] * (end - start)).flatten(0, 1).requires_grad_()  # (PATH_POINTS · k, D)
     f = latent_samples(head, path, weights)  # (L, PATH_POINTS · k)

@@ -6,10 +6,13 @@ model.
 """
 
 import csv
+import ctypes
 import logging
 import sys
 import warnings
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import pandas as pd
@@ -19,6 +22,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from ich_mil.data.bags import EpochSampler, ScanDataset, loader
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
+from ich_mil.files import whole_file
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.progress import say
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
@@ -42,11 +46,39 @@ class EpochLog(Callback):
                 rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < epoch]
         now = {name: f"{float(trainer.callback_metrics[name]):.6g}" for name in LOGGED}
         rows.append({"epoch": str(epoch), **now})
-        with self.path.open("w", newline="") as file:
+        with whole_file(self.path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["epoch", *LOGGED])
             writer.writeheader()
             writer.writerows(rows)
         say(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value}" for name, value in now.items()))
+
+
+class _BestEpoch(ModelCheckpoint):
+    """Keeps the best epoch on resume, also if the run's folder was moved (Lightning would forget it)."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        def here(path: str) -> str:
+            return str(Path(str(self.dirpath)) / Path(path).name) if path else path
+
+        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
+        moved = {name: here(state_dict[name]) for name in paths}
+        models = {here(path): score for path, score in state_dict["best_k_models"].items()}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": models, "dirpath": self.dirpath})
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory of one training step for the next.
+
+    By default it hands blocks of this size back to the kernel, which clears them anew each step: that took
+    half of a step's time on a CPU (benchmarks/RESULTS.md). Another C library is left as it is.
+    """
+    mmap_max, trim_threshold = -4, -1  # malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+    except OSError:
+        return
+    libc.mallopt(mmap_max, 0)
+    libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def fit_cnn(
@@ -77,6 +109,7 @@ def fit_cnn(
         ModelError: the checkpoint in `out` does not fit, or the loss is not finite.
     """
     out.mkdir(parents=True, exist_ok=True)
+    keep_freed_memory()
     torch.manual_seed(seed)
     model = AttentionCnn(cnn, windows=len(windows))
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
@@ -91,7 +124,7 @@ def fit_cnn(
         )
         for split, part in parts.items()
     }
-    best = ModelCheckpoint(
+    best = _BestEpoch(
         out,
         filename="best",
         monitor="val_loss",
@@ -117,6 +150,8 @@ def fit_cnn(
         default_root_dir=out,
     )
     last = out / "last.ckpt"
+    if last.is_file() and not zipfile.is_zipfile(last):
+        raise ModelError(f"{last}: is damaged; delete {out} and go on with --resume, the CNN starts anew")
     size = len(datasets["train"])
     with warnings.catch_warnings():
         # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be

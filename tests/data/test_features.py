@@ -5,7 +5,14 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, write_features
+from ich_mil.data.features import (
+    UNKNOWN,
+    FeatureSet,
+    made_from,
+    read_feature_csv,
+    read_features,
+    write_features,
+)
 from ich_mil.errors import DataError
 
 
@@ -81,6 +88,8 @@ def test_a_public_table_is_grouped_by_scan(tmp_path):
         ("1,10,2,i,B,0\n", "line 2: bag_label must be 0 or 1"),
         ("1,10,1,i,B,0\n1,10,0,j,B,0\n", "scan 'B' is labelled both 0 and 1"),
         ("1,,1,i,B,0\n", "NaN or infinite, the first is 'i'"),
+        ("1,10,1,i,B,0\nx,10,1,j,B,0\n", "line 3: feature_1 must be a number, got 'x'"),
+        ("1,10,1,i,,0\n", "line 2: bag_name or bag_label is empty"),
         ("", "holds no scan"),
     ],
 )
@@ -98,3 +107,26 @@ def test_the_public_tables(shared_data):
     cq500 = read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
     assert (rsna.n_scans, len(rsna.x), cq500.n_scans) == (150, 5254, 490)  # DATA.md
     assert int(cq500.labels.sum()) == 205
+
+
+def test_a_gap_in_the_feature_columns_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("feature_0,feature_2,bag_label,instance_name,bag_name\n1,2,0,i,A\n")
+    with pytest.raises(DataError, match=r"t\.csv: column feature_1 is missing"):
+        read_feature_csv(path)
+
+
+def test_bags_named_like_missing_values_and_slices_without_a_label(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(HEADER + "1,10,1,i,NA,0\n2,20,0,j,null,\n")
+    table = read_feature_csv(path)
+    assert table.scans == ["NA", "null"]
+    assert table.slice_labels.tolist() == [0, UNKNOWN]
+
+
+def test_a_file_knows_what_it_was_made_from(features, tmp_path):
+    path = tmp_path / "f.safetensors"
+    write_features(features, path, source="one")
+    assert made_from(path, "one")
+    assert not made_from(path, "two")
+    assert not made_from(tmp_path / "none", "one")

@@ -136,6 +136,30 @@ def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
     assert whole - 1 in prepared.scans.slices.tolist()
 
 
+def test_links_are_followed_and_broken_ones_told(study, tmp_path):
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "study").symlink_to(study / "a")
+    (tmp_path / "links" / "round").symlink_to(tmp_path / "links")
+    (tmp_path / "links" / "broken.dcm").symlink_to(tmp_path / "nowhere")
+    prepared = prepare("unlabelled", tmp_path / "links", tmp_path / "out", jobs=1)
+    assert prepared.scans.slices.tolist() == [len(list((study / "a").iterdir()))]
+    assert prepared.ledger().set_index("file").code["broken.dcm"] == Code.UNREADABLE
+
+
+def test_another_spelling_of_the_root_is_the_same_root(study, tmp_path, monkeypatch):
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    monkeypatch.chdir(study.parent)
+    monkeypatch.setattr(module, "read_slice", None)  # nothing may be read again
+    prepare("unlabelled", Path("set"), tmp_path / "out", jobs=1)
+
+
+def test_a_target_that_cannot_be_a_folder(study, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
+        with pytest.raises(DataError, match=f"{out}.*cannot be written"):
+            prepare("unlabelled", study, out, jobs=1)
+
+
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path):
     """The temporary file of the second scan links to /dev/full, where writes fail as on a full disk."""
     scans = list(prepare("rsna", rsna_root, tmp_path / "whole", jobs=1).scans.index)

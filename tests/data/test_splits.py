@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from ich_mil.data.splits import check_unseen, draw_splits, read_splits
+from ich_mil.data.splits import check_current, check_unseen, draw_splits, read_splits
 from ich_mil.errors import DataError
 
 
@@ -22,6 +22,7 @@ def test_patients_stay_together_and_shares_are_kept(scans):
     assert list(table.scan) == list(scans.index)
     by_patient = table.groupby("patient").split.agg(["nunique", "first"])
     assert (by_patient["nunique"] == 1).all()
+    # 14 of 40 patients are positive: 0.2 and 0.25 of each label, rounded (2.8 and 3.5; 5.2 and 6.5)
     assert by_patient["first"].value_counts().to_dict() == {"train": 22, "test": 10, "validation": 8}
     positive = table.assign(p=table.patient.map(table.groupby("patient").label.max())).drop_duplicates(
         "patient"
@@ -37,7 +38,7 @@ def test_the_draw_depends_on_the_seed_alone(scans):
 
 
 def test_too_few_of_a_label_or_unlabelled(scans):
-    with pytest.raises(DataError, match="only 1 patients have label 1"):
+    with pytest.raises(DataError, match="1 patients with label 1 are too few"):
         draw_splits(scans.loc[["s0", "s1", "s2", "s4"]], validation=0.2, test=0.0, seed=0)
     scans.loc["s5", "label"] = -1
     with pytest.raises(DataError, match="1 scans to train on have no label: s5"):
@@ -78,3 +79,20 @@ def test_external_patients_must_be_new(scans):
     with pytest.raises(DataError, match=f"1 of its patients were trained on: {seen}"):
         check_unseen([seen, "new"], table, "elsewhere")
     check_unseen(["new", table.patient[table.split == "test"].iloc[0]], table, "elsewhere")
+
+
+@pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])
+def test_every_split_has_both_labels_however_few_there_are(n, positive):
+    few = pd.DataFrame({"patient": range(n), "label": [i < positive for i in range(n)]}).astype(int)
+    table = draw_splits(few.rename(index=str), validation=0.2, test=0.0, seed=0)
+    assert table.groupby("split").label.nunique().to_dict() == {"train": 2, "validation": 2}
+
+
+def test_a_split_whose_scans_have_changed_is_refused(scans):
+    table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
+    check_current(table, scans, "run")
+    with pytest.raises(DataError, match="1 scans are gone or have another patient or label now: s3"):
+        check_current(table, scans.drop("s3"), "run")
+    scans.loc["s7", "label"] = 1 - scans.loc["s7", "label"]
+    with pytest.raises(DataError, match="now: s7; start a new run"):
+        check_current(table, scans, "run")

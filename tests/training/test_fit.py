@@ -156,6 +156,13 @@ def test_a_checkpoint_of_another_model_is_refused(prepared, splits, tmp_path):
         fit(prepared, splits, tmp_path, cnn=CnnSettings(image_size=32, features=32))
 
 
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named(prepared, splits, tmp_path):
+    (tmp_path / "last.ckpt").write_bytes(b"half a file")
+    with pytest.raises(ModelError, match=r"last\.ckpt: is damaged; delete"):
+        fit(prepared, splits, tmp_path)
+
+
 def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
     torch.manual_seed(1)
     model = AttentionCnn(CNN, windows=3).eval()
