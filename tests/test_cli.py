@@ -13,7 +13,7 @@ from ich_mil.config import read_config
 from ich_mil.dicom.read import read_header
 from tests import phantoms
 
-# a head fitted to a handful of tiny scans may rank its four validation scans no better than chance, and says so
+# a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
 pytestmark = pytest.mark.filterwarnings("ignore:scan probabilities are left uncalibrated")
 
 TINY = {

@@ -1,0 +1,1 @@
+"""Measurements of speed and quality; results in RESULTS.md."""
