@@ -100,13 +100,14 @@ def write_predictions(
     table: pd.DataFrame, folder: Path, *, provenance: Provenance, prepared: PreparedSet | None
 ) -> None:
     """Write `predictions.csv` and `predictions.json`, which holds the ledger of `prepared`, into `folder`."""
-    ledger = None if prepared is None else prepared.ledger()
+    ledger = {} if prepared is None else prepared.ledger_by_scan
     with whole_file(folder / "predictions.csv") as temporary:
         table.to_csv(temporary, index=False, float_format="%.6f")
     scans = []
     for scan, group in table.groupby("scan", sort=False):
         head, slices = group.iloc[0], group.iloc[1:]
-        own = [] if ledger is None else ledger[ledger.scan == scan].drop(columns="scan").to_dict("records")
+        lines = ledger.get(str(scan), [])
+        own = [{name: line[name] for name in ("file", "code", "detail")} for line in lines]
         scans.append(
             {
                 "scan": scan,
@@ -115,7 +116,8 @@ def write_predictions(
                 "slices": [_slice(row) for _, row in slices.iterrows()],
             }
         )
-    general = [] if ledger is None else ledger[~ledger.scan.isin(table.scan)].to_dict("records")
+    predicted = set(table.scan)
+    general = [line for scan, lines in ledger.items() if scan not in predicted for line in lines]
     write_json(
         folder / "predictions.json",
         {

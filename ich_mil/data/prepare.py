@@ -52,8 +52,8 @@ class ScanRecord:
     Attributes:
         fingerprint: digest of the names, sizes and times of the files it was made from.
         patient: pseudonymous patient key, the scan id where the files name none.
-        slices: for each slice `sources` (paths relative to the root), `sop`, `position_mm`, `corrections`
-        (codes). entries: ledger lines of the scan.
+        slices: for each slice `sources` (paths relative to the root), `sop`, `position_mm`, `corrections`.
+        entries: ledger lines of the scan.
     """
 
     fingerprint: str
@@ -76,7 +76,7 @@ def prepare(layout: Layout, root: Path, out: Path, *, jobs: int) -> PreparedSet:
 
     Raises:
         DataError: labels that do not match, no usable slice at all, a full disk, or `out` made from another
-        root.
+            root.
     """
     _check_target(out, layout, root)
     collection = open_collection(layout, root)
@@ -171,9 +171,10 @@ def _prepare_scan(
     stack: list[np.ndarray] = []
     slices: list[dict[str, Any]] = []
     for group in average_groups(series):
-        pictures, members = [], []
+        pictures, members, heights = [], [], []
         corrections: set[Code] = set()
-        for header in (series.headers[i] for i in group):
+        for i in group:
+            header = series.headers[i]
             try:
                 hu, corrected = read_slice(Path(header.path))
             except DicomError as error:
@@ -184,6 +185,7 @@ def _prepare_scan(
             corrections.update(code for code, _ in notes)
             pictures.append(hu)
             members.append(header)
+            heights.append(series.positions[i])
         if not pictures:
             continue
         middle = members[len(members) // 2]
@@ -196,7 +198,7 @@ def _prepare_scan(
             {
                 "sources": [_relative(header.path, root) for header in members],
                 "sop": middle.sop_uid,
-                "position_mm": float(np.mean([series.positions[i] for i in group])),
+                "position_mm": float(np.mean(heights)),
                 "corrections": sorted(corrections),
             }
         )

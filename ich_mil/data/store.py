@@ -14,7 +14,9 @@ This file knows the layout and reads it; `ich_mil.data.prepare` writes it.
 
 import json
 import re
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +54,7 @@ class PreparedSet:
     root: Path
     fingerprint: str
 
-    @property
+    @cached_property
     def scans(self) -> pd.DataFrame:
         """One row a scan, index `scan`: patient, label, slices."""
         grouped = self.table.groupby("scan", sort=False)
@@ -66,10 +68,13 @@ class PreparedSet:
 
     def slices(self, scan: str) -> pd.DataFrame:
         """The rows of one scan, lowest slice first."""
-        rows: pd.DataFrame = self.table[self.table.scan == scan]
-        if rows.empty:
+        if scan not in self._places:
             raise DataError(f"{self.folder}: has no scan {scan!r}")
-        return rows
+        return self.table.loc[self._places[scan]]
+
+    @cached_property
+    def _places(self) -> dict[str, pd.Index]:
+        return {str(scan): place for scan, place in self.table.groupby("scan").groups.items()}
 
     def hu(self, scan: str) -> np.ndarray:
         """The pixels of one scan: (n, H, W) int16 HU, memory-mapped read-only."""
@@ -80,9 +85,18 @@ class PreparedSet:
             raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
         return stack
 
+    @cached_property
     def ledger(self) -> pd.DataFrame:
-        """`ledger.csv` as text."""
+        """`ledger.csv` as text, in the order of its lines."""
         return pd.read_csv(self.folder / "ledger.csv", dtype=str, keep_default_na=False)
+
+    @cached_property
+    def ledger_by_scan(self) -> dict[str, list[dict[str, str]]]:
+        """The ledger's lines about each scan; '' holds those about none."""
+        lines: dict[str, list[dict[str, str]]] = defaultdict(list)
+        for line in self.ledger.to_dict("records"):
+            lines[line["scan"]].append({str(name): value for name, value in line.items()})
+        return dict(lines)
 
 
 def open_prepared(folder: Path) -> PreparedSet:

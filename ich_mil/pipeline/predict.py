@@ -34,7 +34,7 @@ def predict_folder(root: Path, *, model: Path, out: Path, jobs: int) -> None:
         interval = f"95 % {row.low:.3f} to {row.high:.3f}"
         say(f"{row.scan}: probability {row.probability:.3f} ± {row.std:.3f}, {interval}")
         say(f"  {out / study_file_name(str(row.scan))}")
-    ledger = prepared.ledger()
+    ledger = prepared.ledger
     for scan in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
         say(f"{scan}: no slice could be read, see {prepared.folder / 'ledger.csv'}")
     say(f"{out / 'predictions.csv'}")

@@ -81,7 +81,7 @@ def report_run(run: Path) -> None:
         sets=sets,
         scans=rows,
         curves=pd.read_csv(log, index_col="epoch") if log.is_file() else None,
-        ledger={} if one.prepared is None else Counter(one.prepared.ledger().code),
+        ledger={} if one.prepared is None else Counter(one.prepared.ledger.code),
         limits=LIMITS,
     )
     write_page(render_run(page), run / "report.html")

@@ -81,8 +81,7 @@ def study_page(
     b = features.scans.index(scan)
     rows = slice(int(features.offsets[b]), int(features.offsets[b + 1]))
     probability = predictions.slice_mean[rows].numpy()
-    ledger = prepared.ledger()
-    own = ledger[ledger.scan == scan].to_dict("records")
+    own = prepared.ledger_by_scan.get(scan, [])
     return StudyPage(
         scan=scan,
         model=model_card(model),

@@ -76,7 +76,7 @@ def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
     assert prepared.scans.label.to_dict() == {scan: gold[scan] for scan in prepared.scans.index}
     assert set(prepared.table.slice_label) == {UNKNOWN}
     assert not prepared.table.source.str.contains("(?i)bone|contrast").any()
-    ledger = prepared.ledger()
+    ledger = prepared.ledger
     several = {
         path.parent.parent.name for path in cq500_root.glob("*/*/*") if len(list(path.parent.iterdir())) > 1
     }
@@ -130,7 +130,7 @@ def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
     broken.write_bytes(broken.read_bytes()[:-2000])
     (study / "a" / "notes.txt").write_text("no picture")
     prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    ledger = prepared.ledger().set_index("file")
+    ledger = prepared.ledger.set_index("file")
     assert ledger.code[f"a/{broken.name}"] == Code.UNREADABLE
     assert ledger.code["a/notes.txt"] == Code.NOT_DICOM
     assert whole - 1 in prepared.scans.slices.tolist()
@@ -143,7 +143,7 @@ def test_links_are_followed_and_broken_ones_told(study, tmp_path):
     (tmp_path / "links" / "broken.dcm").symlink_to(tmp_path / "nowhere")
     prepared = prepare("unlabelled", tmp_path / "links", tmp_path / "out", jobs=1)
     assert prepared.scans.slices.tolist() == [len(list((study / "a").iterdir()))]
-    assert prepared.ledger().set_index("file").code["broken.dcm"] == Code.UNREADABLE
+    assert prepared.ledger.set_index("file").code["broken.dcm"] == Code.UNREADABLE
 
 
 def test_another_spelling_of_the_root_is_the_same_root(study, tmp_path, monkeypatch):
