@@ -1,4 +1,4 @@
-"""The commands `ich-mil prepare | train | predict | validate | report`, and `train.py` for a whole run.
+"""The commands `ich-mil prepare | train | grid | predict | validate | report`, and `train.py`.
 
 Bad input ends with one line on standard error and exit code 2.
 """
@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ich_mil.config import read_config
+from ich_mil.config import read_config, read_grid
 from ich_mil.data.prepare import prepare
 from ich_mil.errors import IchMilError
+from ich_mil.pipeline.grid import grid
 from ich_mil.pipeline.predict import predict_folder
 from ich_mil.pipeline.report import report_run
 from ich_mil.pipeline.train import train
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     commands.add_parser("train", help="prepare, train the CNN and fit the head; see 'ich-mil train --help'")
 
+    commands.add_parser("grid", help="many heads on one feature table; see 'ich-mil grid --help'")
+
     one = commands.add_parser("predict", help="probabilities and pages for new studies")
     one.add_argument("root", type=Path, help="a study, or a folder with several")
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
@@ -55,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["train"]:  # its options are the fields of the configuration
         return _guard(lambda: _train(words[1:], whole=False))
+    if words[:1] == ["grid"]:
+        return _guard(lambda: _grid(words[1:]))
     chosen = parser.parse_args(words)
     return _guard(lambda: _run(chosen))
 
@@ -83,6 +88,10 @@ def _train(words: list[str], *, whole: bool) -> None:
     if whole:
         validate_run(config)
         report_run(config.out)
+
+
+def _grid(words: list[str]) -> None:
+    grid(read_grid(words))
 
 
 def _run(chosen: argparse.Namespace) -> None:

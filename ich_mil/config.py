@@ -8,11 +8,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jsonargparse import ArgumentError, ArgumentParser
+from sklearn.model_selection import ParameterGrid
 
 from ich_mil.errors import ConfigError
 from ich_mil.files import digest
@@ -20,6 +21,8 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
 from ich_mil.training.module import TrainingSettings
 from ich_mil.windows import parse_windows
+
+C = TypeVar("C", "RunConfig", "GridConfig")
 
 SetLayout = Literal["rsna", "cq500", "folder", "features"]
 
@@ -51,7 +54,7 @@ class SplitSettings:
     """How the training set is divided, by patient.
 
     Attributes:
-        validation: share for early stopping and calibration.
+        validation: share for early stopping and calibration; 0 calibrates on held-out folds (features only).
         test: share held out from everything.
         file: a CSV with columns scan,split that is used instead of a draw.
     """
@@ -61,11 +64,68 @@ class SplitSettings:
     file: Path | None = None
 
     def __post_init__(self) -> None:
-        if not (0 < self.validation < 1 and 0 <= self.test < 1 and self.validation + self.test < 1):
+        if not (0 <= self.validation < 1 and 0 <= self.test < 1 and self.validation + self.test < 1):
             raise ValueError(
                 f"split.validation and split.test must be shares that sum to less than 1, "
                 f"got {self.validation} and {self.test}"
             )
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """Many heads on one feature table: every combination of settings, on every fold and seed.
+
+    Attributes:
+        out: folder of the result table.
+        train: the features to train on; a set of layout `features`.
+        grid: names of head settings, and the values each takes.
+        head: all other settings.
+        external: features of another set, on which every head is measured too.
+        folds: cross-validation folds over patients; 0 trains on everything.
+        seeds: of the folds and of k-means.
+    """
+
+    out: Path
+    train: SetSettings
+    grid: dict[str, list[bool | int | float | str]]
+    head: HeadSettings = field(default_factory=HeadSettings)
+    external: SetSettings | None = None
+    folds: int = 5
+    seeds: list[int] = field(default_factory=lambda: [0])
+
+    def __post_init__(self) -> None:
+        sets = [self.train] + ([self.external] if self.external else [])
+        if any(one.layout != "features" for one in sets):
+            raise ValueError(
+                "a grid needs sets of layout 'features'; a run writes features/train.safetensors"
+            )
+        if self.folds < 0 or self.folds == 1:
+            raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
+        if not self.seeds or min(self.seeds) < 0:
+            raise ValueError(f"seeds must be whole numbers of at least 0, got {self.seeds}")
+        if not self.folds and self.external is None:
+            raise ValueError("with folds: 0 an external set is needed, nothing is held out")
+        unknown = sorted(set(self.grid) - set(HeadSettings.names()) | ({"seed"} & set(self.grid)))
+        if unknown:
+            raise ValueError(
+                f"grid names {unknown[0]!r}, which is no setting of a head, or has a list of its own"
+            )
+        if not all(self.grid.values()):
+            raise ValueError("every setting in grid needs at least one value")
+        self.cells()
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Every combination of the grid. `ValueError` if a head cannot be made of one."""
+        cells = [dict(cell) for cell in ParameterGrid(self.grid)]
+        for cell in cells:
+            replace(self.head, **cell)
+        return cells
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits that name these settings, but for `out`."""
+        values = json.loads(json.dumps(asdict(self), default=str))
+        return digest(json.dumps(values | {"out": ""}, sort_keys=True).encode())
 
 
 PLACES = ("out", "prepared", "pages", "jobs")
@@ -132,18 +192,27 @@ class RunConfig:
 
 
 def read_config(arguments: Sequence[str]) -> RunConfig:
-    """A configuration from `--config FILE` and overrides, as on the command line.
+    """A run's configuration from `--config FILE` and overrides, as on the command line.
 
     Raises:
         ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
     """
+    return _read(RunConfig, arguments)
+
+
+def read_grid(arguments: Sequence[str]) -> GridConfig:
+    """A grid's configuration, likewise."""
+    return _read(GridConfig, arguments)
+
+
+def _read(kind: type[C], arguments: Sequence[str]) -> C:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file of this run")
-    parser.add_class_arguments(RunConfig)
+    parser.add_class_arguments(kind)
     try:
         made = parser.instantiate(parser.parse_args(list(arguments)))
-        return RunConfig(**{name: getattr(made, name) for name in RunConfig.__dataclass_fields__})
+        return kind(**{one.name: getattr(made, one.name) for one in fields(kind)})
     except (ArgumentError, ValueError, TypeError) as error:
         # one line, with the file it is about where there is one
-        source = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]
-        raise ConfigError(": ".join([*source, " ".join(str(error).split())])) from error
+        files: list[str] = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]
+        raise ConfigError(": ".join([*files, " ".join(str(error).split())])) from error

@@ -15,8 +15,8 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import digest
-from ich_mil.gp.model import VGPMIL
 from ich_mil.gp.predict import Predictions, predict
+from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import load_cnn, stored_features
@@ -56,7 +56,7 @@ class TrainedModel:
 
     folder: Path
     cnn: FrozenCnn | None
-    head: VGPMIL
+    head: SparseGP
     provenance: Provenance
     samples: int
     bootstrap: int

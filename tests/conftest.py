@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import ich_mil.gp  # noqa: F401  before any test file imports gpytorch, whose warning it silences
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:

@@ -14,7 +14,7 @@ from ich_mil.dicom.read import read_header
 from tests import phantoms
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
-pytestmark = pytest.mark.filterwarnings("ignore:scan probabilities are left uncalibrated")
+pytestmark = pytest.mark.filterwarnings("ignore:probabilities are left uncalibrated")
 
 TINY = {
     "split": {"validation": 0.25, "test": 0.25},
@@ -252,7 +252,7 @@ def test_models_that_cannot_be_used(place, tmp_path, capsys):
         ("run.json", "{", "[", "is no run of ich_mil"),
         ("run.json", "ich_mil.run.1", "ich_mil.run.0", "is a run of another version (ich_mil.run.0"),
         ("cnn.json", "ich_mil.cnn.1", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),
-        ("head.json", "ich_mil.head.1", "ich_mil.head.0", "ich_mil.head.0"),
+        ("head.json", "ich_mil.head.2", "ich_mil.head.0", "ich_mil.head.0"),
         ("cnn.json", '"features": 8', '"features": 32', "holds no CNN that can be read"),
     ):
         copy = tmp_path / "copy"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ich_mil.config import RunConfig, SetSettings, read_config
+from ich_mil.config import RunConfig, SetSettings, read_config, read_grid
 from ich_mil.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
@@ -14,14 +14,14 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_yaml_loads(path):
-    config = read_config(["--config", str(path)])
     given = yaml.safe_load(path.read_text())
+    config = (read_grid if "grid" in given else read_config)(["--config", str(path)])
     assert str(config.out) == given["out"]
     assert config.train.root == given["train"]["root"]
 
 
 def test_there_are_yamls():
-    assert {"demo", "ctich", "features", "rsna"} <= {path.stem for path in CONFIGS}
+    assert {"demo", "ctich", "features", "grid_features", "rsna"} <= {path.stem for path in CONFIGS}
 
 
 BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}

@@ -22,7 +22,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
 
     Args:
         scans: index scan id; columns `patient`, `label` (0 or 1).
-        validation: share of patients for early stopping and calibration, in (0, 1).
+        validation: share of patients for early stopping and calibration, in [0, 1).
         test: share of patients held out, in [0, 1).
         seed: of the draw.
 
@@ -36,7 +36,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     if len(unlabelled):
         raise DataError(f"{len(unlabelled)} scans to train on have no label: {name_some(list(unlabelled))}")
     patients = scans.groupby("patient").label.max()
-    shares = {"test": test, "validation": validation} if test else {"validation": validation}
+    shares = {name: share for name, share in (("test", test), ("validation", validation)) if share}
     generator = np.random.default_rng(seed)
     split = dict.fromkeys(patients.index, "train")
     for label in (0, 1):
@@ -88,6 +88,8 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
         )
     for split in ("train", "validation"):
         labels = set(table.label[table.split == split])
+        if split == "validation" and not labels:
+            continue
         if not {0, 1} <= labels:
             raise DataError(
                 f"{source}: the {split} split needs scans of both labels, it has {sorted(labels)}"

@@ -9,10 +9,11 @@ Shapes: any; all methods are elementwise.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from scipy.optimize import brentq
@@ -22,6 +23,11 @@ from torch.nn.functional import logsigmoid
 
 class Density(Protocol):
     """What the engine asks of ψ."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether c·θ(c) tends to at least ½: then the latent function cannot run away."""
+        ...
 
     def theta(self, c: Tensor) -> Tensor:
         """θ(c) = -ψ'(c) / (c ψ(c)) for c ≥ 0."""
@@ -35,6 +41,8 @@ class Density(Protocol):
 @dataclass(frozen=True)
 class Logistic:
     """The hyperbolic secant ψ(c) = 1 / (2 cosh(c/2)): PG-VGPMIL, the same as VGPMIL (Eq. 15)."""
+
+    bounded: ClassVar[bool] = True
 
     def theta(self, c: Tensor) -> Tensor:
         """θ(c) = tanh(c/2) / (2c), ¼ at 0."""
@@ -56,6 +64,8 @@ class Gamma:
     running away (`GammaLogisticTail` does not need it).
     """
 
+    bounded: ClassVar[bool] = False
+
     alpha: float
     beta: float
 
@@ -75,6 +85,8 @@ class GammaLogisticTail:
     The maximum of two falling functions falls, so ψ stays super-Gaussian, and c·θ(c) → ½ holds the tail.
     Where the Gamma lies below the logistic everywhere this is VGPMIL.
     """
+
+    bounded: ClassVar[bool] = True
 
     alpha: float
     beta: float
@@ -117,3 +129,29 @@ class GammaLogisticTail:
             start = piece.log_psi(torch.tensor(low, dtype=c.dtype, device=c.device))
             total = total + piece.log_psi(c.clamp(low, high)) - start
         return total
+
+
+@dataclass(frozen=True)
+class LogDensity:
+    """Any ψ given as a differentiable log ψ(c), up to a constant: θ(c) = -(log ψ)'(c) / c by autograd.
+
+    ψ must be super-Gaussian: θ must not rise with c.
+
+    Attributes:
+        function: log ψ of a tensor c ≥ 0, elementwise and differentiable.
+        bounded: whether c·θ(c) tends to at least ½; where not, a fit is watched on its training scans.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    bounded: bool = False
+
+    def theta(self, c: Tensor) -> Tensor:
+        """θ(c); below 1e-4 the value there, which is θ(0) to O(1e-8)."""
+        with torch.enable_grad():
+            at = c.detach().clamp(min=1e-4).requires_grad_()
+            (slope,) = torch.autograd.grad(self.function(at).sum(), at)
+        return -slope / at.detach()
+
+    def log_psi(self, c: Tensor) -> Tensor:
+        """Log ψ(c)."""
+        return self.function(c)

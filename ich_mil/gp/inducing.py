@@ -6,6 +6,8 @@ instances of positive bags, half those of negative bags, so that the few positiv
 Shapes: B bags, N instances, D features, M inducing points.
 """
 
+import warnings
+
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
@@ -14,21 +16,29 @@ from torch import Tensor
 from ich_mil.errors import DataError
 from ich_mil.kernels.segments import bag_index
 
+POINTS_PER_CENTRE = 500
+"""K-means sees at most so many instances for each centre, drawn at random."""
 
-def choose_inducing(x: Tensor, offsets: Tensor, labels: Tensor, *, n_inducing: int, seed: int) -> Tensor:
+
+def choose_inducing(
+    x: Tensor, offsets: Tensor, labels: Tensor, *, mean: Tensor, std: Tensor, n_inducing: int, seed: int
+) -> Tensor:
     """K-means centres, ⌈M/2⌉ of the instances of positive bags and ⌊M/2⌋ of those of negative bags.
 
-    A half with fewer distinct instances than asked gives each of them once, so that fewer than M come back.
+    A half with fewer distinct instances than asked gives each of them once, so that fewer than M come
+    back, with a warning.
 
     Args:
-        x: (N, D) instances, standardised.
+        x: (N, D) raw features.
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
+        mean: (D,) to standardise with.
+        std: (D,).
         n_inducing: M, at least 2.
-        seed: of k-means.
+        seed: of k-means and of the instances it sees.
 
     Returns:
-        (at most M, D), in the dtype of `x`.
+        (at most M, D) standardised, float64.
 
     Raises:
         DataError: there is no positive or no negative bag.
@@ -37,15 +47,26 @@ def choose_inducing(x: Tensor, offsets: Tensor, labels: Tensor, *, n_inducing: i
     if n_inducing < 2:
         raise ValueError(f"n_inducing must be at least 2 (one for each label), got {n_inducing}")
     positive = labels[bag_index(offsets).to(labels.device)] == 1  # (N,)
+    generator = torch.Generator().manual_seed(seed)
     halves = []
-    for name, rows, count in (
+    for name, mask, count in (
         ("positive", positive, (n_inducing + 1) // 2),
         ("negative", ~positive, n_inducing // 2),
     ):
-        points = np.unique(x[rows].detach().cpu().numpy(), axis=0)
-        if len(points) == 0:
+        rows = mask.nonzero()[:, 0]
+        if len(rows) == 0:
             raise DataError(f"no {name} scan among the {len(labels)} training scans: both labels are needed")
+        if len(rows) > POINTS_PER_CENTRE * count:
+            chosen = torch.randperm(len(rows), generator=generator)[: POINTS_PER_CENTRE * count]
+            rows = rows[chosen.sort().values.to(rows.device)]
+        points = np.unique(((x[rows].to(mean) - mean) / std).detach().cpu().numpy(), axis=0)
         if len(points) > count:
             points = KMeans(n_clusters=count, n_init=1, random_state=seed).fit(points).cluster_centers_
-        halves.append(torch.as_tensor(points, dtype=x.dtype, device=x.device))
+        elif len(points) < count:
+            warnings.warn(
+                f"the {name} scans have {len(points)} distinct slices, too few for {count} of the "
+                f"{n_inducing} inducing points: each is one",
+                stacklevel=2,
+            )
+        halves.append(torch.as_tensor(points, dtype=mean.dtype, device=x.device))
     return torch.cat(halves)

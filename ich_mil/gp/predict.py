@@ -2,11 +2,15 @@
 
 In: a fitted head, packed raw features and scan ids. Out: mean, standard deviation and 95 % interval of the
 probability of each slice and each scan (Castro-Macías et al. 2024, Eq. 30-37), from samples of the whole
-function:
+function over the slices of a scan:
 
-    w_l ~ N(m, S)        f_l = Φᵀ w_l + √(k(x,x) + ε - ΣΦ²) ε_l
+    w_l ~ q(w)        f_l = Φᵀ w_l + e_l        e_l ~ N(0, K_XX + εI - ΦᵀΦ)
 
-The same w_l serve all slices of all scans, so the correlation between slices, which Eq. 36 drops, is kept.
+so that f_l has the mean and the covariance of q(f) (Eq. 30), which keeps the correlation between slices. The
+same w_l serve all scans. Independent samples, as in Eq. 36, are f_l = μ + σ ε_l: then a scan of 400 slices
+has 400 chances to be high, and its maximum grows with their number. A head that was fitted by Gibbs sampling
+gives its own draws of w.
+
 Scans are processed one by one and their noise is keyed by (seed, scan id): a scan's numbers depend, to the
 bit, on nothing but the scan, the head, the seed and the number of samples; and memory is bounded by the
 longest scan.
@@ -15,7 +19,7 @@ Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing p
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +27,10 @@ import torch
 from torch import Tensor
 
 from ich_mil.errors import DataError
-from ich_mil.gp.calibration import ScanCalibration
-from ich_mil.gp.model import VGPMIL
-from ich_mil.gp.rules import Rule, scan_logit
+from ich_mil.gp.calibration import SLICE_RULE, Calibration
+from ich_mil.gp.projection import Projection
+from ich_mil.gp.rules import Rule, latent_logit, mean_logit, scan_logit
+from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.segments import bag_index
 
 INTERVAL = (0.025, 0.975)
@@ -37,8 +42,9 @@ class Predictions:
     """Probabilities of N slices and B scans; all tensors float64 on the CPU.
 
     Attributes:
-        slice_mean, slice_std, slice_low, slice_high: (N,) of sigmoid(f): mean, deviation, 95 % interval.
-        scan_mean, scan_std, scan_low, scan_high: (B,) of the scan probability, calibrated if asked for.
+        slice_mean, slice_std, slice_low, slice_high: (N,) of the slice probability: mean, deviation, 95 %
+            interval; calibrated if asked for.
+        scan_mean, scan_std, scan_low, scan_high: (B,) of the scan probability, likewise.
         scan_raw: (B,) mean scan probability before calibration.
         rule: that made the scan probabilities.
     """
@@ -71,14 +77,16 @@ def quadrature_mean(mu: Tensor, sigma: Tensor, *, nodes: int = 64) -> Tensor:
     return (torch.sigmoid(mu[..., None] + sigma[..., None] * z) * w).sum(-1)
 
 
-def draw_weights(model: VGPMIL, samples: int, seed: int) -> Tensor:
-    """Whitened inducing values w_l ~ N(m, S), (L, M); the same for every scan of one seed."""
+def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
+    """Whitened inducing values w_l ~ q(w), (L, M); the same for every scan of one seed."""
     generator = torch.Generator().manual_seed(seed)
+    if model.draws is not None:
+        return model.draws[torch.randint(len(model.draws), (samples,), generator=generator)]
     z = torch.randn(samples, len(model.q_mean), generator=generator, dtype=torch.float64).to(model.q_mean)
     return model.q_mean + z @ model.q_root.mT
 
 
-def latent_samples(model: VGPMIL, x: Tensor, w: Tensor) -> Tensor:
+def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     """Sampled latent function without the independent residual: f_l = Φ(x)ᵀ w_l. Differentiable in `x`.
 
     Args:
@@ -92,6 +100,23 @@ def latent_samples(model: VGPMIL, x: Tensor, w: Tensor) -> Tensor:
     return w @ model.project(x, model.prior_root())[0]
 
 
+def mean_logits(models: Sequence[SparseGP], x: Tensor) -> Tensor:
+    """Slice logits of E p(f), without sampling: MacKay's μ / √(1 + π σ²/8), or exactly for a probit.
+
+    Args:
+        models: R heads that share kernel and inducing points, as a group of `fit_many` does.
+        x: (N, D) raw features.
+
+    Returns:
+        (R, N).
+    """
+    projection = Projection(models[0], x)
+    means, roots = (
+        torch.stack(list(part)) for part in zip(*((m.q_mean, m.q_root.mT) for m in models), strict=True)
+    )
+    return mean_logit(*projection.moments(means, roots), models[0].settings.link)
+
+
 def _noise(seed: int, scan: str, samples: int, n: int) -> Tensor:
     """Standard normal (L, n) from a generator of its own for each (seed, scan id)."""
     key = hashlib.sha256(f"{seed}\n{scan}".encode()).digest()
@@ -99,18 +124,31 @@ def _noise(seed: int, scan: str, samples: int, n: int) -> Tensor:
     return torch.randn(samples, n, generator=generator, dtype=torch.float64)
 
 
+def _content_id(x: Tensor) -> str:
+    """A name for a scan without one: the digest of its features."""
+    return hashlib.sha256(x.detach().cpu().double().contiguous().numpy().tobytes()).hexdigest()
+
+
 def sample_scans(
-    model: VGPMIL, x: Tensor, offsets: Tensor, scans: list[str], *, samples: int = 1000, seed: int = 0
+    model: SparseGP,
+    x: Tensor,
+    offsets: Tensor,
+    scans: list[str] | None,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    joint: bool = True,
 ) -> Iterator[Tensor]:
-    """The sampled latent values (L, n) of one scan after the other.
+    """The sampled slice logits (L, n) of one scan after the other: f itself where the link is logistic.
 
     Args:
         model: the head.
         x: (N, D) raw features.
         offsets: (B + 1,).
-        scans: B ids; they key the noise.
+        scans: B ids; they key the noise. None: the scan's features do.
         samples: L.
         seed: of the samples.
+        joint: samples of the whole function; otherwise slices are independent given q (Eq. 36).
 
     Yields:
         (L, n) float64 for each scan.
@@ -122,21 +160,28 @@ def sample_scans(
     n_features = len(model.x_mean)
     if x.ndim != 2 or x.shape[1] != n_features:
         raise DataError(f"the head takes {n_features} features a slice, got features {tuple(x.shape)}")
-    if len(x) != int(offsets[-1]) or len(scans) != len(offsets) - 1:
+    n_scans = len(offsets) - 1 if scans is None else len(scans)
+    if len(x) != int(offsets[-1]) or n_scans != len(offsets) - 1:
         raise DataError(
-            f"{len(x)} slices and {len(scans)} scan ids do not fit offsets of {len(offsets) - 1} scans and "
+            f"{len(x)} slices and {n_scans} scan ids do not fit offsets of {len(offsets) - 1} scans and "
             f"{int(offsets[-1])} slices"
         )
     if samples < 2:
         raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
     w = draw_weights(model, samples, seed)  # (L, M)
     root = model.prior_root()
-    for scan, rows in zip(scans, x.to(model.x_mean.device).split(offsets.diff().tolist()), strict=True):
+    for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
+        scan = _content_id(rows) if scans is None else scans[b]
         if not bool(torch.isfinite(rows).all()):
             raise DataError(f"scan {scan!r}: a feature is NaN or infinite")
         phi, residual = model.project(rows, root)
-        noise = _noise(seed, scan, samples, len(rows)).to(phi)
-        yield w @ phi + residual.sqrt() * noise  # (L, n)
+        noise = _noise(seed, scan, samples, len(rows)).to(phi)  # (L, n)
+        if joint:
+            f = w @ phi + noise @ model.residual_root(rows, phi, residual).mT
+        else:
+            variance = (model.q_root.mT @ phi).square().sum(0) + residual
+            f = model.q_mean @ phi + variance.sqrt() * noise
+        yield latent_logit(f, model.settings.link)
 
 
 def _summary(p: Tensor) -> Tensor:
@@ -147,15 +192,16 @@ def _summary(p: Tensor) -> Tensor:
 
 @torch.no_grad()
 def predict(
-    model: VGPMIL,
+    model: SparseGP,
     x: Tensor,
     offsets: Tensor,
-    scans: list[str],
+    scans: list[str] | None,
     *,
     samples: int = 1000,
     seed: int = 0,
+    joint: bool = True,
     rule: Rule | None = None,
-    calibration: ScanCalibration | None = None,
+    calibration: Calibration | None = None,
 ) -> Predictions:
     """Slice and scan probabilities with their uncertainty.
 
@@ -163,12 +209,12 @@ def predict(
         model: the head.
         x: (N, D) raw features.
         offsets: (B + 1,).
-        scans: B ids; they key the noise.
+        scans: B ids; they key the noise. None: the scan's features do.
         samples: L.
         seed: of the samples.
+        joint: samples of the whole function; otherwise slices are independent given q (Eq. 36).
         rule: how slices make a scan; None is that of the head's settings.
-        calibration: applied to each sample of a scan, usually `model.calibration`; None reports the rule's
-            own.
+        calibration: applied to each sample, usually `model.calibration`; None reports the rule's own.
 
     Returns:
         The predictions.
@@ -177,15 +223,18 @@ def predict(
         DataError: input that does not fit, see `sample_scans`.
         ValueError: a calibration that was fitted to another rule.
     """
-    rule = rule or model.settings.rule
+    rule = rule or model.settings.variant.rule
     if calibration is not None and calibration.rule != rule:
         raise ValueError(f"the calibration was fitted to the rule {calibration.rule!r}, not to {rule!r}")
     slices, bags, raw = [], [], []
-    for f in sample_scans(model, x, offsets, scans, samples=samples, seed=seed):
-        slices.append(_summary(torch.sigmoid(f)).cpu())
-        logit = scan_logit(f, rule)[:, None]  # (L, 1)
-        bags.append(_summary((calibration or ScanCalibration(rule=rule)).apply_logit(logit)).cpu())
-        raw.append(torch.sigmoid(logit).mean(0).cpu())
+    for f in sample_scans(model, x, offsets, scans, samples=samples, seed=seed, joint=joint):
+        logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)
+        plain = torch.sigmoid(logit)
+        scan = plain if calibration is None else calibration.scan(logit)
+        each = torch.sigmoid(f) if calibration is None else calibration.slices(f, scan)  # (L, n)
+        slices.append(_summary(each).cpu())
+        bags.append(_summary(scan).cpu())
+        raw.append(plain.mean(0).cpu())
     slice_mean, slice_std, slice_low, slice_high = torch.cat(slices, 1)  # each (N,)
     scan_mean, scan_std, scan_low, scan_high = torch.cat(bags, 1)  # each (B,)
     return Predictions(
@@ -203,32 +252,31 @@ def predict(
 
 
 @torch.no_grad()
-def fit_calibration(
-    model: VGPMIL,
+def scan_samples(
+    model: SparseGP,
     x: Tensor,
     offsets: Tensor,
-    scans: list[str],
-    labels: Tensor,
+    scans: list[str] | None,
     *,
     samples: int = 1000,
     seed: int = 0,
-    rule: Rule | None = None,
-) -> ScanCalibration:
-    """Calibrate scan probabilities on validation scans; the caller keeps it in `model.calibration`.
+) -> tuple[Tensor, Tensor]:
+    """Sampled scan logits (L, B) by the head's rule and by `SLICE_RULE`: what a calibration is fitted to.
 
     Args:
         model: the head.
-        x: (N, D) raw features of the validation scans.
+        x: (N, D) raw features.
         offsets: (B + 1,).
-        scans: B ids.
-        labels: (B,) in {0, 1}.
+        scans: B ids, or None.
         samples: L.
         seed: of the samples.
-        rule: how slices make a scan; None is that of the head's settings.
 
     Returns:
-        The calibration; the identity, with a warning, where none can be fitted.
+        Two tensors (L, B).
     """
-    rule = rule or model.settings.rule
-    logits = [scan_logit(f, rule) for f in sample_scans(model, x, offsets, scans, samples=samples, seed=seed)]
-    return ScanCalibration.fit(torch.stack(logits, 1), labels, rule=rule)
+    of_scan, of_slices = [], []
+    for f in sample_scans(model, x, offsets, scans, samples=samples, seed=seed):
+        whole = torch.tensor([0, f.shape[1]])
+        of_scan.append(scan_logit(f, whole, model.settings.variant.rule))
+        of_slices.append(scan_logit(f, whole, SLICE_RULE))
+    return torch.cat(of_scan, 1), torch.cat(of_slices, 1)

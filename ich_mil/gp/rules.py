@@ -1,45 +1,91 @@
-"""From the slices of a scan to the scan: three rules, all on the logit scale.
+"""From the slices of a scan to the scan: max, noisy-or or the mean of the largest, all on the logit scale.
 
-In: latent values f (..., n) of the n slices of one scan. Out: the logit of the scan's probability (...,).
-Logits, because probabilities next to 1 (the noisy-or of 35 slices at 0.05 is already 0.83) would round before
+In: latent values f (..., N) of packed slices. Out: the logit of each scan's probability (..., B). Logits,
+because probabilities next to 1 (the noisy-or of 35 slices at 0.05 is already 0.83) would round before
 calibration could take them back.
+
+Shapes: B scans, N slices of all.
 """
 
-from typing import Literal, get_args
+import math
+import re
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-Rule = Literal["max", "noisy_or", "top_3"]
-RULES: tuple[str, ...] = get_args(Rule)
+from ich_mil.kernels.segments import bag_index
+
+Rule = str
+"""'max', 'noisy_or', or the k largest slices: 'top_3' (any number), 'top_20%' (any share, rounded up)."""
+
+Link = Literal["logistic", "probit"]
+"""How a latent value is a probability: sigmoid(f), or the normal distribution function of f."""
 
 
-def scan_logit(f: Tensor, rule: Rule) -> Tensor:
-    """Logit of the scan's probability.
+def check_rule(rule: Rule) -> None:
+    """Raise `ValueError` unless it is a rule."""
+    if not (isinstance(rule, str) and re.fullmatch(r"max|noisy_or|top_[1-9]\d*|top_[1-9]\d?%", rule)):
+        raise ValueError(
+            f"rule must be one of max, noisy_or, top_3 (any number), top_20% (any share), got {rule!r}"
+        )
+
+
+def latent_logit(f: Tensor, link: Link) -> Tensor:
+    """The logit of a slice's probability, elementwise, exact in both tails."""
+    if link == "logistic":
+        return f
+    return torch.special.log_ndtr(f) - torch.special.log_ndtr(-f)
+
+
+def mean_logit(mu: Tensor, variance: Tensor, link: Link) -> Tensor:
+    """The logit of E p(f) for f ~ N(μ, σ²), elementwise: MacKay's approximation, or exactly for a probit."""
+    if link == "logistic":
+        return mu / torch.sqrt(1 + math.pi / 8 * variance)
+    return latent_logit(mu / torch.sqrt(1 + variance), link)
+
+
+def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
+    """Logit of each scan's probability.
 
     * `noisy_or` (Eq. 34-35): p = 1 - Π(1 - sigmoid f), so logit p = log(exp(s) - 1) with s = Σ log(1 + exp
       f);
     * `max`: p = max sigmoid(f), so logit p = max f;
-    * `top_3`: p = mean of the three largest sigmoid(f), or of all in a scan of one or two slices.
+    * `top_3`: p = mean of the three largest sigmoid(f), or of all in a scan of fewer slices;
+    * `top_20%`: p = mean of the largest fifth of the sigmoid(f), rounded up.
 
     Args:
-        f: (..., n) latent values of one scan's slices, n ≥ 1.
+        f: (..., N) logits of the slices.
+        offsets: (B + 1,).
         rule: which.
 
     Returns:
-        (...,).
+        (..., B).
 
     Raises:
         ValueError: an unknown rule.
     """
-    match rule:
-        case "max":
-            return f.amax(-1)
-        case "noisy_or":
-            s = softplus(f).sum(-1).clamp(min=1e-300)  # its logarithm stays finite where exp(f) underflows
-            return s + torch.log(-torch.expm1(-s))
-        case "top_3":
-            top = f.topk(min(3, f.shape[-1]), dim=-1).values
-            return torch.logsumexp(logsigmoid(top), -1) - torch.logsumexp(logsigmoid(-top), -1)
-    raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+    check_rule(rule)
+    n_bags = len(offsets) - 1
+    bags = bag_index(offsets).to(f.device)
+    if rule == "max":
+        empty = f.new_full((*f.shape[:-1], n_bags), -torch.inf)
+        return empty.scatter_reduce(-1, bags.expand_as(f), f, "amax")
+    if rule == "noisy_or":
+        s = f.new_zeros(*f.shape[:-1], n_bags).index_add(-1, bags, softplus(f))
+        s = s.clamp(min=1e-300)  # its logarithm stays finite where exp(f) underflows
+        return s + torch.log(-torch.expm1(-s))
+    sizes = offsets.diff().to(f.device)
+    longest = int(sizes.max())
+    amount = rule.removeprefix("top_")
+    share = amount.endswith("%")
+    k = (sizes * int(amount[:-1]) + 99) // 100 if share else sizes.clamp(max=int(amount))  # (B,)
+    place = torch.arange(longest, device=f.device)
+    there = place < sizes[:, None]  # (B, longest)
+    padded = f.new_full((*f.shape[:-1], *there.shape), -torch.inf)
+    padded[..., there] = f
+    top = padded.topk(int(k.max()), dim=-1).values  # (..., B, k)
+    absent = place[: int(k.max())] >= k[:, None]  # (B, k)
+    yes, no = (logsigmoid(side).masked_fill(absent, -torch.inf) for side in (top, -top))
+    return torch.logsumexp(yes, -1) - torch.logsumexp(no, -1)

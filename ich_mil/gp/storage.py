@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import gpytorch
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -15,15 +16,15 @@ from safetensors.torch import load_file, save_file
 from ich_mil import __version__
 from ich_mil.errors import ModelError
 from ich_mil.files import whole_file, write_json
-from ich_mil.gp.calibration import ScanCalibration
-from ich_mil.gp.model import VGPMIL
+from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
 
-FORMAT = "ich_mil.head.1"
+FORMAT = "ich_mil.head.2"
 TENSORS, SETTINGS = "head.safetensors", "head.json"
 
 
-def save_head(model: VGPMIL, folder: Path) -> None:
+def save_head(model: SparseGP, folder: Path) -> None:
     """Write the head, its settings and its calibration to `folder`, which is made if it is not there."""
     n_inducing, n_features = model.inducing.shape
     description = {
@@ -31,6 +32,8 @@ def save_head(model: VGPMIL, folder: Path) -> None:
         "ich_mil": __version__,
         "n_features": n_features,
         "n_inducing": n_inducing,
+        "n_draws": 0 if model.draws is None else len(model.draws),
+        "given": list(model.given),
         "jitter": model.variational_strategy.jitter_val,
         "settings": asdict(model.settings),
         "calibration": None if model.calibration is None else asdict(model.calibration),
@@ -58,12 +61,15 @@ def _read_description(path: Path) -> dict[str, Any]:
     return description
 
 
-def load_head(folder: Path, *, n_features: int | None = None) -> VGPMIL:
+def load_head(
+    folder: Path, *, n_features: int | None = None, kernel: gpytorch.kernels.Kernel | None = None
+) -> SparseGP:
     """Read what `save_head` wrote.
 
     Args:
         folder: that holds the two files.
         n_features: D of the features it shall be used on; None asks nothing.
+        kernel: one like it, for a head that was fitted with a kernel object of the caller.
 
     Returns:
         The head in eval mode, with its settings and calibration.
@@ -75,9 +81,10 @@ def load_head(folder: Path, *, n_features: int | None = None) -> VGPMIL:
     description = _read_description(path)
     try:
         width, n_inducing = int(description["n_features"]), int(description["n_inducing"])
+        n_draws, given = int(description["n_draws"]), tuple(description["given"])
         settings = HeadSettings(**description["settings"])
         stored = description["calibration"]
-        calibration = None if stored is None else ScanCalibration(**stored)
+        calibration = None if stored is None else Calibration(**stored)
         jitter = float(description["jitter"])
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: is not the description of a head ({error}); train it again") from error
@@ -86,11 +93,19 @@ def load_head(folder: Path, *, n_features: int | None = None) -> VGPMIL:
             f"{path}: the head was trained on {width} features a slice, these have {n_features}; use the "
             "features of the network it was trained with, or train the head again"
         )
+    if ("kernel" in given) != (kernel is not None):
+        asked = "with a kernel object of its own: load it with kernel=" if kernel is None else "without one"
+        raise ModelError(f"{path}: the head was fitted {asked}")
     path = folder / TENSORS
     try:
         state = load_file(path)
         zeros = torch.zeros(width, dtype=torch.float64)
-        model = VGPMIL(zeros.expand(n_inducing, -1), zeros, torch.ones_like(zeros), settings)
+        inducing, learned = zeros.expand(n_inducing, -1), settings.learn == "kernel_and_inducing"
+        model = SparseGP(
+            inducing, zeros, torch.ones_like(zeros), settings, kernel=kernel, learn_inducing=learned
+        )
+        if n_draws:
+            model.draws = zeros.new_empty(n_draws, n_inducing)
         model.load_state_dict(state)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ModelError(
@@ -101,5 +116,5 @@ def load_head(folder: Path, *, n_features: int | None = None) -> VGPMIL:
     if bad:
         raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train the head again")
     model.variational_strategy.jitter_val = jitter
-    model.calibration = calibration
+    model.calibration, model.given = calibration, given
     return model.eval()

@@ -44,8 +44,59 @@ def leave_one_out(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
     return torch.exp((total - log_not).clamp(max=0.0))
 
 
+def leave_one_out_max(pi: Tensor, bags: Tensor, n_bags: int) -> Tensor:
+    """1 - max_{j∈b, j≠n} π_j, what the public code of the paper has in place of the product.
+
+    Args:
+        pi: (..., N).
+        bags: (N,).
+        n_bags: B.
+
+    Returns:
+        (..., N); 1 for a bag of one.
+    """
+    index = bags.expand_as(pi)
+    empty = pi.new_zeros(*pi.shape[:-1], n_bags)
+    peak = empty.scatter_reduce(-1, index, pi, "amax")[..., bags]  # (..., N)
+    at_peak = pi == peak
+    ties = empty.scatter_add(-1, index, at_peak.to(pi))[..., bags]
+    second = empty.scatter_reduce(-1, index, pi.masked_fill(at_peak, 0.0), "amax")[..., bags]
+    return 1 - torch.where(at_peak & (ties == 1), second, peak)
+
+
+class Turns:
+    """The order in which instances are stored so that Gauss-Seidel needs no gather: position by position.
+
+    All first instances of all bags come first, then all second ones, and so on, each time the bags in order
+    of falling length. So the instances at one position are one block of rows, and their bags are a prefix of
+    that order.
+
+    Attributes:
+        order: (N,) rows of the packed input, in this order; `values[order]` brings them into it.
+        bag_order: (B,) bags in order of falling length: their ranks.
+        bags: (N,) rank of the bag of each instance, in this order.
+        counts: how many bags have an instance at each position.
+    """
+
+    def __init__(self, offsets: Tensor) -> None:
+        """Lay out the bags of `offsets` (B + 1,), each of at least one instance."""
+        sizes = offsets.diff()
+        self.bag_order = sizes.argsort(descending=True, stable=True)
+        positions = torch.arange(int(sizes.max()), device=sizes.device)[:, None]  # (P, 1)
+        there = positions < sizes[self.bag_order]  # (P, B)
+        self.order = (positions + offsets[:-1][self.bag_order])[there]
+        self.bags = torch.arange(len(sizes), device=sizes.device).expand_as(there)[there]
+        self.counts: list[int] = there.sum(1).tolist()
+
+    def restore(self, values: Tensor) -> Tensor:
+        """Values (..., N) in this order, back in the packed one."""
+        out = torch.empty_like(values)
+        out[..., self.order] = values
+        return out
+
+
 def jacobi(logits: Tensor, mu: Tensor, pull: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """All π at once from the old ones (Eq. 25): a_n = μ_n + pull_n Π_{j≠n} (1 - π_j).
+    """All π at once from the old ones (Eq. 25): a_n = μ_n + pull_b Π_{j≠n} (1 - π_j).
 
     Two slices of a positive bag can both see the other at 0, both rise, both see the other at 1 and both
     fall: this order may oscillate, and the evidence bound may fall.
@@ -53,45 +104,40 @@ def jacobi(logits: Tensor, mu: Tensor, pull: Tensor, bags: Tensor, n_bags: int) 
     Args:
         logits: (..., N) a = logit π of the last sweep.
         mu: (..., N) mean of q(f).
-        pull: (N,) log H · (2T_b - 1).
+        pull: (..., B) log H · (2T_b - 1).
         bags: (N,).
         n_bags: B.
 
     Returns:
         (..., N) new logits.
     """
-    return mu + pull * leave_one_out(logsigmoid(-logits), bags, n_bags)
+    return mu + pull[..., bags] * leave_one_out(logsigmoid(-logits), bags, n_bags)
 
 
-def gauss_seidel(logits: Tensor, mu: Tensor, pull: Tensor, offsets: Tensor) -> Tensor:
+def gauss_seidel(logits: Tensor, mu: Tensor, pull: Tensor, turns: Turns) -> Tensor:
     """One π after the other within each bag, all bags side by side (Eq. 25).
 
     Every step sees the newest others. Each step is the exact optimum of the evidence bound in that π, so the
     bound never falls. One sweep takes as many vector steps as the longest bag has instances.
 
     Args:
-        logits: (..., N) a = logit π of the last sweep.
-        mu: (..., N) mean of q(f).
-        pull: (N,) log H · (2T_b - 1).
-        offsets: (B + 1,) every bag has at least one instance.
+        logits: (..., N) a = logit π of the last sweep, in the order of `turns`.
+        mu: (..., N) mean of q(f), in the same order.
+        pull: (..., B) log H · (2T_b - 1), by rank.
+        turns: the order.
 
     Returns:
-        (..., N) new logits.
+        (..., N) new logits, in the same order.
     """
-    start, sizes = offsets[:-1], offsets.diff()
-    bags = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
-    # Longest bag first: the bags that still have an instance at position p are then a prefix.
-    order = sizes.argsort(descending=True, stable=True)
-    start, longest = start[order], int(sizes.max())
-    alive = (sizes[order] > torch.arange(longest, device=sizes.device)[:, None]).sum(1).tolist()
-
     log_not = logsigmoid(-logits)  # (..., N)
-    total = log_none_positive(log_not, bags, len(sizes))[..., order]  # (..., B)
-    new = logits.clone()
-    for position, k in enumerate(alive):
-        rows = start[:k] + position  # (k,)
-        others = (total[..., :k] - log_not[..., rows]).clamp(max=0.0)  # (..., k)
-        a = mu[..., rows] + pull[rows] * torch.exp(others)
+    total = log_none_positive(log_not, turns.bags, len(turns.bag_order))  # (..., B)
+    new = torch.empty_like(logits)
+    start = 0
+    for k in turns.counts:
+        rows = slice(start, start + k)
+        others = (total[..., :k] - log_not[..., rows]).clamp_(max=0.0)  # (..., k)
+        a = torch.exp(others).mul_(pull[..., :k]).add_(mu[..., rows])
         new[..., rows] = a
-        total[..., :k] = others + logsigmoid(-a)
+        total[..., :k] = others.add_(logsigmoid(a.neg_()))
+        start += k
     return new

@@ -31,6 +31,23 @@ def bag_index(offsets: Tensor) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(sizes), device=offsets.device), sizes)
 
 
+def take_bags(offsets: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and offsets of some bags, in the order given.
+
+    Args:
+        offsets: (B + 1,).
+        chosen: (C,) int64 numbers of bags.
+
+    Returns:
+        The rows of their instances, and their own offsets (C + 1,).
+    """
+    start, sizes = offsets[:-1][chosen], offsets.diff()[chosen]
+    own = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    return torch.arange(int(own[-1]), device=offsets.device) + torch.repeat_interleave(
+        start - own[:-1], sizes
+    ), own
+
+
 def bag_sum(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
     """Sum over the instances of each bag along the first dimension.
 

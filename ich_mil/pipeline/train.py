@@ -28,8 +28,7 @@ from ich_mil.data.splits import check_current, draw_splits, load_splits, read_sp
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_json, write_text
-from ich_mil.gp.predict import fit_calibration
-from ich_mil.gp.vgpmil import fit, save_head
+from ich_mil.gp.head import Head
 from ich_mil.model import RUN_FORMAT, device, read_run
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.progress import say
@@ -65,6 +64,9 @@ def train(config: RunConfig, *, resume: bool) -> None:
 
 
 def _check_sets(config: RunConfig) -> None:
+    if config.train.layout != "features" and not config.split.validation:
+        raise
+        ConfigError("split.validation: a CNN needs validation scans to stop on; only features do without")
     sets = [one for one in (config.train, config.external) if one is not None]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train and external must both be pictures or both be features")
@@ -145,28 +147,19 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
 
 
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> None:
-    """Fit the Gaussian process on split `train`, stop and calibrate on split `validation`, save it."""
+    """Fit and calibrate the Gaussian process, and save it.
+
+    It is fitted on split `train`, stopped and calibrated on split `validation`. Where nobody is in that
+    split it is calibrated on held-out folds of the training scans.
+    """
     parts = {
         split: features.select(splits.scan[splits.split == split].tolist())
         for split in ("train", "validation")
     }
     learn, watch = parts["train"], parts["validation"]
-    head, report = fit(
-        learn.x.double(),
-        learn.offsets,
-        learn.labels,
-        settings=config.head,
-        validation=(watch.x.double(), watch.offsets, watch.labels),
-    )
-    head.calibration = fit_calibration(
-        head,
-        watch.x.double(),
-        watch.offsets,
-        watch.scans,
-        watch.labels,
-        samples=config.samples,
-        seed=config.seed,
-    )
-    write_json(config.out / "head_fit.json", asdict(report))
-    save_head(head, config.out)
-    say(f"head: {report.message}")
+    validation = (watch.x, watch.offsets, watch.labels) if watch.scans else None
+    head = Head(**asdict(config.head))
+    head.fit(learn.x, learn.offsets, learn.labels, validation=validation, groups=learn.patients)
+    write_json(config.out / "head_fit.json", asdict(head.report_))
+    head.save(config.out)
+    say(f"head: {head.report_.message}")

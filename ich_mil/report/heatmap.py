@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ich_mil.gp.model import VGPMIL
 from ich_mil.gp.predict import latent_samples
+from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.models.attention_cnn import AttentionCnn
 
 PATH_POINTS = 16
@@ -34,7 +34,7 @@ PATH_POINTS = 16
 
 
 def slice_maps(
-    cnn: AttentionCnn, head: VGPMIL, pictures: Tensor, chosen: Sequence[int], weights: Tensor
+    cnn: AttentionCnn, head: SparseGP, pictures: Tensor, chosen: Sequence[int], weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the evidence for blood at each place of the chosen slices.
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ich_mil.data.features import UNKNOWN, FeatureSet
 from ich_mil.data.store import PreparedSet
-from ich_mil.gp.calibration import ScanCalibration
 from ich_mil.gp.predict import Predictions, draw_weights
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.model import FrozenCnn, TrainedModel
@@ -33,22 +32,33 @@ MAP_SAMPLES = 64
 """Posterior samples behind a map: its spread is shown as colours, for which 64 are enough."""
 BRAIN = ((40.0, 80.0),)
 """Window of the pictures shown, (level, width) in HU."""
+FAMILIES = {
+    "psi": "VGPMIL",
+    "large_margin": "LM-VGPMIL",
+    "probit": "MIL-GP-Probit",
+    "gibbs": "MIL-GP-Probit, sampled",
+}
+CALIBRATIONS = {
+    "platt": "Platt scaling",
+    "temperature": "temperature scaling",
+    "isotonic": "isotonic regression",
+}
 
 
 def model_card(model: TrainedModel) -> ModelCard:
     """Which model spoke, in words."""
     settings = model.head.settings
-    name = (
-        "VGPMIL" if settings.density == "logistic" else f"G-VGPMIL α={settings.alpha:g} β={settings.beta:g}"
-    )
+    name = FAMILIES[settings.family]
+    if "density" in model.head.given:
+        name = "ψ-VGPMIL with a density of its own"
+    elif settings.family == "psi" and settings.density == "gamma":
+        name = f"G-VGPMIL α={settings.alpha:g} β={settings.beta:g}"
     calibration = model.head.calibration
-    # the identity is what is left where the validation scans allowed no calibration
-    calibrated = calibration is not None and calibration != ScanCalibration(rule=calibration.rule)
     return ModelCard(
         name=f"{name}, M={len(model.head.inducing)}, D={len(model.head.x_mean)}",
         version=f"{model.provenance.version}, weights {model.provenance.weights}",
         config_hash=model.provenance.config,
-        calibration="Platt scaling on the validation scans" if calibrated else "",
+        calibration="" if calibration is None else f"{CALIBRATIONS[calibration.method]} on held-out scans",
     )
 
 

@@ -4,17 +4,21 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import logsigmoid
 
-from ich_mil.gp.calibration import SLOPE_SPREAD, ScanCalibration, platt
+from ich_mil.gp.calibration import SLOPE_SPREAD, Calibration, platt, platt_loss, smoothed_targets
 
 
-def test_apply_hand_values():
-    calibration = ScanCalibration(slope=2.0, intercept=-1.0, rule="max")
-    p = torch.tensor([0.0, 0.5, 0.8, 1.0], dtype=torch.float64)
-    expected = torch.tensor([0.0, 1 / (1 + math.e), 1 / (1 + math.e / 16), 1.0], dtype=torch.float64)
-    torch.testing.assert_close(calibration.apply(p), expected, rtol=1e-14, atol=0)
+def test_scan_and_slice_maps_by_hand():
+    calibration = Calibration("max", slope=2.0, intercept=-1.0, slice_slope=1.0, slice_intercept=0.5)
+    logit = torch.tensor([0.0, math.log(4)], dtype=torch.float64)
+    expected = torch.tensor([1 / (1 + math.e), 1 / (1 + math.e / 16)], dtype=torch.float64)
+    torch.testing.assert_close(calibration.scan(logit), expected, rtol=1e-14, atol=0)
     # 1 - 4e-18 cannot be written, its logit 40 can
-    assert float(ScanCalibration(1.0, -40.0).apply_logit(torch.tensor(40.0))) == 0.5
+    assert float(Calibration("max", intercept=-40.0).scan(torch.tensor(40.0))) == 0.5
+    # a slice is never likelier than its scan
+    got = calibration.slices(torch.tensor([[-0.5, 3.0]]), torch.tensor([[0.75]]))
+    assert got.tolist() == [[0.5, 0.75]]
 
 
 def test_two_values_are_calibrated_to_the_smoothed_frequencies():
@@ -55,25 +59,83 @@ def test_samples_are_calibrated_through_their_mean(spread):
 def test_eight_separable_scans_keep_a_finite_slope(scale):
     logits = scale * torch.tensor([-4.0, -3.0, -3.5, -2.0, 2.0, 1.0, 4.0, 3.0], dtype=torch.float64)
     labels = torch.tensor([0] * 4 + [1] * 4)
-    calibration = ScanCalibration.fit(logits, labels, rule="max")
-    p = calibration.apply_logit(logits)
+    calibration = Calibration.fit(logits, logits, labels, rule="max")
+    p = calibration.scan(logits)
     assert 0.2 < calibration.slope * scale < 3
     assert bool((p > 0.01).all())
     assert bool((p < 0.99).all())
 
 
-def test_a_useless_head_or_one_label_leaves_the_identity_and_says_so():
+def test_a_useless_head_or_one_label_leaves_no_calibration_and_says_so():
     logits = torch.tensor([1.0, 2.0, -1.0, -2.0], dtype=torch.float64)
-    identity = ScanCalibration(1.0, 0.0, "noisy_or")
     with pytest.warns(UserWarning, match="would turn their order round"):
-        assert ScanCalibration.fit(logits, torch.tensor([0, 0, 1, 1]), rule="noisy_or") == identity
-    with pytest.warns(UserWarning, match="0 of the 4 validation scans are positive"):
-        assert ScanCalibration.fit(logits, torch.zeros(4), rule="noisy_or") == identity
+        assert Calibration.fit(logits, logits, torch.tensor([0, 0, 1, 1]), rule="max") is None
+    with pytest.warns(UserWarning, match="would turn their order round"):
+        assert Calibration.fit(-logits, logits, torch.tensor([0, 0, 1, 1]), rule="max") is None
+    with pytest.warns(UserWarning, match="0 of the 4 held-out scans are positive"):
+        assert Calibration.fit(logits, logits, torch.zeros(4), rule="max") is None
+
+
+def overlapping(n=120):
+    generator = torch.Generator().manual_seed(3)
+    labels = (torch.rand(n, generator=generator) < 0.4).long()
+    return 2.5 * (2.0 * labels - 1) + 3 * torch.randn(n, generator=generator).double(), labels
+
+
+def test_temperature_has_the_best_slope_through_the_origin():
+    logits, labels = overlapping()
+    got = Calibration.fit(logits, logits, labels, rule="max", method="temperature")
+    target = smoothed_targets(labels)
+
+    def loss(slope):
+        f = slope * logits
+        value = -(target * logsigmoid(f) + (1 - target) * logsigmoid(-f)).mean()
+        scale = float(logits.std(correction=0))
+        return float(value) + (slope * scale / SLOPE_SPREAD) ** 2 / (2 * len(labels))
+
+    assert got.intercept == 0
+    assert all(loss(got.slope) < loss(got.slope * factor) for factor in (0.99, 1.01))
+
+
+def test_isotonic_is_the_average_of_pools():
+    # means of the smoothed targets over the pools that hold adjacent violators: [0, 1, 0] and [1, 1]
+    logits = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 0, 1, 1])
+    got = Calibration.fit(logits, logits, labels, rule="max", method="isotonic")
+    high, low = 4 / 5, 1 / 5
+    pool = (high + 2 * low) / 3
+    expected = torch.tensor([low, low, pool, pool, high, high], dtype=torch.float64)
+    at = torch.tensor([-9.0, -2.0, -1.0, 1.0, 2.0, 9.0], dtype=torch.float64)
+    torch.testing.assert_close(got.scan(at), expected, rtol=1e-12, atol=0)
+    assert float(got.scan(torch.tensor(1.5).double())) == pytest.approx((pool + high) / 2)
+    with pytest.raises(ValueError, match="knots must rise"):
+        Calibration("max", "isotonic", knots=((0.0, 0.5), (1.0, 0.4)))
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+def test_the_newton_loss_of_many_is_that_of_platt_one_by_one(scale):
+    logits, labels = overlapping()
+    rows = scale * torch.stack([logits, -logits, logits + 5, logits.exp().clamp(max=1e6)])
+    expected = [platt(row, labels)[2] for row in rows]
+    torch.testing.assert_close(
+        platt_loss(rows, labels), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0
+    )
+    separable = torch.where(labels == 1, 1.0, -1.0).double()[None]
+    assert float(platt_loss(separable, labels)) == pytest.approx(platt(separable, labels)[2], rel=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("slope", 0.0), ("slope", math.nan), ("intercept", math.inf), ("rule", "x")]
+    ("name", "value"),
+    [
+        ("slope", 0.0),
+        ("slope", math.nan),
+        ("slice_slope", -1.0),
+        ("intercept", math.inf),
+        ("slice_intercept", math.nan),
+        ("rule", "x"),
+        ("knots", ((0.0, 0.1),)),
+    ],
 )
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=f"^{name} must be"):
-        ScanCalibration(**{name: value})
+        Calibration(**{name: value})

@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from ich_mil.data.features import read_feature_csv
 from ich_mil.gp.predict import fit_calibration, predict
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.vgpmil import fit
+from ich_mil.gp.fit import fit
 
 pytestmark = pytest.mark.realdata
 

@@ -1,11 +1,17 @@
 """Scan rules: hand values, equality with the probabilities they stand for, and no saturation."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
+from scipy.stats import norm
 
-from ich_mil.gp.rules import scan_logit
+from ich_mil.gp.rules import latent_logit, scan_logit
+
+
+def one_scan(f, rule):
+    return scan_logit(f, torch.tensor([0, f.shape[-1]]), rule)[..., 0]
 
 
 def test_rules_equal_their_probabilities():
@@ -15,29 +21,49 @@ def test_rules_equal_their_probabilities():
         "max": p.amax(-1),
         "noisy_or": 1 - (1 - p).prod(-1),
         "top_3": p.sort(-1).values[:, 1:].mean(-1),
+        "top_50%": p.sort(-1).values[:, 2:].mean(-1),
+        "top_51%": p.sort(-1).values[:, 1:].mean(-1),
     }
     for rule, value in expected.items():
-        torch.testing.assert_close(torch.sigmoid(scan_logit(f, rule)), value, rtol=1e-14, atol=0)
+        torch.testing.assert_close(torch.sigmoid(one_scan(f, rule)), value, rtol=1e-14, atol=0)
 
 
 def test_35_slices_at_5_percent_make_a_scan_83_percent():
     f = torch.full((35,), math.log(0.05 / 0.95), dtype=torch.float64)
-    assert float(torch.sigmoid(scan_logit(f, "noisy_or"))) == pytest.approx(1 - 0.95**35, rel=1e-13)
+    assert float(torch.sigmoid(one_scan(f, "noisy_or"))) == pytest.approx(1 - 0.95**35, rel=1e-13)
 
 
 @pytest.mark.parametrize("rule", ["max", "noisy_or", "top_3"])
 def test_a_scan_of_one_slice_is_its_slice_and_extremes_are_finite(rule):
     f = torch.tensor([[-600.0], [-2.0], [3.0], [900.0]], dtype=torch.float64)
-    torch.testing.assert_close(scan_logit(f, rule), f[:, 0], rtol=1e-12, atol=0)
-    assert math.isfinite(float(scan_logit(torch.tensor([-1e4, -1e4]).double(), rule)))
+    torch.testing.assert_close(one_scan(f, rule), f[:, 0], rtol=1e-12, atol=0)
+    assert math.isfinite(float(one_scan(torch.tensor([-1e4, -1e4]).double(), rule)))
 
 
 def test_order_of_slices_does_not_matter():
     f = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for rule in ("max", "noisy_or", "top_3"):
-        torch.testing.assert_close(scan_logit(f.flip(-1), rule), scan_logit(f, rule), rtol=1e-13, atol=0)
+        torch.testing.assert_close(one_scan(f.flip(-1), rule), one_scan(f, rule), rtol=1e-13, atol=0)
 
 
 def test_an_unknown_rule_raises():
-    with pytest.raises(ValueError, match="rule must be one of max, noisy_or, top_3, got 'mean'"):
-        scan_logit(torch.zeros(3), "mean")
+    with pytest.raises(ValueError, match=r"rule must be one of max, noisy_or, top_3 .*, got 'mean'"):
+        one_scan(torch.zeros(3), "mean")
+
+
+@pytest.mark.parametrize("rule", ["max", "noisy_or", "top_3", "top_7", "top_20%"])
+def test_packed_scans_are_the_scans_one_by_one(rule):
+    f = torch.randn(4, 61, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    offsets = torch.tensor([0, 1, 3, 9, 40, 61])
+    got = scan_logit(f, offsets, rule)
+    alone = [one_scan(f[:, a:b], rule) for a, b in pairwise(offsets.tolist())]
+    torch.testing.assert_close(got, torch.stack(alone, 1), rtol=1e-13, atol=0)
+
+
+def test_the_logit_of_a_probit_is_exact_in_both_tails():
+    f = torch.tensor([-30.0, -1.0, 0.0, 2.0, 30.0], dtype=torch.float64)
+    expected = [norm.logcdf(v) - norm.logsf(v) for v in f.tolist()]
+    torch.testing.assert_close(
+        latent_logit(f, "probit"), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0
+    )
+    assert torch.equal(latent_logit(f, "logistic"), f)

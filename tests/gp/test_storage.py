@@ -7,16 +7,17 @@ import torch
 from synthetic import scans
 
 from ich_mil.errors import ModelError
-from ich_mil.gp.calibration import ScanCalibration
+from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.vgpmil import fit, load_head, save_head
+from ich_mil.gp.fit import fit
+from ich_mil.gp.storage import load_head, save_head
 
 
 @pytest.fixture
 def saved(tmp_path):
     head, _ = fit(*scans(), settings=HeadSettings(n_inducing=8, sweeps=4, lengthscale_squared=2.3, seed=5))
-    head.calibration = ScanCalibration(0.123456789012345, -0.3, "max")
+    head.calibration = Calibration("max", "platt", 0.123456789012345, -0.3, slice_intercept=1 / 3)
     save_head(head, tmp_path / "run" / "head")
     return head, tmp_path / "run" / "head"
 
@@ -53,7 +54,7 @@ def test_wrong_files_are_named_with_reason_and_remedy(saved):
         ModelError, match=r"head\.json: is of format 'ich_mil.head.0', .* train the head again"
     ):
         load_head(folder)
-    edit(folder, format="ich_mil.head.1", n_features=4)
+    edit(folder, format="ich_mil.head.2", n_features=4)
     with pytest.raises(ModelError, match=r"head\.safetensors: does not hold the head that head\.json"):
         load_head(folder)
     edit(folder, n_features=3, settings={"alpha": -1.0})

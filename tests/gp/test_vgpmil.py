@@ -9,8 +9,9 @@ import torch
 from synthetic import scans
 
 from ich_mil.errors import DataError
+from ich_mil.gp.fit import fit
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.vgpmil import VGPMIL, fit
+from ich_mil.gp.sparse_gp import SparseGP
 
 DENSITIES = {
     "logistic": {"density": "logistic"},
@@ -24,7 +25,7 @@ def theta_and_log_psi(c, settings):
     if settings.density == "logistic":
         return logistic, log_psi
     gamma = settings.alpha / (settings.beta + c * c / 2)
-    return max(gamma, logistic) if settings.logistic_tail else gamma, -settings.alpha * math.log(
+    return max(gamma, logistic) if settings.variant.logistic_tail else gamma, -settings.alpha * math.log(
         settings.beta + c * c / 2
     )
 
@@ -35,7 +36,8 @@ def textbook(x, offsets, labels, z, settings):
 
     Returns μ, σ² and the evidence bound of the last sweep.
     """
-    v, ell, eps, log_h = settings.variance, float(x.shape[1]), settings.jitter, settings.log_h
+    ell = settings.lengthscale_squared or settings.variant.length_per_feature * x.shape[1]
+    v, eps, log_h = settings.variance, settings.jitter, settings.variant.log_h
 
     def k(a, b):
         return v * torch.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * ell))
@@ -57,8 +59,8 @@ def textbook(x, offsets, labels, z, settings):
         S = torch.linalg.inv(A.T @ Theta @ A + Kinv)
         m = S @ A.T @ (torch.tensor(pi, dtype=torch.float64) - 0.5)
         mu, var = A @ m, ((A @ S) * A).sum(1) + prior
-        seen = pi if settings.update == "gauss_seidel" else list(pi)
-        new = pi if settings.update == "gauss_seidel" else list(pi)
+        seen = pi if settings.variant.update == "gauss_seidel" else list(pi)
+        new = pi if settings.variant.update == "gauss_seidel" else list(pi)
         for start, end, t in spans:
             for n in range(start, end):
                 others = math.prod(1 - seen[j] for j in range(start, end) if j != n)
@@ -87,7 +89,12 @@ def close(got, expected, rtol=1e-8):
 def test_equals_the_textbook_and_gpytorch_gives_the_same_distribution(density, update):
     x, offsets, labels = scans()
     settings = HeadSettings(
-        **DENSITIES[density], update=update, n_inducing=12, sweeps=6, log_h=math.log(100), jitter=1e-6
+        **DENSITIES[density],
+        update=update,
+        n_inducing=12,
+        sweeps=6,
+        log_h=math.log(100),
+        lengthscale_squared=3.0,
     )
     model, report = fit(x, offsets, labels, settings=settings)
     assert report.stopped == "sweeps"
@@ -204,7 +211,7 @@ def test_a_constant_feature_changes_nothing():
 
 def test_extra_jitter_is_told_with_its_size():
     x = torch.ones(4, 2, dtype=torch.float64)
-    model = VGPMIL(x, torch.zeros(2), torch.ones(2), HeadSettings(jitter=1e-17))
+    model = SparseGP(x, torch.zeros(2), torch.ones(2), HeadSettings(jitter=1e-17))
     with pytest.warns(UserWarning, match=r"singular at a jitter of 1\.0e-17: raised to 1\.0e-1\d"):
         root = model.prior_root()
     assert bool(torch.isfinite(root).all())

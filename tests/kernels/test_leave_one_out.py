@@ -1,12 +1,13 @@
 """Leave-one-out products and their two solvers against Python loops over bags and instances."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from ich_mil.kernels.leave_one_out import gauss_seidel, jacobi, leave_one_out
+from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi, leave_one_out, leave_one_out_max
 from ich_mil.kernels.segments import bag_index
 
 SIZES = [[1], [2], [37], [1, 5, 1, 200, 3], [57, 24, 1, 1000]]
@@ -17,7 +18,14 @@ def case(sizes, scale=3.0, seed=0):
     n = sum(sizes)
     logits, mu = scale * torch.randn(2, n, generator=generator, dtype=torch.float64)
     pull = 5.0 * torch.where(torch.rand(len(sizes), generator=generator) < 0.5, 1.0, -1.0).double()
-    return logits, mu, torch.repeat_interleave(pull, torch.tensor(sizes)), torch.tensor([0, *sizes]).cumsum(0)
+    return logits, mu, pull, torch.tensor([0, *sizes]).cumsum(0)
+
+
+def in_turn(logits, mu, pull, offsets):
+    """`gauss_seidel` on packed input."""
+    turns = Turns(offsets)
+    order, bags = turns.order, turns.bag_order
+    return turns.restore(gauss_seidel(logits[..., order], mu[..., order], pull[..., bags], turns))
 
 
 def loop(logits, offsets):
@@ -68,12 +76,12 @@ def test_permuting_instances_permutes_and_other_bags_stay():
 
 def solve_by_loop(logits, mu, pull, offsets, *, newest):
     a = logits.tolist()
-    for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+    for b, (start, end) in enumerate(pairwise(offsets.tolist())):
         old = list(a)
         for n in range(start, end):
             seen = a if newest else old
             others = math.prod(1 / (1 + math.exp(seen[j])) for j in range(start, end) if j != n)
-            a[n] = float(mu[n] + pull[n] * others)
+            a[n] = float(mu[n] + pull[b] * others)
     return torch.tensor(a, dtype=torch.float64)
 
 
@@ -82,7 +90,7 @@ def solve_by_loop(logits, mu, pull, offsets, *, newest):
 def test_solvers_equal_a_loop(sizes, newest):
     logits, mu, pull, offsets = case(sizes, scale=1.5)
     if newest:
-        got = gauss_seidel(logits, mu, pull, offsets)
+        got = in_turn(logits, mu, pull, offsets)
     else:
         got = jacobi(logits, mu, pull, bag_index(offsets), len(sizes))
     torch.testing.assert_close(
@@ -92,22 +100,39 @@ def test_solvers_equal_a_loop(sizes, newest):
 
 def test_gauss_seidel_takes_replicates_and_keeps_other_bags():
     logits, mu, pull, offsets = case([3, 9, 1])
-    both = gauss_seidel(torch.stack([logits, -logits]), torch.stack([mu, mu + 1]), pull, offsets)
-    torch.testing.assert_close(both[1], gauss_seidel(-logits, mu + 1, pull, offsets), rtol=1e-14, atol=0)
+    both = in_turn(torch.stack([logits, -logits]), torch.stack([mu, mu + 1]), pull, offsets)
+    torch.testing.assert_close(both[1], in_turn(-logits, mu + 1, pull, offsets), rtol=1e-14, atol=0)
     changed = mu.clone()
     changed[:3] += 1
-    assert torch.equal(
-        gauss_seidel(logits, changed, pull, offsets)[3:], gauss_seidel(logits, mu, pull, offsets)[3:]
-    )
+    assert torch.equal(in_turn(logits, changed, pull, offsets)[3:], in_turn(logits, mu, pull, offsets)[3:])
 
 
 def test_jacobi_oscillates_where_gauss_seidel_settles():
     # Two equal slices of a positive bag at π = ½ with strong evidence: side by side they flip together.
-    offsets, zero, pull = torch.tensor([0, 2]), torch.zeros(2).double(), torch.full((2,), 20.0).double()
+    offsets, zero, pull = torch.tensor([0, 2]), torch.zeros(2).double(), torch.full((1,), 20.0).double()
     mu = torch.full((2,), -5.0).double()
     a = b = zero
     for _ in range(50):
-        a, b = jacobi(a, mu, pull, torch.zeros(2, dtype=torch.int64), 1), gauss_seidel(b, mu, pull, offsets)
+        a, b = jacobi(a, mu, pull, torch.zeros(2, dtype=torch.int64), 1), in_turn(b, mu, pull, offsets)
     again = jacobi(a, mu, pull, torch.zeros(2, dtype=torch.int64), 1)
     assert float((again - a).abs().min()) > 10
-    torch.testing.assert_close(gauss_seidel(b, mu, pull, offsets), b, rtol=1e-12, atol=0)
+    torch.testing.assert_close(in_turn(b, mu, pull, offsets), b, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_order_of_turns_goes_there_and_back(sizes):
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    turns = Turns(offsets)
+    rows = torch.arange(sum(sizes))
+    assert torch.equal(turns.restore(rows[turns.order]), rows)
+    assert torch.equal(turns.bag_order[turns.bags], bag_index(offsets)[turns.order])
+    assert sum(turns.counts) == sum(sizes)
+    assert len(turns.counts) == max(sizes)
+
+
+def test_leave_one_out_max_equals_a_loop_with_ties_and_a_bag_of_one():
+    offsets = torch.tensor([0, 4, 5, 8])
+    pi = torch.tensor([[0.2, 0.9, 0.4, 0.9, 0.7, 0.1, 0.6, 0.3]], dtype=torch.float64)
+    expected = [0.1, 0.1, 0.1, 0.1, 1.0, 0.4, 0.7, 0.4]
+    got = leave_one_out_max(pi, bag_index(offsets), 3)
+    torch.testing.assert_close(got[0], torch.tensor(expected, dtype=torch.float64), rtol=1e-15, atol=0)

@@ -22,12 +22,42 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 from torch import Tensor
 
-from ich_mil.errors import DataError
-from ich_mil.gp.calibration import ScanCalibration
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 
 
-class VGPMIL(gpytorch.models.ApproximateGP):
+def make_kernel(settings: HeadSettings, n_features: int) -> gpytorch.kernels.Kernel:
+    """The kernel the settings describe, scaled, with a bias where there is one, in float64.
+
+    Raises:
+        ConfigError: no such class in `gpytorch.kernels`, or one that needs arguments of its own.
+    """
+    kind = getattr(gpytorch.kernels, settings.kernel, None)
+    if not (isinstance(kind, type) and issubclass(kind, gpytorch.kernels.Kernel)):
+        raise ConfigError(f"head.kernel: gpytorch.kernels has no kernel {settings.kernel!r}; try 'RBFKernel'")
+    try:
+        base = kind(ard_num_dims=n_features if settings.ard else None)
+    except TypeError as error:
+        raise ConfigError(
+            f"head.kernel: {settings.kernel} cannot be made from its name alone ({error}); in Python, give "
+            "the kernel object itself"
+        ) from error
+    scaled = gpytorch.kernels.ScaleKernel(base).double()
+    # GPyTorch would round a plain number to float32 on its way in.
+    scaled.outputscale = torch.tensor(settings.variance, dtype=torch.float64)
+    if base.has_lengthscale:
+        # ℓ of the paper is a squared length, GPyTorch's lengthscale is its root.
+        root = math.sqrt(settings.lengthscale_squared or settings.variant.length_per_feature * n_features)
+        base.lengthscale = torch.full_like(base.lengthscale, root)
+    if settings.bias == 0:
+        return scaled
+    constant = gpytorch.kernels.ConstantKernel().double()
+    constant.constant = torch.tensor(settings.bias, dtype=torch.float64)
+    return scaled + constant
+
+
+class SparseGP(gpytorch.models.ApproximateGP):
     """Sparse Gaussian process with whitened q(w) = N(m, S) over inducing values u = L w.
 
     `model(x)` on raw (n, D) features gives q(f) as a `MultivariateNormal`. The features are standardised
@@ -35,14 +65,27 @@ class VGPMIL(gpytorch.models.ApproximateGP):
 
     Attributes:
         settings: what it was fitted with.
+        given: which of `kernel` and `density` were objects of the caller, not of the settings.
+        draws: (L, M) posterior draws of w where it was fitted by sampling; q(w) is then the normal
+            distribution of their mean and covariance, estimated from the conditional ones.
         calibration: of scan probabilities, None until someone fits it.
         x_mean, x_std: (D,) of the training slices; the deviation of a constant feature counts as 1.
     """
 
     x_mean: Tensor
     x_std: Tensor
+    draws: Tensor | None
 
-    def __init__(self, inducing: Tensor, x_mean: Tensor, x_std: Tensor, settings: HeadSettings) -> None:
+    def __init__(
+        self,
+        inducing: Tensor,
+        x_mean: Tensor,
+        x_std: Tensor,
+        settings: HeadSettings,
+        *,
+        kernel: gpytorch.kernels.Kernel | None = None,
+        learn_inducing: bool = False,
+    ) -> None:
         """Put q(w) at the prior N(0, I).
 
         Args:
@@ -50,6 +93,8 @@ class VGPMIL(gpytorch.models.ApproximateGP):
             x_mean: (D,).
             x_std: (D,).
             settings: of kernel and jitter.
+            kernel: instead of the one the settings describe; used as it is, without a scale around it.
+            learn_inducing: the inducing points are a parameter, not a buffer.
         """
         n_inducing, n_features = inducing.shape
         distribution = CholeskyVariationalDistribution(n_inducing, mean_init_std=0.0)
@@ -58,22 +103,19 @@ class VGPMIL(gpytorch.models.ApproximateGP):
                 self,
                 inducing,
                 distribution,
-                learn_inducing_locations=False,
+                learn_inducing_locations=learn_inducing,
                 jitter_val=settings.jitter,
             )
         )
         self.settings = settings
-        self.calibration: ScanCalibration | None = None
+        self.given: tuple[str, ...] = () if kernel is None else ("kernel",)
+        self.calibration: Calibration | None = None
         self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+        self.covar_module = make_kernel(settings, n_features) if kernel is None else kernel
         self.register_buffer("x_mean", x_mean)
         self.register_buffer("x_std", x_std)
+        self.register_buffer("draws", None)
         self.double()
-        # ℓ of the paper is a squared length, GPyTorch's lengthscale is its root. GPyTorch would round a plain
-        # number to float32 on its way in.
-        lengthscale = math.sqrt(settings.lengthscale_squared or n_features)
-        self.covar_module.outputscale = torch.tensor(settings.variance, dtype=torch.float64)
-        self.covar_module.base_kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
         # Otherwise GPyTorch would overwrite q(w) by the prior on the first call.
         self.variational_strategy.variational_params_initialized.fill_(1)
         self.requires_grad_(False)
@@ -146,5 +188,28 @@ class VGPMIL(gpytorch.models.ApproximateGP):
         """
         x = self.standardise(x)
         phi = torch.linalg.solve_triangular(root, self.covar_module(self.inducing, x).to_dense(), upper=False)
-        prior = self.covar_module(x, diag=True) + self.variational_strategy.jitter_val  # (n,)
+        if self.settings.variant.unit_prior:
+            prior = torch.ones_like(phi[0])
+        else:
+            prior = self.covar_module(x, diag=True) + self.variational_strategy.jitter_val  # (n,)
         return phi, (prior - phi.square().sum(0)).clamp(min=0.0)
+
+    def residual_root(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
+        """Lower Cholesky factor of the covariance the inducing points leave open between slices.
+
+        Args:
+            x: (n, D) raw features.
+            phi: (M, n) from `project`.
+            residual: (n,) from `project`.
+
+        Returns:
+            (n, n), of K_XX - ΦᵀΦ with `residual` on its diagonal.
+        """
+        R = self.covar_module(self.standardise(x)).to_dense() - phi.mT @ phi
+        R.diagonal().copy_(residual.clamp(min=self.variational_strategy.jitter_val))
+        root, failed = torch.linalg.cholesky_ex(R)
+        if (
+            failed
+        ):  # rounding: the smallest eigenvalue is ε, that of a kernel of large variance 1e-16 times it
+            root = torch.linalg.cholesky(R + 1e-9 * float(residual.max()) * torch.eye(len(R)).to(R))
+        return root

@@ -1,0 +1,46 @@
+"""Quality and speed of the Gaussian-process heads: every bar of the project, on real features.
+
+    python -m benchmarks.heads [--write] [--only NAME ...]
+
+Prints a section for each name (default: all) and with --write appends it to RESULTS.md. Speed is only worth
+something on an idle machine: the load is printed with it.
+"""
+
+import argparse
+from collections.abc import Callable
+
+from benchmarks.heads_quality import calibrators, cells, families, folds, musk_bags, presets, transfer
+from benchmarks.heads_speed import grid_of_90, kernel_learning, memory, precision, sweeps_in_seconds
+from benchmarks.record import record
+
+SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
+    "sweeps": ("50 sweeps, M = 100", sweeps_in_seconds),
+    "precision": ("Mixed precision against float64", precision),
+    "learning": ("One outer iteration with kernel learning, N = 42,032, M = 100", kernel_learning),
+    "grid": ("The 90-fit grid, at once and one by one", grid_of_90),
+    "memory": ("Memory and time at D = 128, M = 200", memory),
+    "transfer": ("RSNA-150 to CQ500, M = 100, calibrated on held-out RSNA scans", transfer),
+    "cells": ("The 18 cells of the grid on CQ500, 5 seeds", cells),
+    "folds": ("RSNA-150, 5 folds over scans", folds),
+    "musk": ("MUSK, 5 x 5 folds, held-out bags, nested choice", musk_bags),
+    "presets": ("Presets", presets),
+    "families": ("The family", families),
+    "calibrators": ("Calibrators", calibrators),
+}
+
+
+def main() -> None:
+    """Run the sections that were asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME")
+    chosen = parser.parse_args()
+    for name in chosen.only:
+        title, work = SECTIONS[name]
+        record(title, f"python -m benchmarks.heads --only {name}", work(), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()

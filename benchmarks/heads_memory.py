@@ -1,0 +1,42 @@
+"""One fit on random features, for `benchmarks.heads --only memory`, in a process of its own.
+
+python -m benchmarks.heads_memory N
+"""
+
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from ich_mil.gp.fit import fit
+from ich_mil.gp.settings import HeadSettings
+
+
+def main() -> None:
+    """Print four numbers: bytes of X, peak bytes above imports, seconds of 3 sweeps' fit, seconds a sweep."""
+    n, d = int(sys.argv[1]), 128
+    settings = HeadSettings(n_inducing=200, sweeps=1, tolerance=1e-300)
+    # warm up: threads, and what libraries load on first use
+    small = torch.randn(2000, d)
+    fit(small, torch.arange(0, 2001, 40), torch.arange(50) % 2, settings=replace(settings, n_inducing=4))
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
+    sizes = torch.full((n // 35,), 35)
+    sizes[-1] += n - int(sizes.sum())
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    labels = torch.arange(len(sizes)) % 2
+    started = perf_counter()
+    fit(x, offsets, labels, settings=settings)
+    one = perf_counter() - started
+    started = perf_counter()
+    fit(x, offsets, labels, settings=replace(settings, sweeps=3))
+    three = perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(x.nbytes, peak - before, three, (three - one) / 2)
+
+
+if __name__ == "__main__":
+    main()

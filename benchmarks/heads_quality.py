@@ -1,0 +1,287 @@
+"""What the heads are worth: transfer to CQ500, folds of RSNA, MUSK, presets, families, calibrators.
+
+Each function returns Markdown. No scan is scored by a head or a calibration that has seen it.
+"""
+
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+from benchmarks.heads_data import Packed, cq500, musk, rsna
+from benchmarks.record import table
+from ich_mil.data.features import FeatureSet
+from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.gp.calibrate import cross_fit
+from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.folds import folds_of
+from ich_mil.gp.predict import Predictions, mean_logits, predict
+from ich_mil.gp.rules import scan_logit
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.kernels.segments import take_bags
+
+HEADS = {
+    "VGPMIL": HeadSettings(density="logistic"),
+    "G-VGPMIL(1, 2.5)": HeadSettings(density="gamma", alpha=1.0, beta=2.5),
+}
+SEEDS = range(5)
+
+
+def head_on(
+    train: FeatureSet, test: FeatureSet, settings: HeadSettings, *, joint: bool = True
+) -> Predictions:
+    """Fit to all training scans, calibrate on held-out folds of them, predict the test scans."""
+    bags = (train.x, train.offsets, train.labels)
+    model, _ = fit(*bags, settings=settings)
+    calibration = cross_fit(bags, settings, patients=train.patients, seed=settings.seed)
+    return predict(model, test.x, test.offsets, test.scans, joint=joint, calibration=calibration)
+
+
+def scan_metrics(labels: torch.Tensor, p: torch.Tensor) -> tuple[float, float, float]:
+    """AUC, log-loss, accuracy at ½."""
+    y, q = labels.numpy(), p.numpy()
+    return float(roc_auc_score(y, q)), float(log_loss(y, q)), float(accuracy_score(y, q >= 0.5))
+
+
+def transfer() -> str:
+    """Scan AUC, log-loss and accuracy on CQ500; the seed is that of k-means, folds and samples."""
+    train, test = rsna(), cq500()
+    rows = []
+    for name, settings in HEADS.items():
+        found = []
+        for seed in SEEDS:
+            got = head_on(train, test, replace(settings, seed=seed))
+            found.append(scan_metrics(test.labels, got.scan_mean))
+            if seed == 0:
+                interval = _interval(test, got)
+        cells = [f"{np.mean(one):.4f} ({min(one):.4f}-{max(one):.4f})" for one in zip(*found, strict=True)]
+        rows.append([name, *cells, interval])
+    return table(
+        ["head", "AUC, 5 seeds", "log-loss", "accuracy", "95 % of AUC / log-loss / accuracy, seed 0"], rows
+    )
+
+
+def _interval(test: FeatureSet, got: Predictions) -> str:
+    y, p = test.labels.numpy(), got.scan_mean.numpy()
+
+    def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
+        values = [
+            (
+                roc_auc_score(y, p, sample_weight=w),
+                log_loss(y, p, sample_weight=w),
+                np.average((p >= 0.5) == y, weights=w),
+            )
+            for w in counts
+        ]
+        return dict(zip(("auc", "loss", "accuracy"), np.array(values).T, strict=True))
+
+    intervals = patient_bootstrap(statistic, test.patients, resamples=500, seed=0)
+    return " / ".join(f"{one.low:.3f}-{one.high:.3f}" for one in intervals.values())
+
+
+def cells() -> str:
+    """Worst and best CQ500 scan AUC over the grid of the paper and 5 seeds."""
+    train, test = rsna(), cq500()
+    jobs = [
+        Job(HeadSettings(density="gamma", n_inducing=m, alpha=alpha, beta=beta, seed=seed))
+        for m in (50, 100, 200)
+        for seed in SEEDS
+        for alpha in (0.5, 1.0)
+        for beta in (1.0, 2.5, 4.0)
+    ]
+    found: dict[tuple[int, float, float], list[float]] = {}
+    stopped = []
+    for group in fit_many(train.x, train.offsets, train.labels, jobs):
+        logits = mean_logits([one.model for one in group], test.x)
+        for one, score in zip(group, scan_logit(logits, test.offsets, "max"), strict=True):
+            s = one.model.settings
+            auc = float(roc_auc_score(test.labels, score)) if bool(score.isfinite().all()) else float("nan")
+            found.setdefault((s.n_inducing, s.alpha, s.beta), []).append(auc)
+            stopped.append(one.report.stopped)
+    rows = [
+        [m, a, b, f"{min(values):.4f}", f"{max(values):.4f}", sum(map(np.isnan, values))]
+        for (m, a, b), values in found.items()
+    ]
+    ended = ", ".join(f"{stopped.count(how)} {how}" for how in sorted(set(stopped)))
+    worst = min(min(values) for values in found.values())
+    head = ["M", "α", "β", "lowest AUC of 5 seeds", "highest", "not finite"]
+    return f"Worst of {len(jobs)}: {worst:.4f}. How they ended: {ended}.\n\n" + table(head, rows)
+
+
+def folds() -> str:
+    """Held-out slices and scans of RSNA; a fold is calibrated on folds within its training scans."""
+    features = rsna()
+    rows = []
+    for name, settings in HEADS.items():
+        found = []
+        for train, held in folds_of(features.labels, features.patients, folds=5, seed=0):
+            part, out = (features.select([features.scans[b] for b in chosen]) for chosen in (train, held))
+            got = head_on(part, out, settings)
+            y, p = out.slice_labels.numpy(), got.slice_mean.numpy()
+            scan = scan_metrics(out.labels, got.scan_mean)
+            found.append([roc_auc_score(y, p), f1_score(y, p >= 0.5), *scan])
+        mean, std = np.mean(found, 0), np.std(found, 0)
+        rows.append([name, *(f"{a:.4f} ± {b:.4f}" for a, b in zip(mean, std, strict=True))])
+    return table(
+        ["head, mean ± std of 5 folds", "slice AUC", "slice F1", "scan AUC", "log-loss", "accuracy"], rows
+    )
+
+
+def musk_bags() -> str:
+    """Held-out bag AUC; kernel and density are chosen by 5 folds within each training part."""
+    base = HeadSettings(sweeps=10, calibration="none")
+    lines = []
+    for name in ("musk1", "musk2"):
+        data = musk(name)
+        d = data.x.shape[1]
+        grid = [
+            replace(base, variance=v, lengthscale_squared=part * d, bias=bias, **density)
+            for bias in (0.0, 10.0)
+            for v in (1.0, 10.0)
+            for part in (0.25, 1.0)
+            for density in ({"density": "logistic"}, {"density": "gamma", "alpha": 1.0, "beta": 1.0})
+        ]
+        nested, pooled, picks, fixed = [], [], [], {place: [] for place in range(len(grid))}  # type: ignore[var-annotated]
+        for repeat in range(5):
+            scores, labels = [], []
+            split = StratifiedKFold(5, shuffle=True, random_state=repeat).split(data.labels, data.labels)
+            for train, held in split:
+                inner = [
+                    (train[a], train[b])
+                    for a, b in StratifiedKFold(5, shuffle=True, random_state=repeat).split(
+                        train, data.labels[train]
+                    )
+                ]
+                chosen = _best(data, grid, inner)
+                aucs = _held_out(data, grid, [(train, held)])
+                for place, (auc, _) in aucs.items():
+                    fixed[place].append(auc[0])
+                nested.append(aucs[chosen][0][0])
+                picks.append(chosen)
+                scores.append(aucs[chosen][1])
+                labels.append(data.labels[held].numpy())
+            pooled.append(roc_auc_score(np.concatenate(labels), np.concatenate(scores)))
+        best = max(fixed, key=lambda place: float(np.mean(fixed[place])))
+        s = grid[best]
+        setting = f"v {s.variance:g}, ℓ {s.lengthscale_squared:g}, bias {s.bias:g}, {s.density}"
+        with_bias = sum(grid[place].bias > 0 for place in picks)
+        lines.append(
+            [
+                name,
+                f"{np.mean(nested):.3f} ± {np.std(nested):.3f}",
+                f"{np.mean(pooled):.3f}",
+                f"{with_bias} of {len(picks)}",
+                f"{np.mean(fixed[best]):.3f} ({setting})",
+                f"{max(np.mean(fixed[p]) for p in fixed if grid[p].bias == 0):.3f}",
+            ]
+        )
+    head = [
+        "",
+        "nested AUC, mean ± std of 25 folds",
+        "pooled by repeat",
+        "bias chosen",
+        "best fixed cell (seen)",
+        "best without bias (seen)",
+    ]
+    return table(head, lines)
+
+
+def _held_out(
+    data: Packed, grid: list[HeadSettings], splits: list[tuple[np.ndarray, np.ndarray]]
+) -> dict[int, tuple[list[float], np.ndarray]]:
+    """For each cell the AUC of each split and the scores of the last one's held-out bags."""
+    jobs = [Job(settings, tuple(train.tolist())) for train, _ in splits for settings in grid]
+    found: dict[int, tuple[list[float], np.ndarray]] = {}
+    for group in fit_many(data.x, data.offsets, data.labels, jobs):
+        held = splits[group[0].place // len(grid)][1]
+        rows, own = take_bags(data.offsets, torch.as_tensor(held))
+        logits = mean_logits([one.model for one in group], data.x[rows])
+        for one, score in zip(group, scan_logit(logits, own, "max"), strict=True):
+            aucs, _ = found.setdefault(one.place % len(grid), ([], np.empty(0)))
+            found[one.place % len(grid)] = (
+                [*aucs, float(roc_auc_score(data.labels[held], score))],
+                score.numpy(),
+            )
+    return found
+
+
+def _best(data: Packed, grid: list[HeadSettings], splits: list[tuple[np.ndarray, np.ndarray]]) -> int:
+    found = _held_out(data, grid, splits)
+    return max(found, key=lambda place: float(np.mean(found[place][0])))
+
+
+def _compare(heads: dict[str, HeadSettings], **how: Any) -> str:
+    """RSNA folds (calibration nested) and CQ500, one line a head."""
+    features, test = rsna(), cq500()
+    rows = []
+    for name, settings in heads.items():
+        losses, aucs, f1 = [], [], []
+        for train, held in folds_of(features.labels, features.patients, folds=5, seed=0):
+            part, out = (features.select([features.scans[b] for b in chosen]) for chosen in (train, held))
+            got = head_on(part, out, settings, **how)
+            auc, loss, _ = scan_metrics(out.labels, got.scan_mean)
+            aucs.append(auc)
+            losses.append(loss)
+            f1.append(f1_score(out.slice_labels, got.slice_mean >= 0.5))
+        started = perf_counter()
+        fit(features.x, features.offsets, features.labels, settings=settings)
+        took = perf_counter() - started
+        auc, loss, accuracy = scan_metrics(test.labels, head_on(features, test, settings, **how).scan_mean)
+        rsna_cells = [f"{np.mean(values):.4f}" for values in (aucs, losses, f1)]
+        rows.append([name, *rsna_cells, f"{auc:.4f}", f"{loss:.3f}", f"{accuracy:.3f}", f"{took:.1f}"])
+    head = [
+        "",
+        "RSNA scan AUC",
+        "RSNA log-loss",
+        "RSNA slice F1",
+        "CQ500 AUC",
+        "CQ500 log-loss",
+        "CQ500 accuracy",
+        "s a fit",
+    ]
+    return table(head, rows)
+
+
+def presets() -> str:
+    """The paper, its public code, and the project's default, each with both densities."""
+    return _compare(
+        {
+            f"{preset}, {density}": HeadSettings(preset=preset, density=density)
+            for preset in ("paper", "public", "default")
+            for density in ("logistic", "gamma")
+        }
+    )
+
+
+def families() -> str:
+    """Every member of the family at its defaults."""
+    return _compare(
+        {
+            "VGPMIL": HEADS["VGPMIL"],
+            "G-VGPMIL(1, 2.5)": HEADS["G-VGPMIL(1, 2.5)"],
+            "LM-VGPMIL": HeadSettings(family="large_margin"),
+            "MIL-GP-Probit": HeadSettings(family="probit"),
+            "MIL-GP-Probit, Gibbs": HeadSettings(family="gibbs"),
+        }
+    )
+
+
+def calibrators() -> str:
+    """Ways to calibrate, and independent against joint samples."""
+    plain = HEADS["VGPMIL"]
+    text = _compare(
+        {
+            "Platt": plain,
+            "temperature": replace(plain, calibration="temperature"),
+            "isotonic": replace(plain, calibration="isotonic"),
+            "none": replace(plain, calibration="none"),
+            "Platt, top_3": replace(plain, rule="top_3"),
+            "Platt, noisy_or": replace(plain, rule="noisy_or"),
+        }
+    )
+    independent = _compare({"Platt, independent samples": plain}, joint=False)
+    return text + "\n" + independent.splitlines()[-1]

@@ -1,0 +1,187 @@
+"""How fast the heads are: sweeps, precision, kernel learning, the 90-fit grid, memory. On the CPU.
+
+Each function returns Markdown. What is compared runs in turn in one process; medians and ranges.
+"""
+
+import subprocess
+import sys
+from time import perf_counter
+
+import torch
+
+from benchmarks.heads_data import Packed, copies, rsna
+from benchmarks.record import seconds, spread, table
+from benchmarks.textbook_head import sweeps
+from ich_mil.gp.ascent import Limits, Watched, Weights, ascend
+from ich_mil.gp.fit import Job, fit, fit_many, standardisation
+from ich_mil.gp.folds import folds_of
+from ich_mil.gp.hyperparameters import learn_hyperparameters
+from ich_mil.gp.inducing import choose_inducing
+from ich_mil.gp.projection import Projection
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.vgpmil import PsiObservation
+from ich_mil.kernels.leave_one_out import Turns
+
+NEVER = 1e-300
+"""A tolerance that is never met: all sweeps are done."""
+
+ROUNDS = 5
+
+
+class Prepared:
+    """Everything a fit has before its first sweep."""
+
+    def __init__(self, data: Packed, settings: HeadSettings) -> None:
+        """Choose inducing points and compute Φ."""
+        self.data, self.settings = data, settings
+        mean, std = standardisation(data.x)
+        z = choose_inducing(
+            data.x, data.offsets, data.labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=0
+        )
+        self.model = SparseGP(z, mean, std, settings).eval()
+        self.turns = Turns(data.offsets)
+        dtype = torch.float32 if settings.precision == "mixed" else torch.float64
+        self.projection = Projection(self.model, data.x, rows=self.turns.order, dtype=dtype)
+
+    def observation(self) -> PsiObservation:
+        """The local posteriors at their start."""
+        s = self.settings
+        log_h = torch.tensor([s.variant.log_h], dtype=torch.float64)
+        labels = self.data.labels[self.turns.bag_order]
+        generator = torch.Generator().manual_seed(0)
+        return PsiObservation([s.make_density()], log_h, labels, self.turns, s.variant, generator=generator)
+
+    def ascend(self) -> tuple[Weights, PsiObservation]:
+        """All sweeps."""
+        s, observation = self.settings, self.observation()
+        limits = Limits(s.sweeps, s.patience, NEVER, s.variant.rule, s.link)
+        training = Watched(self.projection, self.data.offsets, self.data.labels, self.turns)
+        start = Weights.prior(1, len(self.model.inducing), like=self.model.x_mean)
+        ((weights, report),) = ascend(self.projection, observation, start, limits=limits, training=training)
+        assert len(report.elbo) == s.sweeps
+        return weights, observation
+
+
+def sweeps_in_seconds() -> str:
+    """50 sweeps in either precision, and sweeps of the loop-and-inverse version."""
+    features = rsna()
+    rows = []
+    for times in (1, 8):
+        data = copies(features, times)
+        runs = {p: Prepared(data, HeadSettings(precision=p)) for p in ("double", "mixed")}
+        standard = runs["double"].model.standardise(data.x)
+        z, s = runs["double"].model.inducing, HeadSettings()
+        length, count = 16.0 * data.x.shape[1], 1
+
+        def plain() -> None:
+            sweeps(standard, data.offsets, data.labels, z, length=length, log_h=s.variant.log_h, count=count)  # noqa: B023
+
+        taken: dict[str, list[float]] = {"double": [], "mixed": [], "plain": []}
+        for run in runs.values():
+            run.ascend()
+        for _ in range(ROUNDS):
+            for name, run in runs.items():
+                taken[name] += seconds(run.ascend, rounds=1)
+        taken["plain"] = [50 * t for t in seconds(plain, rounds=2)]
+        for name, label in (
+            ("double", "float64"),
+            ("mixed", "mixed"),
+            ("plain", "loops and inverses (one sweep x 50)"),
+        ):
+            faster = sorted(taken["plain"])[0] / sorted(taken[name])[len(taken[name]) // 2]
+            rows.append([f"{len(data.x):,}", label, spread(taken[name]), f"{faster:.0f} x"])
+        whole = seconds(lambda: fit(data.x, data.offsets, data.labels, settings=s), rounds=2)  # noqa: B023
+        rows.append(
+            [f"{len(data.x):,}", "a whole `fit`, k-means and Φ included, to convergence", spread(whole), ""]
+        )
+    return table(["N", "50 sweeps", "median (range)", "faster than loops"], rows)
+
+
+def precision() -> str:
+    """Largest difference of a slice's posterior mean."""
+    rows = []
+    for times in (1, 8):
+        data = copies(rsna(), times)
+        for density in ("logistic", "gamma"):
+            means = []
+            for kind in ("double", "mixed"):
+                run = Prepared(data, HeadSettings(precision=kind, density=density))
+                weights, _ = run.ascend()
+                means.append(Projection(run.model, data.x).moments(weights.mean, weights.root)[0])
+            apart = float((means[1] - means[0]).abs().max())
+            rows.append([f"{len(data.x):,}", density, f"{apart:.1e}", f"{float(means[0].abs().max()):.1f}"])
+    return table(["N", "density", "largest difference of μ after 50 sweeps", "largest |μ|"], rows)
+
+
+def kernel_learning() -> str:
+    """One sweep and one maximisation over the kernel's hyperparameters."""
+    settings = HeadSettings(learn="kernel", sweeps=1, lengthscale_squared=8.0)
+    data = copies(rsna(), 8)
+    taken, lengths = [], []
+    for _ in range(ROUNDS):
+        run = Prepared(data, settings)
+        started = perf_counter()
+        weights, observation = run.ascend()
+        target, density = observation.target()[0], settings.make_density()
+        learn_hyperparameters(run.model, data.x, run.turns.order, weights, target, density)
+        taken.append(perf_counter() - started)
+        kernel = run.model.covar_module
+        lengths.append((float(kernel.outputscale), float(kernel.base_kernel.lengthscale) ** 2))
+    v, length = lengths[0]
+    text = f"One sweep and one maximisation: {spread(taken)}. From v = 0.5, ℓ = 8 to v = {v:.3f}, ℓ = {length:.2f}."
+    return text + " `pytest tests/gp/test_hyperparameters.py` compares the end with 200 plain gradient steps."
+
+
+def grid_of_90() -> str:
+    """3 M x 6 (α, β) x 5 folds."""
+    features = rsna()
+    jobs = [
+        Job(HeadSettings(density="gamma", n_inducing=m, alpha=a, beta=b), train)
+        for train, _ in folds_of(features.labels, features.patients, folds=5, seed=0)
+        for m in (50, 100, 200)
+        for a in (0.5, 1.0)
+        for b in (1.0, 2.5, 4.0)
+    ]
+    bags = (features.x, features.offsets, features.labels)
+
+    def together() -> None:
+        assert sum(len(group) for group in fit_many(*bags, jobs)) == 90
+
+    def alone() -> None:
+        for job in jobs:
+            list(fit_many(*bags, [job]))
+
+    taken: dict[str, list[float]] = {"together": [], "alone": []}
+    for _ in range(3):
+        taken["together"] += seconds(together, rounds=1)
+        taken["alone"] += seconds(alone, rounds=1)
+    ratio = sorted(taken["alone"])[1] / sorted(taken["together"])[1]
+    rows = [[name, spread(values)] for name, values in taken.items()]
+    return table(["90 fits", "median (range) of 3"], rows) + f"\n\n{ratio:.2f} x faster together."
+
+
+def memory() -> str:
+    """A fit at three sizes, each in a process of its own."""
+    rows = []
+    for n in (10_000, 100_000, 752_803):
+        words = [sys.executable, "-m", "benchmarks.heads_memory", str(n)]
+        text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        features, peak, took, sweep = (float(word) for word in text.split())
+        cells = (
+            f"{features / 1e9:.2f}",
+            f"{peak / 1e9:.2f}",
+            f"{took:.1f}",
+            f"{sweep:.2f}",
+            f"{sweep / n * 1e6:.2f}",
+        )
+        rows.append([f"{n:,}", *cells])
+    head = [
+        "N",
+        "features, GB",
+        "peak above imports, GB",
+        "fit of 3 sweeps, s",
+        "s a sweep",
+        "µs a slice and sweep",
+    ]
+    return table(head, rows)

@@ -1,0 +1,66 @@
+"""Where measurements go: printed, and appended to RESULTS.md with date, machine and commit."""
+
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+
+def commit() -> str:
+    """Short hash of the commit that is measured, with a + where files differ from it."""
+    words = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def machine() -> str:
+    """Cores, processor, load when asked, Python and torch."""
+    model = "unknown processor"
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
+        ]
+        model = names[0] if names else model
+    return (
+        f"{os.cpu_count()} cores of {model}, load {os.getloadavg()[0]:.1f}, Python "
+        f"{platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def record(title: str, command: str, text: str, *, write: bool) -> None:
+    """Print a section; with `write` append it to RESULTS.md."""
+    date = datetime.date.today().isoformat()
+    section = f"\n### {title}\n\n    {command}\n\n{date}, commit {commit()}, {machine()}.\n\n{text.strip()}\n"
+    print(section, flush=True)
+    if write:
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(section)
+
+
+def seconds(work: Callable[[], object], *, rounds: int) -> list[float]:
+    """Wall-clock seconds of each of `rounds` calls."""
+    taken = []
+    for _ in range(rounds):
+        started = perf_counter()
+        work()
+        taken.append(perf_counter() - started)
+    return taken
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):.2f} s ({min(values):.2f}-{max(values):.2f})"

@@ -1,0 +1,290 @@
+"""Coordinate ascent for every head of the family, many replicates at once.
+
+In: Φ of the training slices (`Projection`), and what the model says of slices given their latent values (an
+`Observation`). Out: q(w) = N(m, S) of each replicate, and a report. All members of the family share one
+sweep,
+
+    A = I + Φ Θ Φᵀ        m = A⁻¹ Φ r        S = A⁻¹
+    μ = Φᵀ m              σ² = diag(Φᵀ S Φ) + residual
+
+and differ in the precisions Θ and the targets r of the slices, which their local posteriors give (ψ-VGPMIL:
+Castro-Macías et al. 2024, Eq. 25-28). Replicates share Φ and the scans; they differ in what the observation
+holds: density, H, margin.
+
+Shapes: R replicates, B bags (scans), N instances (slices), M inducing points.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ich_mil.gp.calibration import platt_loss
+from ich_mil.gp.projection import Projection
+from ich_mil.gp.rules import Link, Rule, mean_logit, scan_logit
+from ich_mil.kernels.leave_one_out import Turns
+
+RUNAWAY = 50.0
+"""|μ| beyond which a fit has run away: sigmoid(f) is 1 to the last bit of float64 from f = 37 on."""
+
+COLLAPSED = 1e-3
+"""Largest |μ| below which a fit has shrunk to the prior mean and tells nothing apart."""
+
+Stopped = Literal["validation", "converged", "sweeps", "diverged"]
+
+
+class Observation(Protocol):
+    """The local side of a model: the posteriors of slices given μ and σ², R times over."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the model holds |μ| in bounds by itself."""
+        ...
+
+    def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
+        """Θ (R, N) for μ, σ² (R, N)."""
+        ...
+
+    def target(self) -> Tensor:
+        """R (R, N), after `precision` of the same sweep."""
+        ...
+
+    def update(self, mu: Tensor, variance: Tensor) -> None:
+        """Bring the local posteriors to the new μ, σ² (R, N)."""
+        ...
+
+    def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
+        """The evidence bound (R,) without KL(q(w) ‖ p(w))."""
+        ...
+
+    def keep(self, alive: Tensor) -> None:
+        """Go on with these replicates only (indices)."""
+        ...
+
+
+class Weights(NamedTuple):
+    """q(w) of R replicates: m (R, M), W (R, M, M) lower with WᵀW = S, and log det S (R,)."""
+
+    mean: Tensor
+    root: Tensor
+    log_det: Tensor
+
+    @classmethod
+    def prior(cls, replicates: int, m: int, *, like: Tensor) -> "Weights":
+        """N(0, I) of M = `m`, of the dtype and device of `like`."""
+        zero = like.new_zeros(replicates, m)
+        return cls(zero, torch.eye(m).to(like).repeat(replicates, 1, 1), zero[:, 0])
+
+    @classmethod
+    def solve(cls, gram: Tensor, pull: Tensor) -> "Weights":
+        """S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M); NaN where that is no Gaussian."""
+        A = gram + torch.eye(gram.shape[-1]).to(gram)
+        C, failed = torch.linalg.cholesky_ex(A)  # A = C Cᵀ
+        C = torch.where((failed == 0)[:, None, None], C, torch.nan)
+        mean = torch.cholesky_solve(pull[..., None], C)[..., 0]
+        root = torch.linalg.solve_triangular(C, torch.eye(A.shape[-1]).to(A).expand_as(A), upper=False)
+        return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+
+    def select(self, rows: Tensor) -> "Weights":
+        """These replicates only."""
+        return Weights(*(value[rows] for value in self))
+
+    def kl(self) -> Tensor:
+        """KL(q(w) ‖ N(0, I)) (R,)."""
+        trace = self.root.square().sum((-2, -1))
+        return 0.5 * (trace + self.mean.square().sum(-1) - self.mean.shape[-1] - self.log_det)
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What happened in a fit, sweep by sweep (the first entry is sweep 1).
+
+    Attributes:
+        elbo: evidence bound; exact for the logistic density, up to a constant for others.
+        max_abs_mean: largest |μ| of a training slice.
+        validation_log_loss: calibrated log-loss of the validation scans; empty without any.
+        best_sweep: the sweep whose state was returned; 0 = the prior.
+        stopped: why it ended.
+        message: the same in a sentence.
+        r_hat: largest rank-normalised split R-hat of the watched slices' μ; None unless it was sampled.
+        effective_samples: smallest bulk effective sample size of the same; None unless it was sampled.
+    """
+
+    elbo: tuple[float, ...]
+    max_abs_mean: tuple[float, ...]
+    validation_log_loss: tuple[float, ...]
+    best_sweep: int
+    stopped: Stopped
+    message: str
+    r_hat: float | None = None
+    effective_samples: float | None = None
+
+
+class Watched(NamedTuple):
+    """Scans that say how good a state is.
+
+    Attributes:
+        projection: Φ of their slices.
+        offsets: (B + 1,).
+        labels: (B,).
+        turns: the order of the slices in `projection`; None is that of `offsets`.
+    """
+
+    projection: Projection
+    offsets: Tensor
+    labels: Tensor
+    turns: Turns | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, and how watched scans are scored; the fields of `HeadSettings` of these names."""
+
+    sweeps: int
+    patience: int
+    tolerance: float
+    rule: Rule
+    link: Link
+
+
+@dataclass
+class _Trace:
+    """One replicate on its way."""
+
+    elbo: list[float] = field(default_factory=list)
+    largest: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    best: Weights | None = None
+    best_sweep: int = 0
+    best_loss: float = math.inf
+    stopped: Stopped = "sweeps"
+    message: str = ""
+
+    def report(self, watched: bool) -> FitReport:
+        losses = tuple(self.losses) if watched else ()
+        lists = tuple(self.elbo), tuple(self.largest), losses
+        return FitReport(*lists, self.best_sweep, self.stopped, self.message)
+
+
+def scan_loss(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits) -> Tensor:
+    """Calibrated log-loss (R,) of watched scans, from the rule over MacKay's E sigmoid(f) of their slices."""
+    logits = mean_logit(mu, variance, limits.link)
+    if watched.turns is not None:
+        logits = watched.turns.restore(logits)
+    return platt_loss(scan_logit(logits, watched.offsets, limits.rule), watched.labels)
+
+
+@torch.no_grad()
+def ascend(
+    projection: Projection,
+    observation: Observation,
+    start: Weights,
+    *,
+    limits: Limits,
+    training: Watched,
+    watched: Watched | None = None,
+) -> list[tuple[Weights, FitReport]]:
+    """Sweeps until each replicate has converged, stopped improving, diverged, or done all it may.
+
+    With watched scans the state of the sweep with their lowest loss is returned, and a replicate stops when
+    that loss has not fallen for `limits.patience` sweeps. Without, the last state is returned. A fit that
+    runs away (|μ| above `RUNAWAY` or not finite) or collapses (|μ| below `COLLAPSED`) is stopped with a
+    warning; without watched scans the state with the lowest loss on the training scans is returned then.
+
+    Args:
+        projection: Φ of the training slices, in the order the observation has them in.
+        observation: its state is that of the last sweep afterwards.
+        start: q(w) before the first sweep, R replicates.
+        limits: when to stop.
+        training: the training scans themselves; they judge where nobody else does.
+        watched: validation scans.
+
+    Returns:
+        q(w), one replicate each, and its report.
+    """
+    replicates = len(start.mean)
+    traces = [_Trace(best=start.select(torch.tensor([r]))) for r in range(replicates)]
+    alive = list(range(replicates))
+    judges = training if watched is None and not observation.bounded else watched
+    weights = start
+    mu, variance = projection.moments(weights.mean, weights.root)
+    for sweep in range(1, limits.sweeps + 1):
+        before = mu
+        theta = observation.precision(mu, variance)
+        weights = Weights.solve(*projection.gram(theta, observation.target()))
+        mu, variance = projection.moments(weights.mean, weights.root)
+        observation.update(mu, variance)
+        elbo = (observation.bound(mu, variance) - weights.kl()).tolist()
+        largest = mu.abs().amax(1).tolist()
+        change = (mu - before).abs().amax(1).tolist()
+        losses: list[float] = []
+        if judges is not None:
+            seen = (mu, variance)
+            if judges is watched:
+                seen = judges.projection.moments(weights.mean, weights.root)
+            losses = scan_loss(*seen, judges, limits).tolist()
+        going = []
+        for i, r in enumerate(alive):
+            trace = traces[r]
+            trace.elbo.append(elbo[i])
+            trace.largest.append(largest[i])
+            # Written so that NaN is a divergence.
+            if not (COLLAPSED < largest[i] < RUNAWAY and math.isfinite(elbo[i])):
+                trace.stopped = "diverged"
+                how = "shrunk to 0" if largest[i] <= COLLAPSED else "run away"
+                kept = (
+                    f"the state of sweep {trace.best_sweep} is kept, the best on "
+                    f"{'training' if watched is None else 'validation'} scans"
+                )
+                trace.message = f"the fit has {how}: |μ| reached {largest[i]:.3g} in sweep {sweep}; {kept}"
+                hint = "a logistic tail or a larger H keep it from diverging"
+                warnings.warn(f"{trace.message}; {hint}", stacklevel=4)
+                continue
+            if judges is not None:
+                trace.losses.append(losses[i])
+                if losses[i] < trace.best_loss:
+                    trace.best = weights.select(torch.tensor([i]))
+                    trace.best_sweep, trace.best_loss = sweep, losses[i]
+            if watched is not None and sweep - trace.best_sweep >= limits.patience:
+                trace.stopped = "validation"
+                trace.message = (
+                    f"no better on validation scans for {limits.patience} sweeps, "
+                    f"kept sweep {trace.best_sweep}"
+                )
+            elif change[i] < limits.tolerance:
+                trace.stopped, trace.message = "converged", f"converged in sweep {sweep}"
+            elif sweep == limits.sweeps:
+                trace.message = f"all {limits.sweeps} sweeps done"
+            else:
+                going.append(i)
+            if i not in going and watched is None:
+                trace.best, trace.best_sweep = weights.select(torch.tensor([i])), sweep
+        if len(going) == len(alive):
+            continue
+        rows = torch.tensor(going, dtype=torch.int64, device=mu.device)
+        alive = [alive[i] for i in going]
+        if not alive:
+            break
+        observation.keep(rows)
+        weights, mu, variance = weights.select(rows), mu[rows], variance[rows]
+    outcomes = []
+    for trace in traces:
+        assert trace.best is not None
+        outcomes.append((trace.best, trace.report(watched is not None)))
+    return outcomes
+
+
+def join_reports(reports: Sequence[FitReport]) -> FitReport:
+    """The report of fits that went on from one another; how it ended is that of the last."""
+    last = reports[-1]
+    before = sum(len(report.elbo) for report in reports[:-1])
+    return replace(
+        last,
+        elbo=tuple(value for report in reports for value in report.elbo),
+        max_abs_mean=tuple(value for report in reports for value in report.max_abs_mean),
+        best_sweep=before + last.best_sweep,
+    )

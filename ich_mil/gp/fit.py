@@ -1,0 +1,259 @@
+"""Fit heads: slice features and scan labels to Gaussian processes, one or many in a call.
+
+In: packed (N, D) features, offsets and scan labels. Out: a `SparseGP` that holds q(w), and a report of the
+fit. Heads that train on the same scans with the same kernel share Φ, and their sweeps run side by side as
+replicates.
+
+Shapes: B bags (scans), N instances (slices), D features, M inducing points, R replicates.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from ich_mil.errors import DataError
+from ich_mil.gp.ascent import FitReport, Limits, Observation, Watched, Weights, ascend, join_reports
+from ich_mil.gp.densities import Density
+from ich_mil.gp.gibbs import sample_posterior
+from ich_mil.gp.hyperparameters import learn_hyperparameters
+from ich_mil.gp.inducing import choose_inducing
+from ich_mil.gp.large_margin import MarginObservation
+from ich_mil.gp.probit import ProbitObservation
+from ich_mil.gp.projection import Projection
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.vgpmil import PsiObservation
+from ich_mil.kernels.leave_one_out import Turns
+from ich_mil.kernels.segments import bag_index, take_bags
+
+Bags = tuple[Tensor, Tensor, Tensor]
+"""Features (N, D), offsets (B + 1,), labels (B,) of a set of scans."""
+
+CHUNK = 65_536
+"""Rows that are brought to float64 at once."""
+
+OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")
+"""The settings in which replicates of one Φ may differ."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fit among many.
+
+    Attributes:
+        settings: of the head.
+        train: numbers of the bags to train on; None is all.
+        validation: numbers of the bags for early stopping; None is none.
+    """
+
+    settings: HeadSettings
+    train: tuple[int, ...] | None = None
+    validation: tuple[int, ...] | None = None
+
+
+def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
+    """Raise `DataError` unless these are packed bags with finite features and both labels."""
+    try:
+        bag_index(offsets)
+    except ValueError as error:
+        raise DataError(f"{what}: {error}") from error
+    if x.ndim != 2 or len(x) != int(offsets[-1]) or len(labels) != len(offsets) - 1:
+        raise DataError(
+            f"{what}: features {tuple(x.shape)} and {len(labels)} labels do not fit offsets of "
+            f"{len(offsets) - 1} scans and {int(offsets[-1])} slices"
+        )
+    for start in range(0, len(x), CHUNK):
+        finite = torch.isfinite(x[start : start + CHUNK]).all(1)
+        if not bool(finite.all()):
+            bad = start + int((~finite).nonzero()[0])
+            raise DataError(f"{what}: the features of slice {bad} are NaN or infinite")
+    other = labels[(labels != 0) & (labels != 1)]
+    if len(other):
+        raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
+    if bool((labels == labels[0]).all()):
+        raise DataError(f"{what}: all {len(labels)} are labelled {int(labels[0])}, both labels are needed")
+
+
+def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (D,) in float64; the deviation of a constant feature is 1."""
+    parts = x.split(CHUNK)
+    mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(x)
+    square = torch.stack([(part.double() - mean).square().sum(0) for part in parts]).sum(0) / len(x)
+    largest = torch.stack([part.abs().amax(0) for part in parts]).amax(0).double()
+    std = square.sqrt()
+    constant = std <= 1e-12 * largest  # a constant 0.1 has a mean an ulp away from it
+    return mean, torch.where(constant, torch.ones_like(std), std)
+
+
+def fit(
+    x: Tensor,
+    offsets: Tensor,
+    labels: Tensor,
+    *,
+    settings: HeadSettings,
+    validation: Bags | None = None,
+    density: Density | None = None,
+    kernel: gpytorch.kernels.Kernel | None = None,
+) -> tuple[SparseGP, FitReport]:
+    """Fit one head.
+
+    A sweep updates Θ, S, m and the local posteriors, each once (`ascend`). q(w) starts at its prior.
+
+    Args:
+        x: (N, D) raw features.
+        offsets: (B + 1,).
+        labels: (B,) in {0, 1}.
+        settings: all there is to choose.
+        validation: features, offsets and labels of other scans, for early stopping.
+        density: ψ instead of the one the settings name.
+        kernel: instead of the one the settings name.
+
+    Returns:
+        The head in eval mode, and what happened.
+
+    Raises:
+        DataError: shapes do not fit, a feature is not finite, a label is not 0/1 or one label is missing.
+    """
+    (result,) = _fit_group((x, offsets, labels), validation, [settings], density=density, kernel=kernel)
+    return result
+
+
+class Fitted(NamedTuple):
+    """One job done: its place among the jobs, the head, and what happened."""
+
+    place: int
+    model: SparseGP
+    report: FitReport
+
+
+def fit_many(
+    x: Tensor,
+    offsets: Tensor,
+    labels: Tensor,
+    jobs: Sequence[Job],
+    *,
+    density: Density | None = None,
+    kernel: gpytorch.kernels.Kernel | None = None,
+) -> Iterator[list[Fitted]]:
+    """Fit many heads to scans of one data set: folds, seeds, densities, numbers of inducing points.
+
+    Jobs that train on the same scans and differ in `OWN` settings only share Φ, and their sweeps run as one.
+
+    Args:
+        x: (N, D) raw features.
+        offsets: (B + 1,).
+        labels: (B,) in {0, 1}.
+        jobs: what to fit; the order is free.
+        density: ψ of all jobs, instead of those the settings name.
+        kernel: likewise.
+
+    Yields:
+        The jobs of one group after the other, which share kernel and inducing points.
+
+    Raises:
+        DataError: as in `fit`.
+    """
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    shared = {name: getattr(HeadSettings(), name) for name in OWN}
+    for place, job in enumerate(jobs):
+        one = job.settings
+        alone = place if one.learn != "nothing" or one.family == "gibbs" else None
+        groups[(alone, job.train, job.validation, replace(one, **shared))].append(place)
+    for places in groups.values():
+        first = jobs[places[0]]
+        train, validation = (
+            None if chosen is None else _take((x, offsets, labels), chosen)
+            for chosen in (first.train, first.validation)
+        )
+        settings = [jobs[place].settings for place in places]
+        results = _fit_group(
+            train or (x, offsets, labels), validation, settings, density=density, kernel=kernel
+        )
+        yield [Fitted(place, *result) for place, result in zip(places, results, strict=True)]
+
+
+def _take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
+    x, offsets, labels = bags
+    rows, smaller = take_bags(offsets, torch.tensor(chosen, dtype=torch.int64))
+    return x[rows], smaller, labels[list(chosen)]
+
+
+def _observation(
+    settings: Sequence[HeadSettings], labels: Tensor, turns: Turns, density: Density | None
+) -> Observation:
+    """The local side of the replicates' family; labels (B,) by rank."""
+    shared = settings[0]
+    if shared.family == "large_margin":
+        return MarginObservation(settings, labels, turns)
+    if shared.family == "probit":
+        return ProbitObservation(len(settings), labels, turns)
+    log_h = torch.tensor([one.variant.log_h for one in settings], dtype=torch.float64, device=labels.device)
+    densities = [density or one.make_density() for one in settings]
+    generator = torch.Generator().manual_seed(shared.seed)
+    return PsiObservation(densities, log_h, labels, turns, shared.variant, generator=generator)
+
+
+@torch.no_grad()
+def _fit_group(
+    train: Bags,
+    validation: Bags | None,
+    settings: Sequence[HeadSettings],
+    *,
+    density: Density | None = None,
+    kernel: gpytorch.kernels.Kernel | None = None,
+) -> list[tuple[SparseGP, FitReport]]:
+    """Fit replicates that share everything but `OWN` settings."""
+    x, offsets, labels = train
+    check_bags(x, offsets, labels, "training scans")
+    if validation is not None:
+        check_bags(*validation, "validation scans")
+    shared = settings[0]
+    mean, std = standardisation(x)
+    inducing = choose_inducing(
+        x, offsets, labels, mean=mean, std=std, n_inducing=shared.n_inducing, seed=shared.seed
+    )
+    model = SparseGP(inducing, mean, std, shared, kernel=copy.deepcopy(kernel)).to(x.device).eval()
+    turns = Turns(offsets)
+    dtype = torch.float32 if shared.precision == "mixed" else torch.float64
+    limits = Limits(shared.sweeps, shared.patience, shared.tolerance, shared.variant.rule, shared.link)
+
+    projection = Projection(model, x, rows=turns.order, dtype=dtype)
+    if shared.family == "gibbs":
+        return [sample_posterior(model, projection, labels[turns.bag_order], turns)]
+    observation = _observation(settings, labels[turns.bag_order], turns, density)
+    start = Weights.prior(len(settings), len(inducing), like=mean)
+    if shared.variant.start == "random":
+        generator = torch.Generator().manual_seed(shared.seed)
+        start = start._replace(mean=torch.randn(start.mean.shape, generator=generator).to(start.mean))
+    training = Watched(projection, offsets, labels, turns)
+    reports = []
+    if shared.learn != "nothing":
+        for _ in range(shared.outer):
+            ((start, report),) = ascend(projection, observation, start, limits=limits, training=training)
+            reports.append(report)
+            start = learn_hyperparameters(
+                model, x, turns.order, start, observation.target()[0], density or shared.make_density()
+            )
+            projection = Projection(model, x, rows=turns.order, dtype=dtype)
+            training = training._replace(projection=projection)
+    watched = None
+    if validation is not None:
+        watched = Watched(Projection(model, validation[0], dtype=dtype), *validation[1:])
+    outcomes = ascend(projection, observation, start, limits=limits, training=training, watched=watched)
+    results = []
+    for one, (weights, report) in zip(settings, outcomes, strict=True):
+        head = copy.deepcopy(model)
+        head.settings = one
+        if density is not None:
+            head.given += ("density",)
+        # S = WᵀW, and its own lower Cholesky factor for GPyTorch.
+        S = weights.root[0].mT @ weights.root[0]
+        head.set_q(weights.mean[0], torch.linalg.cholesky(S))
+        results.append((head, join_reports([*reports, report])))
+    return results

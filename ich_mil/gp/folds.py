@@ -1,0 +1,42 @@
+"""Cross-validation folds over scans, a patient's scans together.
+
+In: labels (B,) and patients (B,). Out: for each fold the numbers of its training and held-out scans.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+from torch import Tensor
+
+from ich_mil.errors import DataError
+
+Fold = tuple[tuple[int, ...], tuple[int, ...]]
+"""Numbers of the training and of the held-out scans."""
+
+
+def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed: int) -> list[Fold]:
+    """Folds stratified by label.
+
+    Args:
+        labels: (B,) in {0, 1}.
+        patients: (B,) keys that keep scans together; None: each scan has its own.
+        folds: how many, at least 2.
+        seed: of the shuffle.
+
+    Returns:
+        Each fold's training and held-out scans; every scan is held out once.
+
+    Raises:
+        DataError: fewer scans or patients of a label than folds.
+    """
+    y = labels.cpu().numpy()
+    groups = np.arange(len(y)) if patients is None else np.asarray(patients)
+    few = min(len(set(groups[y == label].tolist())) for label in (0, 1))
+    if few < folds:
+        raise DataError(f"{folds} folds need at least {folds} patients of each label, there are {few} of one")
+    if len(set(groups.tolist())) == len(y):
+        parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(groups, y)
+    else:
+        parts = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, y, groups)
+    return [(tuple(train.tolist()), tuple(held.tolist())) for train, held in parts]

@@ -1,0 +1,126 @@
+"""The local side of MIL-GP-Probit by variational inference: one margin a slice, R replicates at once.
+
+In: μ and σ² of the latent values. Out: precisions 1 and targets E[m], and the evidence bound (Wang & Pinar
+2021, supplement section 1). Each slice has a margin m_i ~ N(f_i, 1), and a scan is positive if and only if
+one of its margins is at least 0; a slice is positive with probability Φ(f). The best Q(m) given Q(f) is
+N(μ, I) restricted to the margins that the scan labels allow. Its normaliser is Z of each scan, its mean μ +
+∇ log Z:
+
+    P₀ = Π_{j∈b} Φ(-μ_j)            h(μ) = φ(μ) / Φ(-μ)
+    negative scan    Z = P₀         E[m_i] = μ_i - h(μ_i)
+    positive scan    Z = 1 - P₀     E[m_i] = μ_i + h(μ_i) · P₀ / (1 - P₀)
+
+because ∂P₀/∂μ_i = -φ(μ_i) Π_{j≠i} Φ(-μ_j) = -h(μ_i) P₀. Φ is the normal distribution function here.
+Everything is in the order of `Turns`.
+
+Shapes: R replicates, B bags (scans), N instances (slices).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.special import erfcx, log_ndtr
+
+from ich_mil.kernels.leave_one_out import Turns, log_none_positive
+
+_LOG_ROOT_2PI = math.log(2 * math.pi) / 2
+
+_TINY = 1e-290
+"""Where -log P₀ is smaller, 1 - P₀ is Σ Φ(μ_j) to all digits, and log P₀ itself may underflow."""
+
+
+def log_hazard(mu: Tensor) -> Tensor:
+    """The logarithm of h(μ) = φ(μ) / Φ(-μ), elementwise, exact in both tails."""
+    # Φ(-μ) = φ(μ) erfcx(μ/√2) √(π/2): for μ > 0 the two exponentials would have to cancel.
+    above = math.log(2 / math.pi) / 2 - erfcx(mu.clamp(min=0.0) / math.sqrt(2)).log()
+    return torch.where(mu > 0, above, -mu.square() / 2 - _LOG_ROOT_2PI - log_ndtr(-mu))
+
+
+def log_none_and_some(mu: Tensor, bags: Tensor, n_bags: int) -> tuple[Tensor, Tensor]:
+    """The logarithms of P₀ and 1 - P₀ of each scan, both exact however near to 0 or 1 P₀ is.
+
+    Args:
+        mu: (..., N).
+        bags: (N,) the bag of each instance.
+        n_bags: B.
+
+    Returns:
+        (..., B) and (..., B).
+    """
+    none = log_none_positive(log_ndtr(-mu), bags, n_bags)
+    some = torch.where(none > -math.log(2), torch.log(-torch.expm1(none)), torch.log1p(-none.exp()))
+    log_p, index = log_ndtr(mu), bags.expand_as(mu)
+    peak = torch.full_like(none, -torch.inf).scatter_reduce(-1, index, log_p, "amax")
+    total = torch.zeros_like(none).scatter_add(-1, index, torch.exp(log_p - peak[..., bags]))
+    return none, torch.where(none > -_TINY, peak + total.log(), some)
+
+
+def log_evidence(mu: Tensor, labels: Tensor, bags: Tensor) -> Tensor:
+    """Σ_b log Z_b, the log-probability of the scan labels (B,) given latent values (..., N): (...,)."""
+    none, some = log_none_and_some(mu, bags, len(labels))
+    return torch.where(labels == 1, some, none).sum(-1)
+
+
+def margin_mean(mu: Tensor, labels: Tensor, bags: Tensor) -> Tensor:
+    """E[m] under the best Q(m).
+
+    Args:
+        mu: (..., N) mean of q(f).
+        labels: (B,) in {0, 1}.
+        bags: (N,) the bag of each instance.
+
+    Returns:
+        (..., N).
+    """
+    none, some = log_none_and_some(mu, bags, len(labels))
+    log_odds = torch.where(labels == 1, none - some, 0.0)  # (..., B)
+    sign = torch.where(labels == 1, 1.0, -1.0).to(mu)
+    return mu + sign[bags] * torch.exp(log_hazard(mu) + log_odds[..., bags])
+
+
+class ProbitObservation:
+    """The margins of MIL-GP-Probit; they start at their best for μ = 0, the prior mean."""
+
+    def __init__(self, replicates: int, labels: Tensor, turns: Turns) -> None:
+        """Start the margins.
+
+        Args:
+            replicates: R.
+            labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
+            turns: the order.
+        """
+        self._labels, self._bags = labels, turns.bags
+        zero = torch.zeros(replicates, len(turns.bags), dtype=torch.float64, device=labels.device)
+        self._mean = margin_mean(zero, labels, turns.bags)
+
+    @property
+    def bounded(self) -> bool:
+        """True: log Z is at most 0 and the bound never falls, which holds KL(q(w) ‖ p(w)) and so |μ|."""
+        return True
+
+    def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
+        """Θ = 1 (R, N), the precision of a margin."""
+        return torch.ones_like(mu)
+
+    def target(self) -> Tensor:
+        """E[m] (R, N)."""
+        return self._mean
+
+    def update(self, mu: Tensor, variance: Tensor) -> None:
+        """New Q(m) from new μ."""
+        self._mean = margin_mean(mu, self._labels, self._bags)
+
+    def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
+        """The evidence lower bound (R,) with Q(m) at its optimum, without KL(q(w) ‖ p(w)).
+
+            E log N(m; f, I) - E log Q(m) = Σ_b log Z_b - ½ Σ_n σ²_n
+
+        because E log N(m; f, I) = E log N(m; μ, I) - ½ Σ σ², and Q(m) = N(m; μ, I) / Z where it is not 0. σ²
+        includes the variance that the inducing points leave open. Exact, with nothing left out.
+        """
+        return log_evidence(mu, self._labels, self._bags) - variance.sum(1) / 2
+
+    def keep(self, alive: Tensor) -> None:
+        """Go on with these replicates only."""
+        self._mean = self._mean[alive]

@@ -1,0 +1,160 @@
+"""A grid of heads on one feature table: every combination of settings, on every fold and seed.
+
+In: a `GridConfig`. Out, in `config.out`: `grid.csv`, a line for each fit, and `grid.json`, which names the
+settings it belongs to. The table is written anew, whole, after every group of fits; started again with the
+same settings, the grid goes on after the last line.
+
+No scan is scored by a head that has seen it, and nothing is tuned on the held-out fold: fits run to their
+end. Scores are those of the posterior mean; probabilities are not calibrated here, so there is no log-loss.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+from sklearn.metrics import f1_score, roc_auc_score
+from torch import Tensor
+
+from ich_mil.config import GridConfig
+from ich_mil.data.features import UNKNOWN, FeatureSet, read_feature_csv
+from ich_mil.errors import ConfigError
+from ich_mil.files import write_json, write_text
+from ich_mil.gp.fit import Fitted, Job, fit_many
+from ich_mil.gp.folds import Fold, folds_of
+from ich_mil.gp.predict import mean_logits
+from ich_mil.gp.rules import scan_logit
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.progress import progress, say
+
+GRID_FORMAT = "ich_mil.grid.1"
+
+
+def grid(config: GridConfig) -> pd.DataFrame:
+    """Fit what is not in the table yet.
+
+    Args:
+        config: of the grid.
+
+    Returns:
+        The table: the settings of the grid, seed and fold, how the fit ended, and its metrics.
+
+    Raises:
+        ConfigError: the folder holds a grid of other settings.
+        DataError: features that cannot be used.
+    """
+    path = config.out / "grid.csv"
+    _check_folder(config)
+    features = read_feature_csv(config.train.path)
+    external = None if config.external is None else read_feature_csv(config.external.path)
+    write_json(config.out / "grid.json", {"format": GRID_FORMAT, "config_hash": config.hash})
+    rows: list[dict[str, Any]] = []
+    if path.is_file():
+        rows = [{str(k): v for k, v in row.items()} for row in pd.read_csv(path).to_dict("records")]
+    keys, jobs = _jobs(config, features)
+    done = {_key(row, config) for row in rows}
+    left = [place for place, key in enumerate(keys) if _key(key, config) not in done]
+    if rows:
+        say(f"{len(keys) - len(left)} of {len(keys)} fits are in {path} already")
+    groups = fit_many(features.x, features.offsets, features.labels, [jobs[place] for place in left])
+    lines = _measured(groups, features, external, [jobs[place] for place in left])
+    for place, row in progress(lines, total=len(left), what="grid", unit="fit"):
+        rows.append(keys[left[place]] | row)
+        write_text(path, pd.DataFrame(rows).to_csv(index=False))
+    table = pd.DataFrame(rows)
+    say(f"{len(table)} fits in {path}")
+    say(summary(table, list(config.grid)).to_string())
+    return table
+
+
+def summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Mean and standard deviation over seeds and folds of each metric, a line for each cell of the grid."""
+    metrics = [
+        name
+        for name in table.columns.astype(str)
+        if name.startswith(("held_", "external_")) and table[name].notna().any()
+    ]
+    return table.groupby(names)[metrics].agg(["mean", "std"]).round(4)
+
+
+def _check_folder(config: GridConfig) -> None:
+    path = config.out / "grid.json"
+    if not path.is_file():
+        return
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        same = about.get("format") == GRID_FORMAT and about.get("config_hash") == config.hash
+    except (ValueError, AttributeError):
+        same = False
+    if not same:
+        raise ConfigError(f"{config.out}: holds a grid of other settings; choose another --out")
+
+
+def _jobs(config: GridConfig, features: FeatureSet) -> tuple[list[dict[str, Any]], list[Job]]:
+    """What names each fit in the table, and the fit."""
+    keys, jobs = [], []
+    for seed in config.seeds:
+        folds: list[Fold] = [(tuple(range(features.n_scans)), ())]
+        if config.folds:
+            folds = folds_of(features.labels, features.patients, folds=config.folds, seed=seed)
+        for fold, (train, _) in enumerate(folds):
+            for cell in config.cells():
+                keys.append(cell | {"seed": seed, "fold": fold})
+                jobs.append(Job(replace(config.head, **cell, seed=seed), train))
+    return keys, jobs
+
+
+def _key(row: dict[str, Any], config: GridConfig) -> tuple[str, ...]:
+    """A name that a number and its text in the CSV share."""
+    values = (row[name] for name in [*config.grid, "seed", "fold"])
+    return tuple(
+        f"{float(v):.12g}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v)
+        for v in values
+    )
+
+
+def _measured(
+    groups: Iterable[list[Fitted]], features: FeatureSet, external: FeatureSet | None, jobs: list[Job]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The place of each fit and its line in the table, but for the key."""
+    started = time.perf_counter()
+    for group in groups:
+        seconds = (time.perf_counter() - started) / len(group)
+        models = [one.model for one in group]
+        seen = set(jobs[group[0].place].train or ())
+        out = [scan for b, scan in enumerate(features.scans) if b not in seen]
+        sets = {"held": features.select(out) if out else None, "external": external}
+        logits = {name: mean_logits(models, part.x) for name, part in sets.items() if part is not None}
+        for r, one in enumerate(group):
+            row: dict[str, Any] = {
+                "sweeps": len(one.report.elbo),
+                "stopped": one.report.stopped,
+                "elbo": one.report.elbo[-1] if one.report.elbo else math.nan,
+                "max_abs_mean": one.report.max_abs_mean[-1] if one.report.max_abs_mean else math.nan,
+                "seconds": round(seconds, 3),
+            }
+            for name, part in sets.items():
+                if part is not None:
+                    row |= _scores(logits[name][r], part, one.model.settings, name)
+            yield one.place, row
+        started = time.perf_counter()
+
+
+def _scores(logits: Tensor, features: FeatureSet, settings: HeadSettings, name: str) -> dict[str, float]:
+    """AUC of scans and slices and F1 of slices at ½; NaN where a label is missing or there is only one."""
+    scans = scan_logit(logits[None], features.offsets, settings.variant.rule)[0]
+    known = features.slice_labels != UNKNOWN
+    labels = features.slice_labels[known]
+    return {
+        f"{name}_scan_auc": _auc(features.labels, scans),
+        f"{name}_slice_auc": _auc(labels, logits[known]),
+        f"{name}_slice_f1": float(f1_score(labels, logits[known] > 0)) if len(labels) else math.nan,
+    }
+
+
+def _auc(labels: Tensor, score: Tensor) -> float:
+    known = labels != UNKNOWN
+    return float(roc_auc_score(labels[known], score[known])) if len(labels[known].unique()) == 2 else math.nan

@@ -1,0 +1,199 @@
+"""The estimator: bags in any form and order, scikit-learn's habits, storage to the bit, bad input named."""
+
+import math
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss, roc_auc_score
+from synthetic import scans
+
+from ich_mil.errors import DataError, ModelError
+from ich_mil.gp.calibrate import calibrate
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.densities import LogDensity
+from ich_mil.gp.folds import folds_of
+from ich_mil.gp.head import Head, pack
+from ich_mil.gp.predict import predict
+from ich_mil.gp.settings import HeadSettings
+
+SMALL = {"n_inducing": 16, "sweeps": 15}
+
+
+@pytest.fixture(scope="module")
+def head():
+    x, offsets, labels = scans(30)
+    return Head(**SMALL).fit(x, offsets, labels)
+
+
+def test_bags_as_offsets_or_index_in_any_order_are_the_same(head):
+    x, offsets, labels = scans(30)
+    x, offsets, labels = x.numpy(), offsets.numpy(), labels.numpy()
+    names = np.array([f"scan {b:02d}" for b in range(30)])
+    index = np.repeat(names, np.diff(offsets))
+    shuffled = np.random.default_rng(0).permutation(len(x))
+    # within a bag the order of rows matters to Gauss-Seidel; a shuffle that keeps it
+    shuffled = shuffled[np.argsort(index[shuffled], kind="stable")]
+    interleaved = np.argsort(
+        [n - offsets[np.searchsorted(offsets, n, "right") - 1] for n in range(len(x))], kind="stable"
+    )
+    other = Head(**SMALL).fit(x[interleaved], index[interleaved], labels)
+    assert torch.equal(other.model_.q_mean, head.model_.q_mean)
+    p, std = head.predict_instance_proba(x, offsets, return_std=True)
+    q, other_std = other.predict_instance_proba(x[interleaved], index[interleaved], return_std=True)
+    assert np.array_equal(q, p[interleaved])
+    assert np.array_equal(other_std, std[interleaved])
+    assert np.array_equal(
+        other.predict_bag_proba(x[interleaved], list(index[interleaved])), head.predict_bag_proba(x, offsets)
+    )
+    features, cut, order = pack(x[shuffled], torch.as_tensor(np.searchsorted(names, index[shuffled])))
+    assert np.array_equal(cut.numpy(), offsets)
+    assert np.array_equal(features.numpy(), x[shuffled][order.numpy()])
+
+
+def test_probabilities_are_those_of_predict_with_the_calibration(head):
+    x, offsets, labels = scans(12, seed=3)
+    got = predict(head.model_, x, offsets, None, calibration=head.model_.calibration)
+    p, std = head.predict_bag_proba(x, offsets, return_std=True)
+    assert np.array_equal(p, got.scan_mean.numpy())
+    assert np.array_equal(std, got.scan_std.numpy())
+    assert np.array_equal(head.predict(x, offsets), (p >= 0.5).astype(int))
+    assert head.score(x, offsets, labels) == np.mean((p >= 0.5) == labels.numpy())
+    assert roc_auc_score(labels, p) > 0.9
+    slices = head.predict_instance_proba(x, offsets)
+    assert all(slices[a:b].max() <= q + 1e-12 for a, b, q in zip(offsets[:-1], offsets[1:], p, strict=True))
+
+
+def test_without_validation_it_is_calibrated_on_scans_held_out_once():
+    x, offsets, labels = scans(30)
+    parts = list(x.split(offsets.diff().tolist()))
+    head = Head(**SMALL, calibration_folds=3, seed=2).fit(x, offsets, labels)
+    of_scan, of_slices = {}, {}
+    for train, held in folds_of(labels, None, folds=3, seed=0):
+        cut = torch.tensor([0] + [len(parts[b]) for b in train]).cumsum(0)
+        one = Head(**SMALL, seed=2, calibration="none")
+        one.fit(torch.cat([parts[b] for b in train]), cut, labels[list(train)])
+        assert one.model_.calibration is None
+        for b in held:
+            from ich_mil.gp.predict import scan_samples
+
+            whole = torch.tensor([0, len(parts[b])])
+            of_scan[b], of_slices[b] = scan_samples(one.model_, parts[b], whole, None)
+    stack = [torch.cat([of[b] for b in range(30)], 1) for of in (of_scan, of_slices)]
+    expected = Calibration.fit(*stack, labels, rule="max")
+    for name in ("slope", "intercept", "slice_slope", "slice_intercept"):
+        # other tiles, hence other rounding; BFGS ends where the gradient is below 1e-5
+        assert getattr(head.model_.calibration, name) == pytest.approx(getattr(expected, name), rel=1e-5)
+
+
+def test_validation_scans_stop_and_calibrate():
+    x, offsets, labels = scans(30)
+    held = scans(14, seed=8)
+    head = Head(**SMALL).fit(x, offsets, labels, validation=held)
+    assert len(head.report_.validation_log_loss) == len(head.report_.elbo)
+    assert head.model_.calibration == calibrate(head.model_, held)
+    before, after = (
+        predict(head.model_, *held[:2], None, calibration=c).scan_mean
+        for c in (None, head.model_.calibration)
+    )
+    assert log_loss(held[2], after) < log_loss(held[2], before)
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+def test_other_calibrations_are_saved_too(tmp_path, method):
+    head = Head(**SMALL, calibration=method).fit(*scans(30))
+    assert head.model_.calibration.method == method
+    head.save(tmp_path)
+    x, offsets, _ = scans(6, seed=4)
+    assert np.array_equal(
+        Head.load(tmp_path).predict_bag_proba(x, offsets), head.predict_bag_proba(x, offsets)
+    )
+
+
+def test_a_reloaded_head_predicts_the_same_bits(head, tmp_path):
+    head.save(tmp_path)
+    again = Head.load(tmp_path)
+    assert again.get_params() == head.get_params()
+    x, offsets, _ = scans(6, seed=4)
+    for name in ("predict_bag_proba", "predict_instance_proba"):
+        for one, two in zip(
+            getattr(head, name)(x, offsets, return_std=True),
+            getattr(again, name)(x, offsets, return_std=True),
+            strict=True,
+        ):
+            assert np.array_equal(one, two)
+
+
+def test_parameters_are_the_settings_and_clone_takes_them():
+    head = Head(density="gamma", beta=4.0, n_inducing=20)
+    assert set(head.get_params()) == set(HeadSettings.names())
+    other = clone(head).set_params(beta=1.0)
+    assert (head.beta, other.beta, other.n_inducing) == (4.0, 1.0, 20)
+    with pytest.raises(TypeError, match="Head has no parameter 'gamma'; it has family, preset"):
+        Head(gamma=1.0)
+    with pytest.raises(ValueError, match=r"^alpha must be a finite number above 0, got -1\.0"):
+        Head(alpha=-1.0).fit(*scans())
+    with pytest.raises(ValueError, match="Invalid parameter 'gamma'"):
+        head.set_params(gamma=1)
+
+
+def test_a_density_and_a_kernel_of_ones_own(tmp_path):
+    x, offsets, labels = scans(20)
+    own = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)), bounded=True)
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    kernel.outputscale = torch.tensor(0.5).double()
+    kernel.base_kernel.lengthscale = torch.tensor(math.sqrt(48)).double()
+    named = Head(**SMALL, calibration="none").fit(x, offsets, labels)
+    given = Head(**SMALL, calibration="none", density=own, kernel=kernel).fit(x, offsets, labels)
+    np.testing.assert_allclose(
+        given.predict_bag_proba(x, offsets), named.predict_bag_proba(x, offsets), rtol=1e-7
+    )
+    assert given.model_.given == ("kernel", "density")
+    given.save(tmp_path)
+    with pytest.raises(ModelError, match="was fitted with a kernel object of its own: load it with kernel="):
+        Head.load(tmp_path)
+    fresh = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+    again = Head.load(tmp_path, kernel=fresh)
+    assert np.array_equal(again.predict_bag_proba(x, offsets), given.predict_bag_proba(x, offsets))
+
+
+def test_bad_input_is_named():
+    x, offsets, labels = (part.numpy() for part in scans())
+    head = Head(**SMALL)
+    with pytest.raises(NotFittedError, match="call 'fit' first"):
+        head.predict_bag_proba(x, offsets)
+    with pytest.raises(DataError, match=r"X must be a table \(N, D\) of numbers, got shape \(3,\)"):
+        head.fit(x[0], offsets, labels)
+    with pytest.raises(DataError, match="there are 24 bags, but labels of shape"):
+        head.fit(x, offsets, labels[:-1])
+    with pytest.raises(DataError, match="labels must be 0 or 1, got 2"):
+        head.fit(x, offsets, np.where(labels == 1, 2, 0))
+    with pytest.raises(
+        DataError, match="bags must be offsets from 0 to the number of rows, or name the bag of each"
+    ):
+        head.fit(x, offsets[:-1], labels[:-1])
+    empty = offsets.copy()
+    empty[3] = empty[2]
+    with pytest.raises(DataError, match="every bag needs at least one row, bag 2 of the offsets has none"):
+        head.fit(x, empty, labels)
+    broken = x.copy()
+    broken[7, 1] = np.nan
+    with pytest.raises(DataError, match="training scans: the features of slice 7 are NaN or infinite"):
+        head.fit(broken, offsets, labels)
+    with pytest.raises(DataError, match="all 24 are labelled 0, both labels are needed"):
+        head.fit(x, offsets, np.zeros_like(labels))
+    with pytest.raises(DataError, match="5 folds need at least 5 patients of each label, there are 4 of one"):
+        head.fit(x[: offsets[8]], offsets[:9], labels[:8])
+
+
+def test_folds_keep_patients_together_and_hold_each_scan_out_once():
+    labels = torch.arange(40) % 2
+    patients = [f"p{b // 2}" for b in range(40)]  # each patient has a scan of either label
+    folds = folds_of(labels, patients, folds=4, seed=1)
+    assert sorted(b for _, held in folds for b in held) == list(range(40))
+    for train, held in folds:
+        assert not {patients[b] for b in train} & {patients[b] for b in held}
+        assert set(train) | set(held) == set(range(40))

@@ -1,0 +1,260 @@
+"""Many heads in one call, presets, a ψ of one's own, precision, and Φ that is not stored."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from synthetic import scans
+from test_vgpmil import DENSITIES, close, textbook
+
+from ich_mil.errors import DataError
+from ich_mil.gp import projection
+from ich_mil.gp.ascent import Weights
+from ich_mil.gp.densities import LogDensity, Logistic
+from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.settings import PRESETS, HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.kernels.leave_one_out import leave_one_out_max
+
+
+def test_jaakkola_and_polya_gamma_are_one_algorithm():
+    """Haußmann et al. 2017 bound the sigmoid with λ(ξ); PG-VGPMIL takes a Pólya-Gamma's mean."""
+    c = torch.tensor([0.01, 0.5, 2.0, 9.0], dtype=torch.float64)
+    jaakkola = 2 * (torch.sigmoid(c) - 0.5) / (2 * c)  # Λ = 2 λ(ξ) at ξ = c
+    k = torch.arange(1, 2_000_001, dtype=torch.float64)[:, None] - 0.5
+    series = (1 / (k.square() + (c / (2 * math.pi)).square())).sum(0) / (2 * math.pi**2)  # E PG(1, c)
+    tail = 1 / (2 * math.pi**2 * 2_000_000)  # ∫ 1/k² beyond the last term
+    theta = Logistic().theta(c)
+    torch.testing.assert_close(theta, jaakkola, rtol=1e-12, atol=0)
+    torch.testing.assert_close(theta, series + tail, rtol=1e-10, atol=0)
+    # and so both give the same fit, update for update
+    x, offsets, labels = scans()
+    settings = HeadSettings(n_inducing=12, sweeps=5)
+    model, _ = fit(x, offsets, labels, settings=settings)
+    bound = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)))  # what the Jaakkola bound is the tangent of
+    other, _ = fit(x, offsets, labels, settings=settings, density=bound)
+    close(other.q_mean, model.q_mean)
+    close(other.q_root, model.q_root)
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+def test_theta_by_automatic_derivative(density):
+    given = HeadSettings(**DENSITIES[density]).make_density()
+    own = LogDensity(given.log_psi)
+    c = torch.tensor([0.0, 1e-6, 1e-3, 0.3, 1.0, 4.0, 20.0], dtype=torch.float64)
+    torch.testing.assert_close(own.theta(c), given.theta(c), rtol=2e-8, atol=0)  # θ(0) is that of c = 1e-4
+
+
+def jobs(n_scans):
+    folds = [tuple(b for b in range(n_scans) if b // 5 % 4 != k) for k in range(2)]
+    made = []
+    for fold in folds:
+        for m in (8, 12):
+            for alpha, beta, log_h in ((0.5, 1.0, 20.0), (1.0, 2.5, 5.0)):
+                one = HeadSettings(
+                    density="gamma", alpha=alpha, beta=beta, log_h=log_h, n_inducing=m, sweeps=9
+                )
+                made.append(Job(one, fold, tuple(set(range(n_scans)) - set(fold))))
+        made.append(Job(HeadSettings(n_inducing=8, sweeps=9), fold))
+    return made
+
+
+def test_many_fits_equal_single_ones():
+    x, offsets, labels = scans(40)
+    parts = list(x.split(offsets.diff().tolist()))
+
+    def take(chosen):
+        cut = torch.tensor([0] + [len(parts[b]) for b in chosen]).cumsum(0)
+        return torch.cat([parts[b] for b in chosen]), cut, labels[list(chosen)]
+
+    many = jobs(40)
+    found = {one.place: one[1:] for group in fit_many(x, offsets, labels, many) for one in group}
+    assert sorted(found) == list(range(len(many)))
+    means = []
+    for place, job in enumerate(many):
+        held = None if job.validation is None else take(job.validation)
+        model, report = fit(*take(job.train), settings=job.settings, validation=held)
+        got, told = found[place]
+        assert got.settings == job.settings
+        assert (told.stopped, told.best_sweep, len(told.elbo)) == (
+            report.stopped,
+            report.best_sweep,
+            len(report.elbo),
+        )
+        # sums over tiles of another size, hence not to the bit
+        close(got.q_mean, model.q_mean, rtol=1e-10)
+        close(got.q_root, model.q_root, rtol=1e-10)
+        means.append(got.q_mean)
+    assert all(not torch.equal(means[0], other) for other in means[1:])
+
+
+def test_replicates_that_stop_leave_the_others_alone():
+    # at α = 50, H ≈ 1 the second collapses in the first sweeps, the others go on
+    x, offsets, labels = scans(80, 0, longest=40)
+    base = HeadSettings(density="gamma", logistic_tail=False, n_inducing=20, sweeps=8, alpha=1.0, beta=2.5)
+    bad = replace(base, alpha=50.0, beta=1.0, log_h=0.01)
+    with pytest.warns(UserWarning, match="has shrunk to 0"):
+        (group,) = fit_many(x, offsets, labels, [Job(base), Job(bad), Job(base)])
+    alone, _ = fit(x, offsets, labels, settings=base)
+    for place in (0, 2):
+        close(group[place].model.q_mean, alone.q_mean, rtol=1e-10)
+
+
+def test_a_projection_that_is_not_stored_gives_the_same(monkeypatch):
+    x, offsets, labels = scans(30)
+    settings = HeadSettings(n_inducing=12, sweeps=6)
+    stored, one = fit(x, offsets, labels, settings=settings)
+    monkeypatch.setattr(projection, "STORE_BYTES", 0)
+    monkeypatch.setattr(projection, "TILE_ELEMENTS", 100)
+    monkeypatch.setattr(projection, "LEAST_ROWS", 7)
+    anew, other = fit(x.float(), offsets, labels, settings=settings)
+    # float32 features are what they are: 1e-7 of their value
+    close(anew.q_mean, stored.q_mean, rtol=1e-5)
+    anew, other = fit(x, offsets, labels, settings=settings)
+    close(anew.q_mean, stored.q_mean, rtol=1e-10)
+    assert other.elbo == pytest.approx(one.elbo, rel=1e-10)
+
+
+def test_mixed_precision_has_the_means_of_float64():
+    x, offsets, labels = scans(60, longest=40)
+    settings = HeadSettings(n_inducing=30, sweeps=20)
+    model, report = fit(x, offsets, labels, settings=settings)
+    mixed, other = fit(x, offsets, labels, settings=replace(settings, precision="mixed"))
+    assert float((mixed(x).mean - model(x).mean).abs().max()) < 1e-5
+    assert not torch.equal(mixed.q_mean, model.q_mean)
+    assert other.elbo[-1] == pytest.approx(report.elbo[-1], rel=1e-5)
+
+
+def public_textbook(x, offsets, labels, z, settings, pi, m):
+    """The public code's sweep as DESIGN.md describes it, dense, from given π and whitened m."""
+    v, ell, eps = settings.variance, float(x.shape[1]), settings.jitter
+    log_h = 12 * math.log(10)
+
+    def k(a, b):
+        return v * torch.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * ell))
+
+    root = torch.linalg.cholesky(k(z, z) + eps * torch.eye(len(z), dtype=torch.float64))
+    phi = torch.linalg.inv(root) @ k(z, x)
+    left = (1 - (phi * phi).sum(0)).clamp(min=0)
+    S = torch.eye(len(z), dtype=torch.float64)
+    sizes = offsets.diff().tolist()
+    for _ in range(settings.sweeps):
+        c = (phi.T @ m).square() + (phi * (S @ phi)).sum(0) + left
+        c = c.sqrt().clamp(max=3.0)
+        theta = settings.alpha / (settings.beta + c * c / 2)
+        S = torch.linalg.inv(torch.eye(len(z)) + phi @ torch.diag(theta) @ phi.T)
+        m = S @ phi @ (pi - 0.5)
+        others = torch.cat([1 - p for p in (others_max(part) for part in pi.split(sizes))])
+        sign = torch.repeat_interleave(2.0 * labels - 1, torch.tensor(sizes))
+        pi = torch.sigmoid(phi.T @ m + log_h * sign * others)
+    return m, S
+
+
+def others_max(pi):
+    return torch.stack([torch.cat([pi[:n], pi[n + 1 :], torch.zeros(1)]).max() for n in range(len(pi))])
+
+
+def test_the_public_preset_is_the_public_codes_sweep():
+    x, offsets, labels = scans()
+    settings = HeadSettings(
+        preset="public", density="gamma", alpha=1.0, beta=2.5, n_inducing=10, sweeps=3, seed=4
+    )
+    model, _ = fit(x, offsets, labels, settings=settings)
+    generator = torch.Generator().manual_seed(4)
+    order = sorted(range(len(labels)), key=lambda b: -int(offsets[b + 1] - offsets[b]))
+    drawn = torch.rand(len(x), generator=generator, dtype=torch.float64)
+    # π are drawn in the order slices are kept in: position by position, longest bag first
+    rows = [
+        int(offsets[b]) + p
+        for p in range(int(offsets.diff().max()))
+        for b in order
+        if p < int(offsets.diff()[b])
+    ]
+    pi = torch.empty_like(drawn)
+    pi[rows] = drawn
+    m = torch.randn(1, 10, generator=torch.Generator().manual_seed(4))[0].double()
+    standard = (x - x.mean(0)) / x.std(0, correction=0)
+    mean, S = public_textbook(standard, offsets, labels, model.inducing, settings, pi, m)
+    close(model.q_mean, mean)
+    close(model.q_root @ model.q_root.T, S)
+
+
+def test_presets_are_what_the_paper_and_its_code_say():
+    paper, public = (HeadSettings(preset=name).variant for name in ("paper", "public"))
+    assert (paper.log_h, public.log_h) == (math.log(100), 12 * math.log(10))
+    assert (paper.rule, public.rule) == ("noisy_or", "max")
+    assert paper.leave_one_out == "product"
+    assert (public.leave_one_out, public.clip, public.unit_prior) == ("max", 3.0, True)
+    assert not paper.logistic_tail
+    assert not public.logistic_tail
+    # a choice beside the preset wins
+    assert HeadSettings(preset="paper", log_h=1.0, rule="top_3").variant == replace(
+        PRESETS["paper"], log_h=1.0, rule="top_3"
+    )
+
+
+def test_the_paper_preset_equals_the_textbook_from_labels_start(monkeypatch):
+    x, offsets, labels = scans()
+    monkeypatch.setitem(PRESETS, "paper", replace(PRESETS["paper"], start="labels"))
+    settings = HeadSettings(preset="paper", density="gamma", n_inducing=12, sweeps=4)
+    model, _ = fit(x, offsets, labels, settings=settings)
+    standard = (x - x.mean(0)) / x.std(0, correction=0)
+    mu, var, _ = textbook(standard, offsets, labels, model.inducing, settings)
+    close(model(x).mean, mu)
+    close(model(x).variance, var)
+
+
+def test_weights_by_hand():
+    # S⁻¹ = I + [[3]] = 4, m = S · 2
+    weights = Weights.solve(torch.full((1, 1, 1), 3.0).double(), torch.full((1, 1), 2.0).double())
+    assert float(weights.mean) == 0.5
+    assert float(weights.root) == 0.5
+    assert float(weights.log_det) == pytest.approx(-math.log(4), rel=1e-15)
+    assert float(weights.kl()) == pytest.approx(0.5 * (0.25 + 0.25 - 1 + math.log(4)), rel=1e-15)
+    broken = Weights.solve(torch.full((1, 1, 1), -3.0).double(), torch.ones(1, 1).double())
+    assert bool(broken.mean.isnan().all())
+
+
+def test_a_kernel_of_gpytorch_by_name_and_as_object():
+    import gpytorch
+
+    x, offsets, labels = scans()
+    settings = HeadSettings(kernel="MaternKernel", n_inducing=10, sweeps=4, ard=True)
+    model, _ = fit(x, offsets, labels, settings=settings)
+    own = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5)).double()
+    own.outputscale = torch.tensor(0.5).double()
+    own.base_kernel.lengthscale = torch.tensor(math.sqrt(48)).double()  # 16 D
+    other, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=10, sweeps=4), kernel=own)
+    close(other(x).mean, model(x).mean)
+    assert model.covar_module.base_kernel.lengthscale.shape == (1, 3)
+    assert other.given == ("kernel",)
+    rbf, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=10, sweeps=4))
+    assert not torch.allclose(rbf.q_mean, model.q_mean, rtol=1e-3)
+
+
+def test_constant_features_and_duplicate_points_are_told():
+    x, offsets, labels = scans()
+    settings = HeadSettings(n_inducing=6, sweeps=2)
+    with pytest.warns(UserWarning, match="distinct slices, too few for 3 of the 6 inducing points"):
+        model, report = fit(torch.ones_like(x), offsets, labels, settings=settings)
+    assert bool(torch.isfinite(model.q_mean).all())
+    assert math.isfinite(report.elbo[-1])
+
+
+def test_an_empty_bag_is_named():
+    x, offsets, labels = scans()
+    offsets = offsets.clone()
+    offsets[4] = offsets[3]
+    with pytest.raises(DataError, match="training scans: every bag needs at least one instance, bag 3 has 0"):
+        fit(x, offsets, labels, settings=HeadSettings(n_inducing=4, sweeps=1))
+
+
+def test_the_sparse_gp_of_a_fit_is_that_of_gpytorch():
+    x, offsets, labels = scans()
+    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
+    assert isinstance(model, SparseGP)
+    z = model.inducing
+    K = 0.5 * torch.exp(-torch.cdist(z, z).square() / (2 * 16 * 3))
+    torch.testing.assert_close(model.covar_module(z).to_dense(), K, rtol=1e-9, atol=0)
+    assert leave_one_out_max(torch.tensor([0.3]), torch.tensor([0]), 1).tolist() == [1.0]
