@@ -32,7 +32,7 @@ ROUNDS = 5
 class Prepared:
     """Everything a fit has before its first sweep."""
 
-    def __init__(self, data: Packed, settings: HeadSettings) -> None:
+    def __init__(self, data: Packed, settings: HeadSettings, *, compress: bool = True) -> None:
         """Choose inducing points and compute Φ."""
         self.data, self.settings = data, settings
         mean, std = standardisation(data.x)
@@ -42,7 +42,9 @@ class Prepared:
         self.model = SparseGP(z, mean, std, settings).eval()
         self.turns = Turns(data.offsets)
         dtype = torch.float32 if settings.precision == "mixed" else torch.float64
-        self.projection = Projection(self.model, data.x, rows=self.turns.order, dtype=dtype)
+        self.projection = Projection(
+            self.model, data.x, rows=self.turns.order, dtype=dtype, compress=compress
+        )
 
     def observation(self) -> PsiObservation:
         """The local posteriors at their start."""
@@ -57,10 +59,10 @@ class Prepared:
         s, observation = self.settings, self.observation()
         limits = Limits(s.sweeps, s.patience, NEVER, s.variant.rule, s.link)
         training = Watched(self.projection, self.data.offsets, self.data.labels, self.turns)
-        start = Weights.prior(1, len(self.model.inducing), like=self.model.x_mean)
+        start = Weights.prior(1, self.projection.shape[1], like=self.model.x_mean)
         ((weights, report),) = ascend(self.projection, observation, start, limits=limits, training=training)
         assert len(report.elbo) == s.sweeps
-        return weights, observation
+        return weights.beyond(self.projection.basis), observation
 
 
 def sweeps_in_seconds() -> str:
@@ -129,8 +131,11 @@ def kernel_learning() -> str:
         kernel = run.model.covar_module
         lengths.append((float(kernel.outputscale), float(kernel.base_kernel.lengthscale) ** 2))
     v, length = lengths[0]
-    text = f"One sweep and one maximisation: {spread(taken)}. From v = 0.5, ℓ = 8 to v = {v:.3f}, ℓ = {length:.2f}."
-    return text + " `pytest tests/gp/test_hyperparameters.py` compares the end with 200 plain gradient steps."
+    text = f"One sweep and one maximisation: {spread(taken)}. From v = 0.5, ℓ = 8 to v = {v:.3f}, "
+    return (
+        text
+        + f"ℓ = {length:.2f}. `pytest tests/gp/test_hyperparameters.py` compares the end with 200 plain gradient steps."
+    )
 
 
 def grid_of_90() -> str:

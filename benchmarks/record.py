@@ -29,9 +29,11 @@ def machine() -> str:
             line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
         ]
         model = names[0] if names else model
+    a, b = torch.randn(2, 1024, 1024, dtype=torch.float64)
+    product = statistics.median(seconds(lambda: a @ b, rounds=9))
     return (
-        f"{os.cpu_count()} cores of {model}, load {os.getloadavg()[0]:.1f}, Python "
-        f"{platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+        f"{os.cpu_count()} cores of {model}, {2 * 1024**3 / product / 1e9:.0f} GFlop/s in float64 products just "
+        f"now, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, torch {torch.__version__}"
     )
 
 

@@ -85,20 +85,20 @@ def test_a_killed_grid_goes_on_to_the_same_table(place, monkeypatch, capsys):
     path = place / "out" / "grid.csv"
     whole = pd.read_csv(path).drop(columns="seconds")
 
-    class Killed(Exception):
+    class KilledError(Exception):
         pass
 
     written = []
 
     def write_some(target: Path, text: str) -> None:
         if len(written) == 9:
-            raise Killed
+            raise KilledError
         written.append(target)
         write_text(target, text)
 
     path.unlink()
     monkeypatch.setattr(module, "write_text", write_some)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         cli.main(words(place))
     monkeypatch.undo()
     assert len(pd.read_csv(path)) == 9

@@ -67,7 +67,7 @@ class Observation(Protocol):
 
 
 class Weights(NamedTuple):
-    """q(w) of R replicates: m (R, M), W (R, M, M) lower with WᵀW = S, and log det S (R,)."""
+    """q(w) of R replicates: m (R, M), W (R, M, M) with WᵀW = S, and log det S (R,)."""
 
     mean: Tensor
     root: Tensor
@@ -84,14 +84,30 @@ class Weights(NamedTuple):
         """S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M); NaN where that is no Gaussian."""
         A = gram + torch.eye(gram.shape[-1]).to(gram)
         C, failed = torch.linalg.cholesky_ex(A)  # A = C Cᵀ
-        C = torch.where((failed == 0)[:, None, None], C, torch.nan)
-        mean = torch.cholesky_solve(pull[..., None], C)[..., 0]
-        root = torch.linalg.solve_triangular(C, torch.eye(A.shape[-1]).to(A).expand_as(A), upper=False)
+        C[failed != 0] = torch.nan
+        root = torch.linalg.solve_triangular(C, torch.eye(A.shape[-1]).to(A), upper=False)
+        mean = (root.mT @ (root @ pull[..., None]))[..., 0]
         return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
 
     def select(self, rows: Tensor) -> "Weights":
         """These replicates only."""
         return Weights(*(value[rows] for value in self))
+
+    def within(self, basis: Tensor | None) -> "Weights":
+        """Of q(w) in all M directions, the part in those of `basis` (M, r)."""
+        if basis is None:
+            return self
+        half = self.root @ basis  # (R, M, r)
+        upper = torch.linalg.cholesky(half.mT @ half).mT
+        return Weights(self.mean @ basis, upper, 2 * upper.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+
+    def beyond(self, basis: Tensor | None) -> "Weights":
+        """Of q(w) in the directions of `basis` (M, r), that in all M, at its prior in the others."""
+        if basis is None:
+            return self
+        # W = I + Q (W_r - I) Qᵀ has WᵀW = I + Q (S_r - I) Qᵀ
+        grown = basis @ (self.root - torch.eye(basis.shape[1]).to(basis)) @ basis.mT
+        return Weights(self.mean @ basis.mT, grown + torch.eye(len(basis)).to(basis), self.log_det)
 
     def kl(self) -> Tensor:
         """KL(q(w) ‖ N(0, I)) (R,)."""

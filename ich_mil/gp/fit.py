@@ -223,29 +223,37 @@ def _fit_group(
     dtype = torch.float32 if shared.precision == "mixed" else torch.float64
     limits = Limits(shared.sweeps, shared.patience, shared.tolerance, shared.variant.rule, shared.link)
 
-    projection = Projection(model, x, rows=turns.order, dtype=dtype)
     if shared.family == "gibbs":
+        projection = Projection(model, x, rows=turns.order)
         return [sample_posterior(model, projection, labels[turns.bag_order], turns)]
     observation = _observation(settings, labels[turns.bag_order], turns, density)
     start = Weights.prior(len(settings), len(inducing), like=mean)
     if shared.variant.start == "random":
         generator = torch.Generator().manual_seed(shared.seed)
         start = start._replace(mean=torch.randn(start.mean.shape, generator=generator).to(start.mean))
-    training = Watched(projection, offsets, labels, turns)
+
+    def climb(start: Weights, held: Bags | None) -> list[tuple[Weights, FitReport]]:
+        """Coordinate ascent with the kernel as it is now; q(w) in all M directions goes in and comes out."""
+        projection = Projection(model, x, rows=turns.order, dtype=dtype, compress=True)
+        basis = projection.basis
+        training = Watched(projection, offsets, labels, turns)
+        watched = None
+        if held is not None:
+            watched = Watched(Projection(model, held[0], dtype=dtype, basis=basis), *held[1:])
+        found = ascend(
+            projection, observation, start.within(basis), limits=limits, training=training, watched=watched
+        )
+        return [(weights.beyond(basis), report) for weights, report in found]
+
     reports = []
     if shared.learn != "nothing":
         for _ in range(shared.outer):
-            ((start, report),) = ascend(projection, observation, start, limits=limits, training=training)
+            ((start, report),) = climb(start, None)
             reports.append(report)
             start = learn_hyperparameters(
                 model, x, turns.order, start, observation.target()[0], density or shared.make_density()
             )
-            projection = Projection(model, x, rows=turns.order, dtype=dtype)
-            training = training._replace(projection=projection)
-    watched = None
-    if validation is not None:
-        watched = Watched(Projection(model, validation[0], dtype=dtype), *validation[1:])
-    outcomes = ascend(projection, observation, start, limits=limits, training=training, watched=watched)
+    outcomes = climb(start, validation)
     results = []
     for one, (weights, report) in zip(settings, outcomes, strict=True):
         head = copy.deepcopy(model)

@@ -106,7 +106,7 @@ class MarginObservation:
         xi, phi, e = self._parts(mu, variance)
         field = mu * self._slope(_LOGISTIC.theta(xi))
         if self._update == "gauss_seidel":
-            self.logits = gauss_seidel(self.logits, field, self._pull, self._turns)
+            self.logits, _ = gauss_seidel(logsigmoid(-self.logits), field, self._pull, self._turns)
         else:
             self.logits = jacobi(self.logits, field, self._pull, self._turns.bags, len(self._labels))
         t = torch.tanh(self.logits / 2) / 2

@@ -67,6 +67,7 @@ class PsiObservation:
             self.logits = torch.logit(pi).to(log_h).repeat(len(log_h), 1)
         else:
             self.logits = self._pull.clamp(max=0.0)[:, turns.bags]
+        self._log_not = logsigmoid(-self.logits)  # log(1 - π)
 
     @property
     def bounded(self) -> bool:
@@ -90,10 +91,12 @@ class PsiObservation:
         bags, n_bags = self._turns.bags, len(self._labels)
         if self._variant.leave_one_out == "max":
             self.logits = mu + self._pull[:, bags] * leave_one_out_max(self.logits.sigmoid(), bags, n_bags)
-        elif self._variant.update == "gauss_seidel":
-            self.logits = gauss_seidel(self.logits, mu, self._pull, self._turns)
-        else:
+        elif self._variant.update == "jacobi":
             self.logits = jacobi(self.logits, mu, self._pull, bags, n_bags)
+        else:
+            self.logits, self._log_not = gauss_seidel(self._log_not, mu, self._pull, self._turns)
+            return
+        self._log_not = logsigmoid(-self.logits)
 
     def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
         """The evidence lower bound (R,) with Θ at its optimum, without KL(q(w) ‖ p(w)).
@@ -104,10 +107,9 @@ class PsiObservation:
         """
         c = self._c(mu, variance)
         log_psi = torch.stack([d.log_psi(row).sum() for d, row in zip(self._densities, c, strict=True)])
-        log_not = logsigmoid(-self.logits)
         # The entropy of π = sigmoid(a) is -log(1 - π) - π a.
-        slices = torch.sigmoid(self.logits) * (mu - self.logits) - log_not - mu / 2
-        none = log_none_positive(log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
+        slices = torch.sigmoid(self.logits) * (mu - self.logits) - self._log_not - mu / 2
+        none = log_none_positive(self._log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
         agree = torch.where(self._labels == 1, 1 - none, none).sum(1)  # Σ E G_b
         scans = self._log_h * agree - len(self._labels) * softplus(self._log_h)
         return log_psi + slices.sum(1) + scans
@@ -115,4 +117,5 @@ class PsiObservation:
     def keep(self, alive: Tensor) -> None:
         """Go on with these replicates only."""
         self._densities = [self._densities[i] for i in alive.tolist()]
-        self._log_h, self._pull, self.logits = self._log_h[alive], self._pull[alive], self.logits[alive]
+        self._log_h, self._pull = self._log_h[alive], self._pull[alive]
+        self.logits, self._log_not = self.logits[alive], self._log_not[alive]

@@ -15,7 +15,7 @@ from ich_mil.gp.densities import LogDensity, Logistic
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.settings import PRESETS, HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.kernels.leave_one_out import leave_one_out_max
+from ich_mil.kernels.leave_one_out import Turns, leave_one_out_max
 
 
 def test_jaakkola_and_polya_gamma_are_one_algorithm():
@@ -106,7 +106,8 @@ def test_a_projection_that_is_not_stored_gives_the_same(monkeypatch):
     settings = HeadSettings(n_inducing=12, sweeps=6)
     stored, one = fit(x, offsets, labels, settings=settings)
     monkeypatch.setattr(projection, "STORE_BYTES", 0)
-    monkeypatch.setattr(projection, "TILE_ELEMENTS", 100)
+    monkeypatch.setattr(projection, "TILE_BYTES", 100)
+    monkeypatch.setattr(projection, "ONE_TILE", 0)
     monkeypatch.setattr(projection, "LEAST_ROWS", 7)
     anew, other = fit(x.float(), offsets, labels, settings=settings)
     # float32 features are what they are: 1e-7 of their value
@@ -124,6 +125,46 @@ def test_mixed_precision_has_the_means_of_float64():
     assert float((mixed(x).mean - model(x).mean).abs().max()) < 1e-5
     assert not torch.equal(mixed.q_mean, model.q_mean)
     assert other.elbo[-1] == pytest.approx(report.elbo[-1], rel=1e-5)
+
+
+def test_compression_leaves_out_only_what_moves_nothing(monkeypatch):
+    x, offsets, labels = scans(40)
+    held = scans(12, seed=9)
+    settings = HeadSettings(n_inducing=60, sweeps=12)  # ℓ = 48: smooth
+    model, report = fit(x, offsets, labels, settings=settings, validation=held)
+    turns = Turns(offsets)
+    short = projection.Projection(model, x, rows=turns.order, compress=True)
+    assert short.shape[1] < 50
+    Q = short.basis
+    torch.testing.assert_close(Q.T @ Q, torch.eye(Q.shape[1]).double(), rtol=0, atol=1e-12)
+    monkeypatch.setattr(projection, "COMPRESSION", 0.0)
+    whole, other = fit(x, offsets, labels, settings=settings, validation=held)
+    for at in (x, 3 * x, held[0]):  # far from the training slices too, in mean and in variance
+        one, two = model(at), whole(at)
+        assert float((one.mean - two.mean).abs().max()) < 1e-8
+        torch.testing.assert_close(one.variance, two.variance, rtol=1e-6, atol=0)
+    assert report.elbo == pytest.approx(other.elbo, rel=1e-9)
+    assert report.validation_log_loss == pytest.approx(other.validation_log_loss, rel=1e-8)
+
+
+def test_weights_go_into_a_basis_and_back():
+    generator = torch.Generator().manual_seed(0)
+    Q = torch.linalg.qr(torch.randn(6, 4, generator=generator, dtype=torch.float64)).Q
+    mean, root = (
+        torch.randn(2, 4, generator=generator).double(),
+        torch.rand(2, 4, 4, generator=generator).double(),
+    )
+    inside = Weights(mean, root, torch.linalg.slogdet(root.mT @ root).logabsdet)
+    beyond = inside.beyond(Q)
+    S = beyond.root.mT @ beyond.root
+    expected = torch.eye(6).double() + Q @ (root.mT @ root - torch.eye(4).double()) @ Q.T
+    torch.testing.assert_close(S, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(torch.linalg.slogdet(S).logabsdet, beyond.log_det, rtol=1e-10, atol=0)
+    torch.testing.assert_close(beyond.kl(), inside.kl(), rtol=1e-10, atol=0)
+    again = beyond.within(Q)
+    torch.testing.assert_close(again.mean, mean, rtol=1e-12, atol=0)
+    torch.testing.assert_close(again.root.mT @ again.root, root.mT @ root, rtol=1e-10, atol=1e-14)
+    assert again.log_det.tolist() == pytest.approx(inside.log_det.tolist(), rel=1e-8)
 
 
 def public_textbook(x, offsets, labels, z, settings, pi, m):

@@ -111,7 +111,8 @@ def test_the_nodes_suffice(density, error):
 
 @pytest.mark.parametrize("density", DENSITIES[:2], ids=["logistic", "gamma"])
 def test_the_objective_is_the_textbook_one_tile_by_tile(density, monkeypatch):
-    monkeypatch.setattr("ich_mil.gp.projection.TILE_ELEMENTS", 6)
+    monkeypatch.setattr("ich_mil.gp.projection.TILE_BYTES", 6)
+    monkeypatch.setattr("ich_mil.gp.projection.ONE_TILE", 0)
     model, x, rows, weights, target = problem(n=700)
     L = torch.linalg.cholesky(dense(model, x, rows, v=0.5, length=math.sqrt(2))[0])
     u_mean = L @ weights.mean[0]

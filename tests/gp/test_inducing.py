@@ -27,7 +27,7 @@ def test_half_of_the_points_lie_among_each_label():
 
 def test_fewer_distinct_instances_than_asked_give_each_once():
     x = torch.tensor([[0.0], [0.0], [1.0], [5.0], [5.0], [5.0]], dtype=torch.float64)
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="distinct slices, too few for") as told:
         z = choose_inducing(x, torch.tensor([0, 3, 6]), torch.tensor([0, 1]), n_inducing=10, seed=0, **PLAIN)
     assert [str(one.message).split(",")[0] for one in told] == [
         "the positive scans have 1 distinct slices",

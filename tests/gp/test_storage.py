@@ -8,9 +8,9 @@ from synthetic import scans
 
 from ich_mil.errors import ModelError
 from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.fit import fit
 from ich_mil.gp.storage import load_head, save_head
 
 

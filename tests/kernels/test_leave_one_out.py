@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
+import ich_mil.kernels.leave_one_out as module
 from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi, leave_one_out, leave_one_out_max
 from ich_mil.kernels.segments import bag_index
 
@@ -25,7 +26,10 @@ def in_turn(logits, mu, pull, offsets):
     """`gauss_seidel` on packed input."""
     turns = Turns(offsets)
     order, bags = turns.order, turns.bag_order
-    return turns.restore(gauss_seidel(logits[..., order], mu[..., order], pull[..., bags], turns))
+    log_not = logsigmoid(-logits[..., order])
+    a, new = gauss_seidel(log_not, mu[..., order], pull[..., bags], turns)
+    torch.testing.assert_close(new, logsigmoid(-a), rtol=1e-13, atol=0)
+    return turns.restore(a)
 
 
 def loop(logits, offsets):
@@ -105,6 +109,14 @@ def test_gauss_seidel_takes_replicates_and_keeps_other_bags():
     changed = mu.clone()
     changed[:3] += 1
     assert torch.equal(in_turn(logits, changed, pull, offsets)[3:], in_turn(logits, mu, pull, offsets)[3:])
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_torch_loop_of_other_devices_is_the_numpy_one(sizes, monkeypatch):
+    logits, mu, pull, offsets = case(sizes)
+    expected = in_turn(logits, mu, pull, offsets)
+    monkeypatch.setattr(module, "CPU", "another device")
+    torch.testing.assert_close(in_turn(logits, mu, pull, offsets), expected, rtol=1e-12, atol=1e-13)
 
 
 def test_jacobi_oscillates_where_gauss_seidel_settles():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.fit import fit
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.report.heatmap import slice_maps
 
