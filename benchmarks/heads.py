@@ -9,6 +9,8 @@ something on an idle machine: the load is printed with it.
 import argparse
 from collections.abc import Callable
 
+from benchmarks.heads_learning import learning
+from benchmarks.heads_objective import against_gradient_steps
 from benchmarks.heads_quality import calibrators, cells, families, folds, musk_bags, presets, transfer
 from benchmarks.heads_speed import grid_of_90, kernel_learning, memory, precision, sweeps_in_seconds
 from benchmarks.record import record
@@ -17,6 +19,7 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "sweeps": ("50 sweeps, M = 100", sweeps_in_seconds),
     "precision": ("Mixed precision against float64", precision),
     "learning": ("One outer iteration with kernel learning, N = 42,032, M = 100", kernel_learning),
+    "objective": ("Kernel learning against plain gradient steps, RSNA-150", against_gradient_steps),
     "grid": ("The 90-fit grid, at once and one by one", grid_of_90),
     "memory": ("Memory and time at D = 128, M = 200", memory),
     "transfer": ("RSNA-150 to CQ500, M = 100, calibrated on held-out RSNA scans", transfer),
@@ -24,6 +27,7 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "folds": ("RSNA-150, 5 folds over scans", folds),
     "musk": ("MUSK, 5 x 5 folds, held-out bags, nested choice", musk_bags),
     "presets": ("Presets", presets),
+    "helps": ("Does learning the kernel or the density help?", learning),
     "families": ("The family", families),
     "calibrators": ("Calibrators", calibrators),
 }

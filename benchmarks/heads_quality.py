@@ -75,7 +75,7 @@ def _interval(test: FeatureSet, got: Predictions) -> str:
                 log_loss(y, p, sample_weight=w),
                 np.average((p >= 0.5) == y, weights=w),
             )
-            for w in counts
+            for w in counts.T
         ]
         return dict(zip(("auc", "loss", "accuracy"), np.array(values).T, strict=True))
 

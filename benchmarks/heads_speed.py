@@ -132,10 +132,8 @@ def kernel_learning() -> str:
         lengths.append((float(kernel.outputscale), float(kernel.base_kernel.lengthscale) ** 2))
     v, length = lengths[0]
     text = f"One sweep and one maximisation: {spread(taken)}. From v = 0.5, ℓ = 8 to v = {v:.3f}, "
-    return (
-        text
-        + f"ℓ = {length:.2f}. `pytest tests/gp/test_hyperparameters.py` compares the end with 200 plain gradient steps."
-    )
+    text += f"ℓ = {length:.2f}. `pytest tests/gp/test_hyperparameters.py` compares the end with 200 plain "
+    return text + "gradient steps."
 
 
 def grid_of_90() -> str:

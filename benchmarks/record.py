@@ -31,9 +31,10 @@ def machine() -> str:
         model = names[0] if names else model
     a, b = torch.randn(2, 1024, 1024, dtype=torch.float64)
     product = statistics.median(seconds(lambda: a @ b, rounds=9))
+    rate = 2 * 1024**3 / product / 1e9
     return (
-        f"{os.cpu_count()} cores of {model}, {2 * 1024**3 / product / 1e9:.0f} GFlop/s in float64 products just "
-        f"now, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, torch {torch.__version__}"
+        f"{os.cpu_count()} cores of {model}, {rate:.0f} GFlop/s in float64 products just now, "
+        f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, torch {torch.__version__}"
     )
 
 

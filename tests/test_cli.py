@@ -10,8 +10,11 @@ import yaml
 
 from ich_mil.cli import main, train_main
 from ich_mil.config import read_config
+from ich_mil.data.features import read_feature_csv
 from ich_mil.dicom.read import read_header
+from ich_mil.gp.head import Head
 from tests import phantoms
+from tests.feature_table import write_features
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
 pytestmark = pytest.mark.filterwarnings("ignore:probabilities are left uncalibrated")
@@ -301,6 +304,38 @@ def test_folders_and_configurations_that_cannot_be_used(place, tmp_path, capsys)
         capsys,
     )
     assert f"{tmp_path / 'nowhere'}: no such file or folder" in error
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_feature_run_without_validation_scans_is_the_cross_fitted_head(tmp_path):
+    write_features(tmp_path / "a.csv", 30, 0)
+    write_features(tmp_path / "b.csv", 12, 1)
+    config = {
+        "out": str(tmp_path / "run"),
+        "train": {"layout": "features", "root": str(tmp_path / "a.csv")},
+        "external": {"layout": "features", "root": str(tmp_path / "b.csv")},
+        "split": {"validation": 0},
+        "head": {"n_inducing": 16, "sweeps": 10},
+        "bootstrap": 20,
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
+    splits = pd.read_csv(tmp_path / "run" / "splits.csv")
+    assert set(splits.split) == {"train"}
+    features, other = (read_feature_csv(tmp_path / f"{name}.csv") for name in "ab")
+    head = Head(n_inducing=16, sweeps=10).fit(features.x, features.offsets, features.labels)
+    got = pd.read_csv(tmp_path / "run" / "external" / "predictions.csv")
+    scans = got[got.level == "scan"].set_index("scan").probability
+    p, std = head.predict_bag_proba(other.x, other.offsets, return_std=True)
+    # the noise of a run is keyed by scan ids, that of the estimator by the features: within 5 standard errors
+    assert (abs(scans[other.scans].to_numpy() - p) < 5 * 1.5 * std / 1000**0.5 + 1e-9).all()
+    card = (tmp_path / "run" / "report.html").read_text()
+    assert "Platt scaling on held-out scans" in card
+
+
+def test_a_cnn_needs_validation_scans(place, tmp_path, capsys):
+    words = ["train", "--config", place / "tiny.yaml", "--out", tmp_path / "x", "--split.validation", "0"]
+    assert "split.validation: a CNN needs validation scans to stop on" in refused(words, capsys)
     assert not (tmp_path / "x").exists()
 
 

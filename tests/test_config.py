@@ -8,6 +8,7 @@ import yaml
 
 from ich_mil.config import RunConfig, SetSettings, read_config, read_grid
 from ich_mil.errors import ConfigError
+from ich_mil.gp.head import Head
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
@@ -24,6 +25,28 @@ def test_there_are_yamls():
     assert {"demo", "ctich", "features", "grid_features", "rsna"} <= {path.stem for path in CONFIGS}
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"density": "logistic"},
+        {"density": "gamma", "alpha": 1, "beta": 2.5},
+        {"preset": "paper"},
+        {"preset": "public", "density": "gamma"},
+        {"family": "large_margin"},
+        {"family": "probit"},
+        {"family": "gibbs"},
+        {"learn": "kernel", "ard": True, "kernel": "MaternKernel"},
+        {"precision": "mixed"},
+    ],
+)
+def test_a_head_is_one_line(tmp_path, head):
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(BASE | {"head": head}))
+    config = read_config(["--config", str(path)])
+    assert {name: getattr(config.head, name) for name in head} == head
+    assert Head(**vars(config.head)).get_params() == vars(config.head)
+
+
 BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
 
 
@@ -37,6 +60,10 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"cnn": {"dropout": 1.0}}, "dropout"),
         ({"head": {"beta": -1}}, "beta must be"),
         ({"head": {"n_inducing": 1}}, "n_inducing"),
+        ({"head": {"alpha": 0}}, "alpha must be a finite number above 0"),
+        ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is one of ψ-VGPMIL"),
+        ({"head": {"family": "gibbs", "learn": "kernel"}}, "learn 'kernel' is of ψ-VGPMIL"),
+        ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
         ({"training": {"learning_rate": "fast"}}, "learning_rate"),
         ({"split": {"validation": 0.6, "test": 0.5}}, "got 0.6 and 0.5"),

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -19,19 +18,7 @@ from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.pipeline import grid as module
-
-
-def write_features(path, n_scans, seed):
-    """A public feature table: up to three slices of a positive scan are shifted, and labelled so."""
-    generator = np.random.default_rng(seed)
-    rows = []
-    for b in range(n_scans):
-        for n in range(generator.integers(2, 8)):
-            x = generator.normal(size=3) + (2.0 if b % 2 and n < 3 else 0.0)
-            one = {f"feature_{i}": value for i, value in enumerate(x)}
-            one |= {"bag_label": b % 2, "instance_label": int(b % 2 and n < 3)}
-            rows.append(one | {"bag_name": f"s{b}", "instance_name": f"s{b}_{n}"})
-    write_text(path, pd.DataFrame(rows).to_csv(index=False))
+from tests.feature_table import write_features
 
 
 @pytest.fixture

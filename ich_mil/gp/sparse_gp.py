@@ -84,7 +84,6 @@ class SparseGP(gpytorch.models.ApproximateGP):
         settings: HeadSettings,
         *,
         kernel: gpytorch.kernels.Kernel | None = None,
-        learn_inducing: bool = False,
     ) -> None:
         """Put q(w) at the prior N(0, I).
 
@@ -94,7 +93,6 @@ class SparseGP(gpytorch.models.ApproximateGP):
             x_std: (D,).
             settings: of kernel and jitter.
             kernel: instead of the one the settings describe; used as it is, without a scale around it.
-            learn_inducing: the inducing points are a parameter, not a buffer.
         """
         n_inducing, n_features = inducing.shape
         distribution = CholeskyVariationalDistribution(n_inducing, mean_init_std=0.0)
@@ -103,7 +101,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
                 self,
                 inducing,
                 distribution,
-                learn_inducing_locations=learn_inducing,
+                learn_inducing_locations=False,
                 jitter_val=settings.jitter,
             )
         )

@@ -100,10 +100,7 @@ def load_head(
     try:
         state = load_file(path)
         zeros = torch.zeros(width, dtype=torch.float64)
-        inducing, learned = zeros.expand(n_inducing, -1), settings.learn == "kernel_and_inducing"
-        model = SparseGP(
-            inducing, zeros, torch.ones_like(zeros), settings, kernel=kernel, learn_inducing=learned
-        )
+        model = SparseGP(zeros.expand(n_inducing, -1), zeros, torch.ones_like(zeros), settings, kernel=kernel)
         if n_draws:
             model.draws = zeros.new_empty(n_draws, n_inducing)
         model.load_state_dict(state)

@@ -65,8 +65,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
 
 def _check_sets(config: RunConfig) -> None:
     if config.train.layout != "features" and not config.split.validation:
-        raise
-        ConfigError("split.validation: a CNN needs validation scans to stop on; only features do without")
+        raise ConfigError("split.validation: a CNN needs validation scans to stop on, only features do not")
     sets = [one for one in (config.train, config.external) if one is not None]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train and external must both be pictures or both be features")
