@@ -183,7 +183,7 @@ def memory() -> str:
         "N",
         "features, GB",
         "peak above imports, GB",
-        "fit of 3 sweeps, s",
+        "fit of 13 (last: 3) sweeps, s",
         "s a sweep",
         "µs a slice and sweep",
     ]
