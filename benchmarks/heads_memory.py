@@ -16,7 +16,7 @@ from ich_mil.gp.settings import HeadSettings
 
 
 def main() -> None:
-    """Print four numbers: bytes of X, peak bytes above imports, seconds of a fit, seconds of a sweep in it."""
+    """Print four numbers: bytes of X, peak bytes above imports, seconds of a fit and of a sweep."""
     n, d = int(sys.argv[1]), 128
     sweeps = 3 if n > 200_000 else 13
     settings = HeadSettings(n_inducing=200, sweeps=1, tolerance=1e-300)

@@ -6,7 +6,7 @@ Each function returns Markdown. No scan is scored by a head or a calibration tha
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.predict import Predictions, mean_logits, predict
 from ich_mil.gp.rules import scan_logit
-from ich_mil.gp.settings import PRESETS, HeadSettings
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import take_bags
 
 HEADS = {
@@ -84,11 +84,14 @@ def _interval(test: FeatureSet, got: Predictions) -> str:
     return " / ".join(f"{one.low:.3f}-{one.high:.3f}" for one in intervals.values())
 
 
+Preset = Literal["paper", "public", "default"]
+NAMES: tuple[Preset, ...] = get_args(Preset)
+
 Cell = tuple[int, float, float]
 """M, α and β."""
 
 
-def grid_cells(preset: str, seeds: Sequence[int]) -> tuple[dict[Cell, list[float]], list[str]]:
+def grid_cells(preset: Preset, seeds: Sequence[int]) -> tuple[dict[Cell, list[float]], list[str]]:
     """CQ500 scan AUC (NaN where a score is not finite) of each cell and seed, and how the fits ended."""
     train, test = rsna(), cq500()
     base = HeadSettings(preset=preset, density="gamma", rule="max")
@@ -100,7 +103,7 @@ def grid_cells(preset: str, seeds: Sequence[int]) -> tuple[dict[Cell, list[float
         for beta in (1.0, 2.5, 4.0)
     ]
     found: dict[Cell, list[float]] = {}
-    stopped = []
+    stopped: list[str] = []
     for group in fit_many(train.x, train.offsets, train.labels, jobs):
         logits = mean_logits([one.model for one in group], test.x)
         for one, score in zip(group, scan_logit(logits, test.offsets, "max"), strict=True):
@@ -263,17 +266,17 @@ def presets() -> str:
     text = _compare(
         {
             f"{preset}, {density}": HeadSettings(preset=preset, density=density)
-            for preset in PRESETS
+            for preset in NAMES
             for density in ("logistic", "gamma")
         }
     )
-    for preset in PRESETS:
+    for preset in NAMES:
         found, stopped = grid_cells(preset, SEEDS)
         aucs = [auc for values in found.values() for auc in values]
         text += (
-            f"\n\n{preset}, the 18 cells of the grid x 5 seeds: CQ500 AUC {min(aucs):.4f} to {max(aucs):.4f}, "
-            f"median {np.median(aucs):.4f}; {stopped.count('diverged')} of {len(aucs)} diverged and kept an "
-            "earlier sweep."
+            f"\n\n{preset}, 18 cells of the grid x 5 seeds: CQ500 AUC {min(aucs):.4f} to {max(aucs):.4f}, "
+            f"median {np.median(aucs):.4f}; {stopped.count('diverged')} of {len(aucs)} diverged and kept "
+            "an earlier sweep."
         )
     return text
 

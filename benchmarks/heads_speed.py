@@ -113,7 +113,7 @@ def precision() -> str:
                 means.append(Projection(run.model, data.x).moments(weights.mean, weights.root)[0])
             apart = float((means[1] - means[0]).abs().max())
             rows.append([f"{len(data.x):,}", density, f"{apart:.1e}", f"{float(means[0].abs().max()):.1f}"])
-    return table(["N", "density", "largest difference of μ after 50 sweeps", "largest |μ|"], rows)
+    return table(["N", "density", "largest difference of μ after 50 sweeps", "largest absolute μ"], rows)
 
 
 def kernel_learning() -> str:

@@ -96,9 +96,7 @@ class GridConfig:
     def __post_init__(self) -> None:
         sets = [self.train] + ([self.external] if self.external else [])
         if any(one.layout != "features" for one in sets):
-            raise ValueError(
-                "a grid needs sets of layout 'features'; a run writes features/train.safetensors"
-            )
+            raise ValueError("a grid needs sets of layout 'features'")
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
         if not self.seeds or min(self.seeds) < 0:
@@ -110,15 +108,17 @@ class GridConfig:
             raise ValueError(
                 f"grid names {unknown[0]!r}, which is no setting of a head, or has a list of its own"
             )
-        if not all(self.grid.values()):
-            raise ValueError("every setting in grid needs at least one value")
+        if not self.grid or not all(self.grid.values()):
+            raise ValueError("grid needs at least one setting, and every setting in it at least one value")
         self.cells()
 
     def cells(self) -> list[dict[str, Any]]:
         """Every combination of the grid. `ValueError` if a head cannot be made of one."""
         cells = [dict(cell) for cell in ParameterGrid(self.grid)]
-        for cell in cells:
-            replace(self.head, **cell)
+        heads = [replace(self.head, **cell) for cell in cells]
+        own = sorted({"alpha", "beta"} & set(self.grid))
+        if own and all(head.density == "logistic" for head in heads):
+            raise ValueError(f"grid names {own[0]!r}, which a logistic density has not; set density to gamma")
         return cells
 
     @property

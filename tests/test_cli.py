@@ -335,7 +335,7 @@ def test_a_feature_run_without_validation_scans_is_the_cross_fitted_head(tmp_pat
 
 def test_a_cnn_needs_validation_scans(place, tmp_path, capsys):
     words = ["train", "--config", place / "tiny.yaml", "--out", tmp_path / "x", "--split.validation", "0"]
-    assert "split.validation: a CNN needs validation scans to stop on" in refused(words, capsys)
+    assert "split: a CNN needs validation scans to stop on" in refused(words, capsys)
     assert not (tmp_path / "x").exists()
 
 

@@ -61,7 +61,7 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"head": {"beta": -1}}, "beta must be"),
         ({"head": {"n_inducing": 1}}, "n_inducing"),
         ({"head": {"alpha": 0}}, "alpha must be a finite number above 0"),
-        ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is one of ψ-VGPMIL"),
+        ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is of ψ-VGPMIL"),
         ({"head": {"family": "gibbs", "learn": "kernel"}}, "learn 'kernel' is of ψ-VGPMIL"),
         ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),

@@ -121,7 +121,9 @@ def test_with_folds_0_it_trains_on_everything(place):
         ({"grid": {"alpha": [0.0]}}, "alpha must be a finite number above 0, got 0"),
         ({"grid": {"colour": [1]}}, "grid names 'colour', which is no setting of a head"),
         ({"grid": {"seed": [1]}}, "grid names 'seed'"),
-        ({"grid": {"alpha": []}}, "every setting in grid needs at least one value"),
+        ({"grid": {}}, "grid needs at least one setting"),
+        ({"grid": {"alpha": [1.0]}, "head": {}}, "grid names 'alpha', which a logistic density has not"),
+        ({"grid": {"alpha": []}}, "grid needs at least one setting"),
         ({"folds": 1}, "folds must be 0 (train on everything) or at least 2, got 1"),
         ({"folds": 0, "external": None}, "with folds: 0 an external set is needed"),
         ({"train": {"layout": "rsna", "root": "x"}}, "a grid needs sets of layout 'features'"),
@@ -145,6 +147,15 @@ def test_another_grid_does_not_mix_with_the_old_one(place, capsys):
     about = place / "out" / "grid.json"
     about.write_text(json.dumps({"format": "x"}))
     assert cli.main([*words(place), "--seeds", "[4]"]) == 2
+
+
+def test_an_external_set_with_patients_of_the_training_set_is_refused(place, capsys):
+    config = yaml.safe_load((place / "grid.yaml").read_text())
+    config["external"]["root"] = config["train"]["root"]
+    (place / "grid.yaml").write_text(yaml.safe_dump(config))
+    assert cli.main(words(place)) == 2
+    assert "30 of its patients are trained on" in capsys.readouterr().err
+    assert not (place / "out").exists()
 
 
 def test_numbers_of_the_grid_keep_their_type(place):

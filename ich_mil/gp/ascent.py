@@ -50,7 +50,7 @@ class Observation(Protocol):
         ...
 
     def target(self) -> Tensor:
-        """R (R, N), after `precision` of the same sweep."""
+        """The targets r (R, N), after `precision` of the same sweep."""
         ...
 
     def update(self, mu: Tensor, variance: Tensor) -> None:
@@ -122,8 +122,9 @@ class FitReport:
     Attributes:
         elbo: evidence bound; exact for the logistic density, up to a constant for others.
         max_abs_mean: largest |μ| of a training slice.
-        validation_log_loss: calibrated log-loss of the validation scans; empty without any.
-        best_sweep: the sweep whose state was returned; 0 = the prior.
+        validation_log_loss: calibrated log-loss of the validation scans; empty without any. Where the kernel
+            was learned between several climbs, of the last one.
+        best_sweep: the sweep whose state was returned; 0 = the start.
         stopped: why it ended.
         message: the same in a sentence.
         r_hat: largest rank-normalised split R-hat of the watched slices' μ; None unless it was sampled.
@@ -208,8 +209,9 @@ def ascend(
 
     With watched scans the state of the sweep with their lowest loss is returned, and a replicate stops when
     that loss has not fallen for `limits.patience` sweeps. Without, the last state is returned. A fit that
-    runs away (|μ| above `RUNAWAY` or not finite) or collapses (|μ| below `COLLAPSED`) is stopped with a
-    warning; without watched scans the state with the lowest loss on the training scans is returned then.
+    runs away (|μ| not finite or, where the model does not bound it, above `RUNAWAY`) or collapses (|μ| below
+    `COLLAPSED`) is stopped with a warning. Without watched scans the state with the lowest loss on the
+    training scans is returned then, and of a bounded model the last finite one.
 
     Args:
         projection: Φ of the training slices, in the order the observation has them in.
@@ -249,13 +251,17 @@ def ascend(
             trace.elbo.append(elbo[i])
             trace.largest.append(largest[i])
             # Written so that NaN is a divergence.
-            if not (COLLAPSED < largest[i] < RUNAWAY and math.isfinite(elbo[i])):
+            ceiling = math.inf if observation.bounded else RUNAWAY
+            finite = largest[i] < ceiling and math.isfinite(elbo[i])
+            if judges is None and finite:
+                trace.best, trace.best_sweep = weights.select(torch.tensor([i])), sweep
+            if not (finite and largest[i] > COLLAPSED):
                 trace.stopped = "diverged"
                 how = "shrunk to 0" if largest[i] <= COLLAPSED else "run away"
-                kept = (
-                    f"the state of sweep {trace.best_sweep} is kept, the best on "
-                    f"{'training' if watched is None else 'validation'} scans"
-                )
+                why = "the last finite one"
+                if judges is not None:
+                    why = f"the best on {'training' if watched is None else 'validation'} scans"
+                kept = f"the state of sweep {trace.best_sweep} is kept, {why}"
                 trace.message = f"the fit has {how}: |μ| reached {largest[i]:.3g} in sweep {sweep}; {kept}"
                 hint = "a logistic tail or a larger H keep it from diverging"
                 warnings.warn(f"{trace.message}; {hint}", stacklevel=4)
@@ -277,7 +283,7 @@ def ascend(
                 trace.message = f"all {limits.sweeps} sweeps done"
             else:
                 going.append(i)
-            if i not in going and watched is None:
+            if i not in going and watched is None:  # the last one, whatever the training scans say
                 trace.best, trace.best_sweep = weights.select(torch.tensor([i])), sweep
         if len(going) == len(alive):
             continue

@@ -1,14 +1,14 @@
 """Calibration of probabilities on held-out scans, through the uncertainty, from scan labels alone.
 
 In: logits of scans and of what stands for their slices, (L, B) posterior samples or (B,) values, and scan
-labels.
-Out: maps of scan and slice logits to probabilities.
+labels. Out: maps of scan and slice logits to probabilities.
 
 *Scans.* Platt's sigmoid is fitted so that the *mean over samples* of sigmoid(slope · logit + intercept) fits
 the labels best, because that mean is what is reported; with one sample this is Platt (1999) as in
-scikit-learn's `CalibratedClassifierCV`. Temperature scaling has no intercept; isotonic regression is
-scikit-learn's, on the mean logits. All are fitted to Platt's smoothed targets, so that few or separable
-scans stay finite.
+scikit-learn's `CalibratedClassifierCV`. Temperature scaling has no intercept. Isotonic regression is
+scikit-learn's, on the means Platt's sigmoid gives; the samples of a scan are then shrunk towards 0 or 1 until
+their mean is its value. All are fitted to Platt's smoothed targets, so that few or separable scans stay
+finite.
 
 *Slices* have no labels. A scan's highest fifth stands for its label: Platt's sigmoid between that fifth's
 mean probability (rule `top_20%`) and the scan label is what turns a slice's logit into its probability. And
@@ -140,9 +140,9 @@ class Calibration:
     Attributes:
         rule: that made the scan logits it was fitted to; `predict` refuses another.
         method: of the scan map.
-        slope: more than 0, so that the order of scans stays; 1 with `isotonic`.
-        intercept: 0 with `temperature` and `isotonic`.
-        knots: (logit, probability) of isotonic regression, both rising, interpolated between.
+        slope: more than 0, so that the order of scans stays.
+        intercept: 0 with `temperature`.
+        knots: of isotonic regression, (mean of the sigmoid, probability), both rising, interpolated between.
         slice_slope: more than 0.
         slice_intercept: any.
     """
@@ -170,11 +170,15 @@ class Calibration:
             raise ValueError("knots must rise")
 
     def scan(self, logit: Tensor) -> Tensor:
-        """Probability of a scan logit, elementwise: exact where the raw probability would round to 1."""
+        """Probabilities of sampled scan logits (L, B): exact where raw probabilities would round to 1."""
+        p = torch.sigmoid(self.slope * logit + self.intercept)
         if not self.knots:
-            return torch.sigmoid(self.slope * logit + self.intercept)
+            return p
+        mean = p.mean(0)  # (B,)
         x, y = zip(*self.knots, strict=True)
-        return torch.as_tensor(np.interp(logit.cpu().numpy(), x, y)).to(logit)
+        aim = torch.as_tensor(np.interp(mean.cpu().numpy(), x, y)).to(p)
+        # towards 0 by the factor aim / mean, or towards 1 likewise: the mean is then `aim`
+        return torch.where(aim < mean, p * (aim / mean), 1 - (1 - p) * ((1 - aim) / (1 - mean)))
 
     def slices(self, logit: Tensor, scan: Tensor) -> Tensor:
         """Probabilities of slice logits (..., n), none above that of their scan (..., 1)."""
@@ -217,7 +221,8 @@ class Calibration:
             return None
         if method != "isotonic":
             return cls(rule, method, slope, intercept, (), slice_slope, slice_intercept)
-        mean = torch.atleast_2d(logits).double().mean(0).cpu().numpy()  # (B,)
-        step = IsotonicRegression(out_of_bounds="clip").fit(mean, smoothed_targets(labels.cpu()).numpy())
+        p = torch.sigmoid(slope * torch.atleast_2d(logits).double() + intercept).mean(0)  # (B,)
+        targets = smoothed_targets(labels.cpu()).numpy()
+        step = IsotonicRegression(out_of_bounds="clip").fit(p.cpu().numpy(), targets)
         knots = tuple(zip(step.X_thresholds_.tolist(), step.y_thresholds_.tolist(), strict=True))
-        return cls(rule, method, 1.0, 0.0, knots, slice_slope, slice_intercept)
+        return cls(rule, method, slope, intercept, knots, slice_slope, slice_intercept)

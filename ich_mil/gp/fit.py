@@ -17,7 +17,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.ascent import FitReport, Limits, Observation, Watched, Weights, ascend, join_reports
 from ich_mil.gp.densities import Density
 from ich_mil.gp.gibbs import sample_posterior
@@ -213,7 +213,14 @@ def _fit_group(
     check_bags(x, offsets, labels, "training scans")
     if validation is not None:
         check_bags(*validation, "validation scans")
+        if validation[0].shape[1] != x.shape[1]:
+            raise DataError(
+                f"validation scans: {validation[0].shape[1]} features a slice, training scans have "
+                f"{x.shape[1]}"
+            )
     shared = settings[0]
+    if density is not None and shared.family != "psi":
+        raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
     mean, std = standardisation(x)
     inducing = choose_inducing(
         x, offsets, labels, mean=mean, std=std, n_inducing=shared.n_inducing, seed=shared.seed
@@ -230,7 +237,8 @@ def _fit_group(
     start = Weights.prior(len(settings), len(inducing), like=mean)
     if shared.variant.start == "random":
         generator = torch.Generator().manual_seed(shared.seed)
-        start = start._replace(mean=torch.randn(start.mean.shape, generator=generator).to(start.mean))
+        mean_start = torch.randn(len(inducing), generator=generator).to(start.mean)
+        start = start._replace(mean=mean_start.expand_as(start.mean))
 
     def climb(start: Weights, held: Bags | None) -> list[tuple[Weights, FitReport]]:
         """Coordinate ascent with the kernel as it is now; q(w) in all M directions goes in and comes out."""
@@ -250,6 +258,9 @@ def _fit_group(
         for _ in range(shared.outer):
             ((start, report),) = climb(start, None)
             reports.append(report)
+            if report.stopped == "diverged":  # the π are those of the runaway sweep: nothing to learn from
+                observation = _observation(settings, labels[turns.bag_order], turns, density)
+                break
             start = learn_hyperparameters(
                 model, x, turns.order, start, observation.target()[0], density or shared.make_density()
             )

@@ -28,13 +28,18 @@ def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed
         Each fold's training and held-out scans; every scan is held out once.
 
     Raises:
-        DataError: fewer scans or patients of a label than folds.
+        DataError: fewer scans or patients of a label than folds; not one patient a scan.
     """
     y = labels.cpu().numpy()
     groups = np.arange(len(y)) if patients is None else np.asarray(patients)
+    if groups.shape != y.shape:
+        raise DataError(f"there are {len(y)} scans, but patients (groups) of shape {groups.shape}")
     few = min(len(set(groups[y == label].tolist())) for label in (0, 1))
     if few < folds:
-        raise DataError(f"{folds} folds need at least {folds} patients of each label, there are {few} of one")
+        raise DataError(
+            f"{folds} folds need at least {folds} patients of each label, there are {few} of one; take "
+            "fewer folds"
+        )
     if len(set(groups.tolist())) == len(y):
         parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(groups, y)
     else:

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
@@ -32,7 +33,7 @@ from ich_mil.errors import DataError
 from ich_mil.gp.ascent import FitReport
 from ich_mil.gp.calibrate import calibrate, cross_fit
 from ich_mil.gp.densities import Density
-from ich_mil.gp.fit import Bags, fit
+from ich_mil.gp.fit import Bags, check_bags, fit
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -55,7 +56,10 @@ def pack(x: ArrayLike | Tensor, bags: ArrayLike | Tensor) -> tuple[Tensor, Tenso
     Raises:
         DataError: features that are not a table of numbers; an empty bag; offsets that do not fit.
     """
-    features = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x))
+    try:
+        features = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
     if features.ndim != 2 or features.is_complex() or 0 in features.shape:
         raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
     if not features.is_floating_point():
@@ -77,6 +81,9 @@ def pack(x: ArrayLike | Tensor, bags: ArrayLike | Tensor) -> tuple[Tensor, Tenso
             f"bags must be offsets from 0 to the number of rows, or name the bag of each of the {n} rows; "
             f"got {len(index)} values from {index[0]} to {index[-1]}"
         )
+    missing = np.flatnonzero(pd.isna(index))
+    if len(missing):
+        raise DataError(f"row {missing[0]} of X has no bag: its entry in bags is {index[missing[0]]}")
     _, number = np.unique(index, return_inverse=True)
     order = torch.as_tensor(np.argsort(number, kind="stable"))
     offsets = np.concatenate([[0], np.bincount(number).cumsum()])
@@ -92,7 +99,7 @@ def _labelled(x: ArrayLike | Tensor, bags: ArrayLike | Tensor, labels: ArrayLike
     other = values[~np.isin(values, (0, 1))]
     if len(other):
         raise DataError(f"labels must be 0 or 1, got {other[0]}; leave unlabelled bags out")
-    return features, offsets, torch.as_tensor(values.astype(np.int64))
+    return features, offsets.to(features.device), torch.as_tensor(values.astype(np.int64)).to(features.device)
 
 
 class Head(BaseEstimator):
@@ -151,10 +158,10 @@ class Head(BaseEstimator):
         Args:
             X: (N, D) features, in any unit: they are standardised inside.
             bags: offsets (B + 1,) or the bag of each row (N,).
-            labels: (B,) in {0, 1}.
+            labels: (B,) in {0, 1}, in the order of the offsets, or of `np.unique(bags)`.
             validation: X, bags and labels of other scans: for early stopping, and to calibrate on. Without,
                 the fit runs to its end and is calibrated on held-out folds of the training scans.
-            groups: (B,) patients, whose scans stay in one fold.
+            groups: (B,) patients, whose scans stay in one fold; not needed with `validation`.
 
         Returns:
             Itself.
@@ -166,15 +173,15 @@ class Head(BaseEstimator):
         settings, density, kernel = self._parts()
         train = _labelled(X, bags, labels)
         held = None if validation is None else _labelled(*validation)
-        self.model_, self.report_ = fit(
-            *train, settings=settings, validation=held, density=density, kernel=kernel
-        )
-        if held is not None:
-            self.model_.calibration = calibrate(self.model_, held, samples=SAMPLES)
-        else:
-            self.model_.calibration = cross_fit(
+        check_bags(*train, "training scans")
+        calibration = None
+        if held is None:  # first, so that too few scans for the folds are told at once
+            calibration = cross_fit(
                 train, settings, patients=groups, samples=SAMPLES, density=density, kernel=kernel
             )
+        model, report = fit(*train, settings=settings, validation=held, density=density, kernel=kernel)
+        model.calibration = calibration if held is None else calibrate(model, held, samples=SAMPLES)
+        self.model_, self.report_ = model, report
         self.n_features_in_ = train[0].shape[1]
         self.classes_ = np.array([0, 1])
         return self
@@ -186,7 +193,10 @@ class Head(BaseEstimator):
     def predict_bag_proba(
         self, X: ArrayLike | Tensor, bags: ArrayLike | Tensor, *, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Calibrated probability (B,) that a bag is positive, and its standard deviation if asked for."""
+        """Calibrated probability (B,) that a bag is positive, and its standard deviation if asked for.
+
+        Bags come in the order of the offsets, or of `np.unique(bags)`.
+        """
         predictions, _ = self._predictions(X, bags)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
         return (mean, std) if return_std else mean
@@ -219,14 +229,16 @@ class Head(BaseEstimator):
 
     @classmethod
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
-        """Read what `save` wrote; it predicts the same to the bit. The report of the fit is not stored.
+        """Read what `save` wrote; it predicts the same to the bit.
+
+        The report of the fit is not stored, nor a density object: its parameter is then `logistic`.
 
         Args:
             folder: of a saved head.
             kernel: one like it, if the head was fitted with a kernel object of yours.
         """
         model = load_head(Path(folder), kernel=kernel)
-        head = cls(**vars(model.settings))
+        head = cls(**vars(model.settings) | ({} if kernel is None else {"kernel": kernel}))
         head.model_, head.n_features_in_ = model, len(model.x_mean)
         head.classes_ = np.array([0, 1])
         return head

@@ -5,8 +5,7 @@ stored; one that would not fit into `STORE_BYTES` is computed anew in each pass,
 with N · M.
 
 Where the kernel is smooth, there are directions in which no slice goes anywhere: with ℓ = 16 D some 40 of
-100 on the RSNA features. `compress` keeps the others, an
-orthonormal basis Q (M, r); sweeps then work on
+100 on the RSNA features. `compress` keeps the others, an orthonormal basis Q (M, r); sweeps then work on
 QᵀΦ, and q(w) stays at its prior in the directions left out.
 
 Shapes: N slices, n of a tile, D features, M inducing points, r directions kept (M before `compress`).

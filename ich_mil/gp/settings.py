@@ -9,10 +9,16 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from ich_mil.gp.densities import Density, Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.rules import Link, Rule, check_rule
 
 Update = Literal["gauss_seidel", "jacobi"]
+
+WHOLE = (int, np.integer)
+NUMBER = (*WHOLE, float, np.floating)
+"""Types of numbers that settings may be given as."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,8 @@ class HeadSettings:
     logistic_tail: bool | None = None
     log_h: float | None = None
     update: Update | None = None
-    margin_c: float = 1.0
-    margin_v: float = 1.0
+    margin_c: float = 0.5
+    margin_v: float = 0.5
     chains: int = 4
     burn_in: int = 500
     draws: int = 500
@@ -159,12 +165,14 @@ class HeadSettings:
             value = getattr(self, name)
             if value is None and name in ("lengthscale_squared", "log_h"):
                 continue
-            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            if not (isinstance(value, NUMBER) and math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
+            object.__setattr__(self, name, float(value))
         for name in ("bias", "margin_v"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+            if not (isinstance(value, NUMBER) and math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+            object.__setattr__(self, name, float(value))
         least = {
             "n_inducing": 2,
             "sweeps": 1,
@@ -176,8 +184,9 @@ class HeadSettings:
         }
         for name, low in (least | {"burn_in": 0, "outer": 1, "log_z": 0}).items():
             value = getattr(self, name)
-            if not (isinstance(value, int) and value >= low):
+            if not (isinstance(value, WHOLE) and value >= low):
                 raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
+            object.__setattr__(self, name, int(value))  # numpy's own numbers would not go into JSON
         allowed: dict[str, tuple[Any, ...]] = {
             "family": ("psi", "large_margin", "probit", "gibbs"),
             "preset": tuple(PRESETS),
@@ -191,10 +200,12 @@ class HeadSettings:
             if getattr(self, name) not in choices:
                 named = ", ".join(str(choice) for choice in choices)
                 raise ValueError(f"{name} must be one of {named}, got {getattr(self, name)!r}")
-        if self.preset != "default" and self.family != "psi":
-            raise ValueError(f"preset {self.preset!r} is one of ψ-VGPMIL, not of the family {self.family!r}")
-        if self.learn != "nothing" and self.family != "psi":
-            raise ValueError(f"learn {self.learn!r} is of ψ-VGPMIL, not of the family {self.family!r}")
+        for name, plain in (("preset", "default"), ("learn", "nothing"), ("density", "logistic")):
+            value = getattr(self, name)
+            if value != plain and self.family != "psi":
+                raise ValueError(f"{name} {value!r} is of ψ-VGPMIL, not of the family {self.family!r}")
+        if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
+            raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
         if self.rule is not None:
             check_rule(self.rule)
 

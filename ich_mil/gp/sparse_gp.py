@@ -19,6 +19,7 @@ from typing import Self
 import gpytorch
 import torch
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 from torch import Tensor
 
@@ -27,18 +28,18 @@ from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 
 
-def make_kernel(settings: HeadSettings, n_features: int) -> gpytorch.kernels.Kernel:
+def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
     """The kernel the settings describe, scaled, with a bias where there is one, in float64.
 
     Raises:
         ConfigError: no such class in `gpytorch.kernels`, or one that needs arguments of its own.
     """
     kind = getattr(gpytorch.kernels, settings.kernel, None)
-    if not (isinstance(kind, type) and issubclass(kind, gpytorch.kernels.Kernel)):
+    if not (isinstance(kind, type) and issubclass(kind, Kernel)) or kind is Kernel:
         raise ConfigError(f"head.kernel: gpytorch.kernels has no kernel {settings.kernel!r}; try 'RBFKernel'")
     try:
         base = kind(ard_num_dims=n_features if settings.ard else None)
-    except TypeError as error:
+    except (TypeError, RuntimeError, NotImplementedError) as error:
         raise ConfigError(
             f"head.kernel: {settings.kernel} cannot be made from its name alone ({error}); in Python, give "
             "the kernel object itself"
@@ -83,7 +84,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         x_std: Tensor,
         settings: HeadSettings,
         *,
-        kernel: gpytorch.kernels.Kernel | None = None,
+        kernel: Kernel | None = None,
     ) -> None:
         """Put q(w) at the prior N(0, I).
 
@@ -137,7 +138,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
 
     @property
     def q_mean(self) -> Tensor:
-        """M (M,)."""
+        """The mean m (M,)."""
         return self.variational_strategy._variational_distribution.variational_mean
 
     @property
@@ -201,13 +202,13 @@ class SparseGP(gpytorch.models.ApproximateGP):
             residual: (n,) from `project`.
 
         Returns:
-            (n, n), of K_XX - ΦᵀΦ with `residual` on its diagonal.
+            (n, n), of K_XX - ΦᵀΦ with at least `residual` on its diagonal.
         """
         R = self.covar_module(self.standardise(x)).to_dense() - phi.mT @ phi
-        R.diagonal().copy_(residual.clamp(min=self.variational_strategy.jitter_val))
+        # `residual` has the nugget, or the unit prior of the public code; where that is smaller than k(x,x)
+        # the covariance keeps its own diagonal, it would not be one otherwise
+        R.diagonal().add_((residual - R.diagonal()).clamp(min=self.variational_strategy.jitter_val / 2))
         root, failed = torch.linalg.cholesky_ex(R)
-        if (
-            failed
-        ):  # rounding: the smallest eigenvalue is ε, that of a kernel of large variance 1e-16 times it
+        if failed:  # by rounding: the smallest eigenvalue is ε, that of a large variance 1e-16 times it
             root = torch.linalg.cholesky(R + 1e-9 * float(residual.max()) * torch.eye(len(R)).to(R))
         return root

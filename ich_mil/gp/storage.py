@@ -3,6 +3,7 @@
 In: a head. Out: a folder; and back, to the bit.
 """
 
+import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -100,7 +101,13 @@ def load_head(
     try:
         state = load_file(path)
         zeros = torch.zeros(width, dtype=torch.float64)
-        model = SparseGP(zeros.expand(n_inducing, -1), zeros, torch.ones_like(zeros), settings, kernel=kernel)
+        model = SparseGP(
+            zeros.expand(n_inducing, -1),
+            zeros,
+            torch.ones_like(zeros),
+            settings,
+            kernel=copy.deepcopy(kernel),
+        )
         if n_draws:
             model.draws = zeros.new_empty(n_draws, n_inducing)
         model.load_state_dict(state)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ich_mil.config import GridConfig
 from ich_mil.data.features import UNKNOWN, FeatureSet, read_feature_csv
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
 from ich_mil.gp.folds import Fold, folds_of
@@ -44,12 +44,14 @@ def grid(config: GridConfig) -> pd.DataFrame:
 
     Raises:
         ConfigError: the folder holds a grid of other settings.
-        DataError: features that cannot be used.
+        DataError: features that cannot be used; an external set with patients of the training set.
     """
     path = config.out / "grid.csv"
     _check_folder(config)
     features = read_feature_csv(config.train.path)
     external = None if config.external is None else read_feature_csv(config.external.path)
+    if external is not None:
+        _check_others(features, external, str(config.external.path) if config.external else "")
     write_json(config.out / "grid.json", {"format": GRID_FORMAT, "config_hash": config.hash})
     rows: list[dict[str, Any]] = []
     if path.is_file():
@@ -91,6 +93,15 @@ def _check_folder(config: GridConfig) -> None:
         same = False
     if not same:
         raise ConfigError(f"{config.out}: holds a grid of other settings; choose another --out")
+
+
+def _check_others(features: FeatureSet, external: FeatureSet, source: str) -> None:
+    both = sorted(set(features.patients) & set(external.patients))
+    if both:
+        raise DataError(
+            f"{source}: {len(both)} of its patients are trained on, the first is {both[0]!r}; an external "
+            "set must hold other patients"
+        )
 
 
 def _jobs(config: GridConfig, features: FeatureSet) -> tuple[list[dict[str, Any]], list[Job]]:

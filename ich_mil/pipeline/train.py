@@ -64,14 +64,19 @@ def train(config: RunConfig, *, resume: bool) -> None:
 
 
 def _check_sets(config: RunConfig) -> None:
-    if config.train.layout != "features" and not config.split.validation:
-        raise ConfigError("split.validation: a CNN needs validation scans to stop on, only features do not")
+    if config.split.file is None and not config.split.validation:
+        _check_stopping(config, False)
     sets = [one for one in (config.train, config.external) if one is not None]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train and external must both be pictures or both be features")
     for one in sets:
         if not one.path.exists():
             raise DataError(f"{one.path}: no such file or folder")
+
+
+def _check_stopping(config: RunConfig, validation: bool) -> None:
+    if config.train.layout != "features" and not validation:
+        raise ConfigError("split: a CNN needs validation scans to stop on, only features do without")
 
 
 def _check_folder(config: RunConfig, resume: bool) -> None:
@@ -108,6 +113,7 @@ def _start(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
         return splits
     if config.split.file is not None:
         splits = read_splits(config.split.file, scans)
+        _check_stopping(config, bool((splits.split == "validation").any()))
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
         splits = draw_splits(scans, **shares, seed=config.seed)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import logsigmoid
@@ -104,12 +105,29 @@ def test_isotonic_is_the_average_of_pools():
     got = Calibration.fit(logits, logits, labels, rule="max", method="isotonic")
     high, low = 4 / 5, 1 / 5
     pool = (high + 2 * low) / 3
-    expected = torch.tensor([low, low, pool, pool, high, high], dtype=torch.float64)
-    at = torch.tensor([-9.0, -2.0, -1.0, 1.0, 2.0, 9.0], dtype=torch.float64)
+    expected = torch.tensor([[low, low, pool, pool, high, high]], dtype=torch.float64)
+    at = torch.tensor([[-9.0, -2.0, -1.0, 1.0, 2.0, 9.0]], dtype=torch.float64)
     torch.testing.assert_close(got.scan(at), expected, rtol=1e-12, atol=0)
-    assert float(got.scan(torch.tensor(1.5).double())) == pytest.approx((pool + high) / 2)
     with pytest.raises(ValueError, match="knots must rise"):
         Calibration("max", "isotonic", knots=((0.0, 0.5), (1.0, 0.4)))
+
+
+def test_isotonic_holds_for_the_mean_of_samples_that_is_reported():
+    logits, labels = overlapping(200)
+    generator = torch.Generator().manual_seed(1)
+    samples = logits + 4 * torch.randn(500, 200, generator=generator).double()
+    got = Calibration.fit(samples, samples, labels, rule="max", method="isotonic")
+    p = got.scan(samples)
+    assert bool(((p >= 0) & (p <= 1)).all())
+    x, y = zip(*got.knots, strict=True)
+    before = torch.sigmoid(got.slope * samples + got.intercept)
+    expected = torch.from_numpy(np.interp(before.mean(0).numpy(), x, y))
+    torch.testing.assert_close(p.mean(0), expected, rtol=1e-12, atol=0)
+    # the order of a scan's samples stays
+    order = before[:, 3].argsort()
+    assert bool((p[order, 3].diff() >= 0).all())
+    # isotonic regression has the mean of its targets
+    assert float(p.mean()) == pytest.approx(float(smoothed_targets(labels).mean()), rel=1e-10)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])

@@ -1,6 +1,7 @@
 """The estimator: bags in any form and order, scikit-learn's habits, storage to the bit, bad input named."""
 
 import math
+import warnings
 
 import gpytorch
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss, roc_auc_score
 from synthetic import scans
 
-from ich_mil.errors import DataError, ModelError
+from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.densities import LogDensity
@@ -185,8 +186,51 @@ def test_bad_input_is_named():
         head.fit(broken, offsets, labels)
     with pytest.raises(DataError, match="all 24 are labelled 0, both labels are needed"):
         head.fit(x, offsets, np.zeros_like(labels))
-    with pytest.raises(DataError, match="5 folds need at least 5 patients of each label, there are 4 of one"):
+    with pytest.raises(
+        DataError, match=r"5 folds need at least 5 patients .* there are 4 of one; take fewer"
+    ):
         head.fit(x[: offsets[8]], offsets[:9], labels[:8])
+
+
+def test_more_bad_input_is_named_before_anything_is_kept():
+    x, offsets, labels = (part.numpy() for part in scans())
+    head = Head(**SMALL)
+    index = np.repeat(np.arange(24), np.diff(offsets)).astype(float)
+    index[9] = np.nan
+    with pytest.raises(DataError, match="row 9 of X has no bag"):
+        head.fit(x, index, labels)
+    with pytest.raises(DataError, match=r"there are 24 scans, but patients \(groups\) of shape \(3,\)"):
+        head.fit(x, offsets, labels, groups=["a", "b", "c"])
+    with pytest.raises(DataError, match="validation scans: 1 features a slice, training scans have 3"):
+        head.fit(x, offsets, labels, validation=(x[:, :1], offsets, labels))
+    with pytest.raises(DataError, match=r"X must be a table \(N, D\) of numbers \("):
+        head.fit(np.full((4, 2), "a", dtype=object), [0, 2, 4], [0, 1])
+    with pytest.raises(ConfigError, match="a density is of ψ-VGPMIL, not of the family 'probit'"):
+        Head(**SMALL, family="probit", density=LogDensity(torch.cos), calibration="none").fit(
+            x, offsets, labels
+        )
+    for kernel in ("Kernel", "SpectralMixtureKernel", "NoKernel"):
+        with pytest.raises(ConfigError, match=r"head\.kernel: "):
+            Head(**SMALL, kernel=kernel, calibration="none").fit(x, offsets, labels)
+    assert not hasattr(head, "model_")
+
+
+def test_numbers_of_numpy_are_numbers():
+    head = Head(n_inducing=np.int64(12), beta=np.float32(2.5), sweeps=3, calibration="none").fit(*scans())
+    assert (type(head.model_.settings.n_inducing), type(head.model_.settings.beta)) == (int, float)
+
+
+@pytest.mark.parametrize("family", ["large_margin", "probit", "gibbs"])
+def test_every_family_fits_calibrates_and_comes_back(tmp_path, family):
+    head = Head(family=family, n_inducing=12, burn_in=100, draws=100, calibration_folds=3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*R-hat.*")  # short chains
+        head.fit(*scans(30))
+    x, offsets, labels = scans(16, seed=4)
+    p = head.predict_bag_proba(x, offsets)
+    assert roc_auc_score(labels, p) > 0.85
+    head.save(tmp_path)
+    assert np.array_equal(Head.load(tmp_path).predict_bag_proba(x, offsets), p)
 
 
 def test_folds_keep_patients_together_and_hold_each_scan_out_once():

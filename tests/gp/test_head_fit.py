@@ -11,8 +11,11 @@ from test_vgpmil import DENSITIES, close, textbook
 from ich_mil.errors import DataError
 from ich_mil.gp import projection
 from ich_mil.gp.ascent import Weights
+from ich_mil.gp.calibration import platt
 from ich_mil.gp.densities import LogDensity, Logistic
 from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.predict import mean_logits
+from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import PRESETS, HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.leave_one_out import Turns, leave_one_out_max
@@ -147,6 +150,63 @@ def test_compression_leaves_out_only_what_moves_nothing(monkeypatch):
     assert report.validation_log_loss == pytest.approx(other.validation_log_loss, rel=1e-8)
 
 
+def test_slices_that_leave_the_basis_keep_their_variance(monkeypatch):
+    monkeypatch.setattr(projection, "COMPRESSION", 0.1)
+    x, offsets, labels = scans(40)
+    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=60, sweeps=2))
+    far = x.mean(0) + 2 * (scans(12, seed=9)[0] - x.mean(0))
+    basis = projection.Projection(model, x, compress=True).basis
+    whole, inside = projection.Projection(model, far), projection.Projection(model, far, basis=basis)
+    prior = Weights.prior(1, 60, like=model.x_mean)
+    variance = whole.moments(prior.mean, prior.root)[1]
+    other = inside.moments(prior.within(basis).mean, prior.within(basis).root)[1]
+    torch.testing.assert_close(other, variance, rtol=1e-9, atol=0)  # v + ε everywhere
+    assert float((inside.residual - whole.residual).max()) > 0.01
+
+
+def test_the_validation_loss_is_that_of_the_returned_state():
+    x, offsets, labels = scans(40)
+    held = scans(12, seed=9)
+    model, report = fit(x, offsets, labels, settings=HeadSettings(n_inducing=30), validation=held)
+    logits = scan_logit(mean_logits([model], held[0]), held[1], "max")
+    expected = platt(logits[0], held[2])[2]
+    assert report.validation_log_loss[report.best_sweep - 1] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_random_start_is_the_same_alone_and_in_a_group():
+    x, offsets, labels = scans(40)
+    one = HeadSettings(preset="public", density="gamma", n_inducing=10, sweeps=4, seed=3)
+    (group,) = fit_many(x, offsets, labels, [Job(replace(one, beta=b)) for b in (1.0, 2.5)])
+    for fitted in group:
+        alone, _ = fit(x, offsets, labels, settings=fitted.model.settings)
+        close(fitted.model.q_mean, alone.q_mean, rtol=1e-10)
+
+
+def test_a_bounded_fit_may_be_large_and_a_collapsed_one_keeps_its_last_state():
+    x, offsets, labels = scans(40)
+    big = HeadSettings(kernel="LinearKernel", variance=1e4, n_inducing=10, sweeps=3)
+    model, report = fit(torch.cat([x[:-1], 1e3 * x[-1:]]), offsets, labels, settings=big)
+    assert report.stopped != "diverged"
+    assert report.max_abs_mean[-1] > 50
+    assert float(model.q_mean.abs().max()) > 0
+    small = HeadSettings(density="gamma", alpha=50.0, beta=1.0, log_h=0.01, n_inducing=20, sweeps=200)
+    with pytest.warns(
+        UserWarning, match="has shrunk to 0: .* the state of sweep [1-9]\\d* is kept, the last finite"
+    ):
+        model, report = fit(*scans(80, 0, longest=40), settings=small)
+    assert report.best_sweep == len(report.elbo)
+
+
+def test_a_bias_is_a_constant_beside_the_kernel():
+    x, offsets, labels = scans()
+    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=2, bias=7.0))
+    plain, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=2))
+    z = plain.inducing
+    torch.testing.assert_close(
+        model.covar_module(z).to_dense(), plain.covar_module(z).to_dense() + 7, rtol=1e-12, atol=0
+    )
+
+
 def test_weights_go_into_a_basis_and_back():
     generator = torch.Generator().manual_seed(0)
     Q = torch.linalg.qr(torch.randn(6, 4, generator=generator, dtype=torch.float64)).Q
@@ -199,7 +259,14 @@ def others_max(pi):
 def test_the_public_preset_is_the_public_codes_sweep():
     x, offsets, labels = scans()
     settings = HeadSettings(
-        preset="public", density="gamma", alpha=1.0, beta=2.5, n_inducing=10, sweeps=3, seed=4
+        preset="public",
+        density="gamma",
+        alpha=1.0,
+        beta=2.5,
+        variance=20.0,  # c starts at 4, beyond the clip
+        n_inducing=10,
+        sweeps=3,
+        seed=4,
     )
     model, _ = fit(x, offsets, labels, settings=settings)
     generator = torch.Generator().manual_seed(4)

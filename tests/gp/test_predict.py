@@ -91,6 +91,24 @@ def test_the_residual_root_of_equal_slices_is_finite(head, new):
     assert float(f.std(1).max()) < 0.02  # √ε = 0.001 is all that tells them apart
 
 
+@pytest.mark.parametrize("preset", ["default", "public"])
+@pytest.mark.parametrize("variance", [0.5, 3.0])
+def test_the_residual_root_is_that_of_the_prior_the_inducing_points_leave(preset, variance):
+    short = HeadSettings(preset=preset, n_inducing=4, sweeps=2, lengthscale_squared=0.5, variance=variance)
+    model = fit(*scans(), settings=short)[0]
+    x = scans(3, seed=8)[0][:9]
+    phi, residual = model.project(x, model.prior_root())
+    root = model.residual_root(x, phi, residual)
+    standard = model.standardise(x)
+    K = variance * torch.exp(-torch.cdist(standard, standard).square())
+    left = K - phi.T @ phi
+    off = ~torch.eye(len(x)).bool()
+    torch.testing.assert_close((root @ root.T)[off], left[off], rtol=1e-8, atol=1e-9)
+    diagonal = torch.maximum(residual, left.diagonal() + 5e-7)
+    torch.testing.assert_close((root @ root.T).diagonal(), diagonal, rtol=1e-8, atol=0)
+    assert float(left[off].abs().max()) > 0.1
+
+
 def test_without_ids_a_scans_features_key_its_noise(head, new):
     x, offsets, ids, _ = new
     together = predict(head, x, offsets, None, samples=50)
