@@ -120,8 +120,30 @@ def fit(
     Raises:
         DataError: shapes do not fit, a feature is not finite, a label is not 0/1 or one label is missing.
     """
-    (result,) = _fit_group((x, offsets, labels), validation, [settings], density=density, kernel=kernel)
+    bags = (x, offsets, labels)
+    (result,) = _fit_group(
+        bags, validation, [settings], _place(bags, settings), density=density, kernel=kernel
+    )
     return result
+
+
+class Points(NamedTuple):
+    """Inducing points (M, D), standardised with mean and deviation (D,) of the training slices."""
+
+    inducing: Tensor
+    mean: Tensor
+    std: Tensor
+
+
+def _place(train: Bags, settings: HeadSettings) -> Points:
+    """Check the training scans and choose inducing points; kernel and density have no part in it."""
+    x, offsets, labels = train
+    check_bags(x, offsets, labels, "training scans")
+    mean, std = standardisation(x)
+    inducing = choose_inducing(
+        x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.seed
+    )
+    return Points(inducing, mean, std)
 
 
 class Fitted(NamedTuple):
@@ -165,6 +187,7 @@ def fit_many(
         one = job.settings
         alone = place if one.learn != "nothing" or one.family == "gibbs" else None
         groups[(alone, job.train, job.validation, replace(one, **shared))].append(place)
+    points: dict[tuple[object, ...], Points] = {}
     for places in groups.values():
         first = jobs[places[0]]
         train, validation = (
@@ -172,8 +195,11 @@ def fit_many(
             for chosen in (first.train, first.validation)
         )
         settings = [jobs[place].settings for place in places]
+        key = (first.train, first.settings.n_inducing, first.settings.seed)
+        if key not in points:  # k-means is the dearest part of a small fit
+            points[key] = _place(train or (x, offsets, labels), first.settings)
         results = _fit_group(
-            train or (x, offsets, labels), validation, settings, density=density, kernel=kernel
+            train or (x, offsets, labels), validation, settings, points[key], density=density, kernel=kernel
         )
         yield [Fitted(place, *result) for place, result in zip(places, results, strict=True)]
 
@@ -204,13 +230,13 @@ def _fit_group(
     train: Bags,
     validation: Bags | None,
     settings: Sequence[HeadSettings],
+    points: Points,
     *,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> list[tuple[SparseGP, FitReport]]:
     """Fit replicates that share everything but `OWN` settings."""
     x, offsets, labels = train
-    check_bags(x, offsets, labels, "training scans")
     if validation is not None:
         check_bags(*validation, "validation scans")
         if validation[0].shape[1] != x.shape[1]:
@@ -221,10 +247,7 @@ def _fit_group(
     shared = settings[0]
     if density is not None and shared.family != "psi":
         raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
-    mean, std = standardisation(x)
-    inducing = choose_inducing(
-        x, offsets, labels, mean=mean, std=std, n_inducing=shared.n_inducing, seed=shared.seed
-    )
+    inducing, mean, std = points
     model = SparseGP(inducing, mean, std, shared, kernel=copy.deepcopy(kernel)).to(x.device).eval()
     turns = Turns(offsets)
     dtype = torch.float32 if shared.precision == "mixed" else torch.float64
