@@ -3,9 +3,12 @@
 Each function returns Markdown. What is compared runs in turn in one process; medians and ranges.
 """
 
+import statistics
 import subprocess
 import sys
+from functools import partial
 from time import perf_counter
+from typing import Literal
 
 import torch
 
@@ -27,6 +30,8 @@ NEVER = 1e-300
 """A tolerance that is never met: all sweeps are done."""
 
 ROUNDS = 5
+
+KINDS: tuple[Literal["double", "mixed"], ...] = ("double", "mixed")
 
 
 class Prepared:
@@ -66,38 +71,41 @@ class Prepared:
 
 
 def sweeps_in_seconds() -> str:
-    """50 sweeps in either precision, and sweeps of the loop-and-inverse version."""
+    """50 sweeps in either precision at two length scales, and sweeps of the loop-and-inverse version."""
     features = rsna()
     rows = []
     for times in (1, 8):
         data = copies(features, times)
-        runs = {p: Prepared(data, HeadSettings(precision=p)) for p in ("double", "mixed")}
-        standard = runs["double"].model.standardise(data.x)
-        z, s = runs["double"].model.inducing, HeadSettings()
-        length, count = 16.0 * data.x.shape[1], 1
-
-        def plain() -> None:
-            sweeps(standard, data.offsets, data.labels, z, length=length, log_h=s.variant.log_h, count=count)  # noqa: B023
-
-        taken: dict[str, list[float]] = {"double": [], "mixed": [], "plain": []}
+        d = data.x.shape[1]
+        runs = {
+            f"{kind}, ℓ = {length} D": Prepared(
+                data, HeadSettings(precision=kind, lengthscale_squared=float(length * d))
+            )
+            for length in (16, 1)
+            for kind in KINDS
+        }
+        first = next(iter(runs.values()))
+        standard, z = first.model.standardise(data.x), first.model.inducing
+        log_h = first.settings.variant.log_h
+        bags = (standard, data.offsets, data.labels, z)
+        plain = partial(sweeps, *bags, length=16.0 * d, log_h=log_h, count=1)
+        taken: dict[str, list[float]] = {name: [] for name in runs}
         for run in runs.values():
             run.ascend()
         for _ in range(ROUNDS):
             for name, run in runs.items():
                 taken[name] += seconds(run.ascend, rounds=1)
-        taken["plain"] = [50 * t for t in seconds(plain, rounds=2)]
-        for name, label in (
-            ("double", "float64"),
-            ("mixed", "mixed"),
-            ("plain", "loops and inverses (one sweep x 50)"),
-        ):
-            faster = sorted(taken["plain"])[0] / sorted(taken[name])[len(taken[name]) // 2]
-            rows.append([f"{len(data.x):,}", label, spread(taken[name]), f"{faster:.0f} x"])
-        whole = seconds(lambda: fit(data.x, data.offsets, data.labels, settings=s), rounds=2)  # noqa: B023
-        rows.append(
-            [f"{len(data.x):,}", "a whole `fit`, k-means and Φ included, to convergence", spread(whole), ""]
-        )
-    return table(["N", "50 sweeps", "median (range)", "faster than loops"], rows)
+        taken["loops and inverses (one sweep x 50)"] = [50 * t for t in seconds(plain, rounds=2)]
+        slowest = min(taken["loops and inverses (one sweep x 50)"])
+        for name, values in taken.items():
+            kept = runs[name].projection.shape[1] if name in runs else len(z)
+            faster = f"{slowest / statistics.median(values):.0f} x"
+            rows.append([f"{len(data.x):,}", name, kept, spread(values), faster])
+        whole = partial(fit, data.x, data.offsets, data.labels, settings=HeadSettings())
+        name = "a whole `fit`, k-means and Φ included"
+        rows.append([f"{len(data.x):,}", name, "", spread(seconds(whole, rounds=3)), ""])
+    head = ["N", "50 sweeps", "directions", "median (range)", "faster than loops"]
+    return table(head, rows)
 
 
 def precision() -> str:
@@ -107,7 +115,7 @@ def precision() -> str:
         data = copies(rsna(), times)
         for density in ("logistic", "gamma"):
             means = []
-            for kind in ("double", "mixed"):
+            for kind in KINDS:
                 run = Prepared(data, HeadSettings(precision=kind, density=density))
                 weights, _ = run.ascend()
                 means.append(Projection(run.model, data.x).moments(weights.mean, weights.root)[0])
