@@ -15,7 +15,7 @@ from ich_mil.gp.fit import Bags, fit
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 
-SPLITS = 5
+SPLITS = 3
 FIXED = HeadSettings()
 LEARN = replace(FIXED, learn="kernel", sweeps=10)
 D = 8.0  # ℓ = D is where the paper starts

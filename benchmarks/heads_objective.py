@@ -40,10 +40,12 @@ def plain_steps(run: Prepared, weights: Weights, target: Tensor, density: Densit
         log_det = 2 * (torch.linalg.slogdet(half).logabsdet - root.diagonal().log().sum())
         kl = 0.5 * (spread.square().sum() + mean.square().sum() - len(z) - log_det)
         J = target @ mu + expected_log_psi(mu, variance, density).sum() - kl
-        if step == 200 or not math.isfinite(float(J.detach())):
+        if step == 200:
             break
         (slope,) = torch.autograd.grad(J / len(x), raw)
         raw = (raw + size * slope).detach().requires_grad_()
+        if not bool(raw.isfinite().all() and (raw.abs() < 20).all()):  # a step too large for this surface
+            return math.nan
     return float(J.detach())
 
 
