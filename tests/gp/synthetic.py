@@ -15,3 +15,9 @@ def scans(n_bags: int = 24, seed: int = 0, *, longest: int = 12) -> tuple[Tensor
         if label:
             x[start : start + min(3, size)] += torch.tensor([2.5, 0.0, 1.0])
     return 5 + x * torch.tensor([1.0, 10.0, 0.1]), offsets, labels
+
+
+def close(got: Tensor, expected: Tensor, rtol: float = 1e-8) -> None:
+    """Assert that two tensors agree. μ crosses 0: relative to the largest value, not to each."""
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(got / scale, expected / scale, rtol=0, atol=rtol)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from synthetic import scans
+from synthetic import close, scans
 
 from ich_mil.data.features import read_feature_csv
 from ich_mil.gp.densities import Logistic
@@ -101,12 +101,6 @@ def textbook(model, x, offsets, labels):
         bound += log_h * ((1 - none) if t else none) - math.log(1 + math.exp(log_h))
     kl = torch.trace(Kinv @ S) + m @ Kinv @ m - len(z) + torch.logdet(Kzz) - torch.logdet(S)
     return A @ m, ((A @ S) * A).sum(1) + prior, bound - 0.5 * float(kl)
-
-
-def close(got, expected, rtol=1e-8):
-    # μ crosses 0: relative to the largest value, not to each
-    scale = float(expected.abs().max())
-    torch.testing.assert_close(got / scale, expected / scale, rtol=0, atol=rtol)
 
 
 def moments_of(n, seed=0, replicates=1):

@@ -8,7 +8,7 @@ import mpmath
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from synthetic import scans
+from synthetic import close, scans
 
 from ich_mil.data.features import read_feature_csv
 from ich_mil.gp.ascent import Limits, Watched, Weights, ascend
@@ -67,12 +67,6 @@ def textbook(model, x, offsets, labels):
         bound += math.log(1 - none if t else none)
     kl = torch.trace(Kinv @ S) + mean @ Kinv @ mean - len(z) + torch.logdet(Kzz) - torch.logdet(S)
     return mu, var, bound - 0.5 * float(kl)
-
-
-def close(got, expected, rtol=1e-8):
-    # μ crosses 0: relative to the largest value, not to each
-    scale = float(expected.abs().max())
-    torch.testing.assert_close(got / scale, expected / scale, rtol=0, atol=rtol)
 
 
 def row(*values):
