@@ -4,6 +4,7 @@ Bad input ends with one line on standard error and exit code 2.
 """
 
 import argparse
+import math
 import os
 import sys
 import warnings
@@ -12,12 +13,15 @@ from pathlib import Path
 
 from ich_mil.config import read_config, read_grid
 from ich_mil.data.prepare import prepare
-from ich_mil.errors import IchMilError
+from ich_mil.data.story import explain
+from ich_mil.dicom.series import AVERAGE_TO_MM
+from ich_mil.errors import ConfigError, IchMilError
 from ich_mil.pipeline.grid import grid
 from ich_mil.pipeline.predict import predict_folder
 from ich_mil.pipeline.report import report_run
 from ich_mil.pipeline.train import train
 from ich_mil.pipeline.validate import validate_folder, validate_run
+from ich_mil.progress import say
 
 LABELLED = ("rsna", "cq500", "folder")
 
@@ -30,9 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
 
     one = commands.add_parser("prepare", help="DICOM files to a prepared set")
-    one.add_argument("root", type=Path, help="folder with the DICOM files")
-    one.add_argument("--layout", choices=(*LABELLED, "unlabelled"), required=True)
+    one.add_argument("root", type=Path, nargs="?", help="folder with the DICOM files")
+    one.add_argument("--layout", choices=(*LABELLED, "unlabelled"))
     one.add_argument("--out", type=Path, required=True, help="folder of the prepared set")
+    one.add_argument(
+        "--thickness",
+        type=_millimetres,
+        default=AVERAGE_TO_MM,
+        help="average thin slices to about so many mm (default %(default)s); 0 leaves them as they are",
+    )
+    one.add_argument("--explain", metavar="SCAN", help="only tell how a scan of the prepared set came about")
     _add_jobs(one)
 
     commands.add_parser("train", help="prepare, train the CNN and fit the head; see 'ich-mil train --help'")
@@ -76,6 +87,16 @@ def _jobs(text: str) -> int:
     return int(text) or os.cpu_count() or 1
 
 
+def _millimetres(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of mm from 0 up, got {text!r}")
+    return value
+
+
 def train_main(arguments: Sequence[str]) -> int:
     """`train.py`: the whole pipeline; returns the exit code."""
     return _guard(lambda: _train(list(arguments), whole=True))
@@ -97,7 +118,14 @@ def _grid(words: list[str]) -> None:
 def _run(chosen: argparse.Namespace) -> None:
     match chosen.command:
         case "prepare":
-            prepare(chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs)
+            if chosen.explain is not None:
+                say(explain(chosen.out, chosen.explain))
+            elif chosen.root is None or chosen.layout is None:
+                raise ConfigError("prepare needs a folder and --layout, or --explain SCAN")
+            else:
+                prepare(
+                    chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs, thickness_mm=chosen.thickness
+                )
         case "predict":
             out = chosen.out or Path("predictions") / chosen.root.resolve().name
             predict_folder(chosen.root, model=chosen.model, out=out, jobs=chosen.jobs)

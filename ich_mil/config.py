@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from jsonargparse import ArgumentError, ArgumentParser
 from sklearn.model_selection import ParameterGrid
 
+from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError
 from ich_mil.files import digest
 from ich_mil.gp.settings import HeadSettings
@@ -141,6 +142,7 @@ class RunConfig:
         train: the set to train on.
         external: the set to validate on.
         prepared: folder of the prepared sets (`train` and `external` below it).
+        thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
         split: how `train` is divided.
         windows: `papers`, `winners`, or a list of [level, width] in HU.
         cnn: shape of the CNN.
@@ -157,6 +159,7 @@ class RunConfig:
     train: SetSettings
     external: SetSettings | None = None
     prepared: Path = Path("data/prepared")
+    thickness_mm: float = AVERAGE_TO_MM
     split: SplitSettings = field(default_factory=SplitSettings)
     windows: str | list[list[float]] = "papers"
     cnn: CnnSettings = field(default_factory=CnnSettings)
@@ -170,7 +173,14 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         parse_windows(self.windows)
-        for name, least in (("samples", 2), ("bootstrap", 10), ("pages", 0), ("jobs", 0), ("seed", 0)):
+        for name, least in (
+            ("samples", 2),
+            ("bootstrap", 10),
+            ("pages", 0),
+            ("jobs", 0),
+            ("seed", 0),
+            ("thickness_mm", 0),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 

@@ -44,6 +44,13 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def remove_leftovers(*folders: Path) -> None:
+    """Remove temporary files that a killed run left in these folders."""
+    for folder in folders:
+        for path in folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -67,6 +74,11 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON to `path`, whole or not at all."""
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def printable(text: str) -> str:
+    """`text` with what is no Unicode, as in file names of old archives, written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def digest(*parts: bytes) -> str:

@@ -4,13 +4,12 @@ In: entries from reading, ordering and choosing. Out: `ledger.csv` with columns 
 Nothing leaves a data set without a line here.
 """
 
+import csv
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-
-import pandas as pd
 
 
 class Code(StrEnum):
@@ -27,11 +26,12 @@ class Code(StrEnum):
     NO_HU_SCALE = "no-hu-scale"
     UNREADABLE = "unreadable"
     FLAT = "flat"
+    NOISE = "noise"
     DUPLICATE = "duplicate"
     OTHER_SHAPE = "other-shape"
     OTHER_ORIENTATION = "other-orientation"
+    NO_HEAD = "no-head"
     SERIES_NOT_CHOSEN = "series-not-chosen"
-    NO_LABEL = "no-label"
     SCAN_EMPTY = "scan-empty"
     # corrected: the value was changed by a stated rule
     INTERCEPT_12_BIT = "intercept-12-bit"
@@ -42,12 +42,22 @@ class Code(StrEnum):
     AVERAGED = "averaged"
     # noted: used as it is
     SERIES_CHOSEN = "series-chosen"
+    SERIES_JOINED = "series-joined"
     GAP = "gap"
     SPACING_CHANGES = "spacing-changes"
     TILTED = "tilted"
     MODALITY_MISSING = "modality-missing"
     LABEL_REPEATED = "label-repeated"
     LABEL_UNUSED = "label-unused"
+
+
+_CODES = list(Code)
+CHOICES = frozenset({Code.SERIES_CHOSEN, Code.SERIES_NOT_CHOSEN, Code.SERIES_JOINED, Code.NO_HEAD})
+"""Which series stands for a scan."""
+REFUSED = frozenset(_CODES[: _CODES.index(Code.INTERCEPT_12_BIT)]) - CHOICES
+"""What takes no part."""
+CORRECTED = frozenset(_CODES[_CODES.index(Code.INTERCEPT_12_BIT) : _CODES.index(Code.SERIES_CHOSEN)])
+"""What was changed by a stated rule."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +70,27 @@ class LedgerEntry:
     detail: str
 
 
-def write_ledger(entries: Iterable[LedgerEntry], path: Path) -> None:
-    """Write `entries` to the CSV file `path`, in the order given."""
-    columns = [field.name for field in fields(LedgerEntry)]
-    pd.DataFrame([asdict(entry) for entry in entries], columns=columns).to_csv(path, index=False)
+class LedgerWriter:
+    """Writes `ledger.csv` line by line and counts the codes. A context manager.
 
+    Attributes:
+        codes: how often each code has been written.
+    """
 
-def count_codes(entries: Iterable[LedgerEntry]) -> dict[str, int]:
-    """How often each code occurs, most frequent first."""
-    return {str(code): n for code, n in Counter(entry.code for entry in entries).most_common()}
+    def __init__(self, path: Path) -> None:
+        self.codes: Counter[str] = Counter()
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(field.name for field in fields(LedgerEntry))
+
+    def __enter__(self) -> "LedgerWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, entries: Iterable[LedgerEntry]) -> None:
+        """Write `entries` in the order given."""
+        for entry in entries:
+            self.codes[str(entry.code)] += 1
+            self._writer.writerow((entry.scan, entry.file, entry.code, entry.detail))

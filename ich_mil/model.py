@@ -23,7 +23,7 @@ from ich_mil.models.frozen import load_cnn, stored_features
 from ich_mil.predictions import Provenance
 from ich_mil.windows import Windows
 
-RUN_FORMAT = "ich_mil.run.1"
+RUN_FORMAT = "ich_mil.run.2"
 
 
 def device() -> torch.device:
@@ -49,6 +49,7 @@ class TrainedModel:
         cnn: None for a run on public features.
         head: with its calibration.
         provenance: version, digest of the weights, hash of the configuration.
+        thickness_mm: what thin slices were averaged to; 0 means they were not.
         samples: posterior samples a prediction.
         bootstrap: resamples an interval.
         seed: of the samples.
@@ -58,6 +59,7 @@ class TrainedModel:
     cnn: FrozenCnn | None
     head: SparseGP
     provenance: Provenance
+    thickness_mm: float
     samples: int
     bootstrap: int
     seed: int
@@ -129,6 +131,7 @@ def load_model(folder: Path) -> TrainedModel:
         cnn=cnn,
         head=head,
         provenance=Provenance(__version__, digest(*weights), about["config_hash"]),
+        thickness_mm=config["thickness_mm"],
         samples=config["samples"],
         bootstrap=config["bootstrap"],
         seed=config["seed"],

@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from ich_mil.data.features import UNKNOWN, FeatureSet
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.store import PreparedSet
 from ich_mil.files import whole_file, write_json
 from ich_mil.gp.predict import Predictions

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -17,14 +17,29 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def progress(items: Iterable[T], *, total: int, what: str, unit: str = "scan") -> Iterator[T]:
-    """Yield `items`, telling how far it is: `what` names the work, `unit` one item of it."""
+def progress(
+    items: Iterable[T], *, total: int, what: str, unit: str = "scan", weight: Callable[[T], int] = lambda _: 1
+) -> Iterator[T]:
+    """Yield `items`, telling how far it is.
+
+    Args:
+        items: what is done, one after the other.
+        total: units in all.
+        what: names the work.
+        unit: names one unit of it.
+        weight: units of an item.
+    """
     if sys.stderr.isatty():
-        yield from tqdm(items, total=total, desc=what, unit=unit, leave=False)
+        with tqdm(total=total, desc=what, unit=unit, leave=False) as bar:
+            for item in items:
+                yield item
+                bar.update(weight(item))
         return
     started = last = time.monotonic()
-    for done, item in enumerate(items, start=1):
+    done = 0
+    for item in items:
         yield item
+        done += weight(item)
         now = time.monotonic()
         if now - last >= PLAIN_SECONDS and done < total:
             last = now

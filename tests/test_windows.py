@@ -1,5 +1,6 @@
 """Windows by hand, presets, and resizing."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,8 +21,55 @@ def test_hand_computed_values_of_the_papers_preset():
 
 
 def test_winners_soft_tissue_spans_minus_150_to_230():
-    hu = torch.tensor([[[-150.0, 40.0, 230.0]]])
+    hu = torch.tensor([[[-150, 40, 230]]], dtype=torch.int16)
     assert apply_windows(hu, PRESETS["winners"])[0, 2].tolist() == [[0.0, 0.5, 1.0]]
+
+
+def by_the_formula(hu, windows):
+    """LINEAR_EXACT in float32, without torch and without a table."""
+    channels = [
+        np.clip((hu.astype(np.float32) - np.float32(level)) / np.float32(width) + np.float32(0.5), 0, 1)
+        for level, width in windows
+    ]
+    return torch.from_numpy(np.stack(channels, axis=1))
+
+
+GPU = pytest.param(
+    "cuda",
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+)
+ODD = ((37.3, 83.7), (-600.0, 1500.0), (30000.5, 1.0))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("windows", [*PRESETS.values(), ODD], ids=[*PRESETS, "odd"])
+def test_every_int16_value_has_exactly_the_value_of_the_formula(windows, device):
+    every = np.arange(-32768, 32768).astype(np.int16).reshape(4, 128, 128)
+    pictures = apply_windows(torch.from_numpy(every).to(device), windows)
+    assert pictures.dtype == torch.float32
+    assert torch.equal(pictures.cpu(), by_the_formula(every, windows))
+
+
+def test_windows_of_a_part_of_a_stack_are_its_own():
+    stack = torch.arange(-500, 1236, dtype=torch.int16).view(4, 14, 31)
+    part = stack[::2, 1:13, ::3]  # no two pixels side by side in memory
+    whole = apply_windows(stack, PRESETS["papers"])
+    assert torch.equal(apply_windows(part, PRESETS["papers"]), whole[::2, :, 1:13, ::3])
+    assert apply_windows(stack[:0], PRESETS["papers"]).shape == (0, 3, 14, 31)
+
+
+def test_result_and_input_are_not_shared():
+    hu = torch.tensor([[[40, 80]]], dtype=torch.int16)
+    first = apply_windows(hu, PRESETS["papers"])
+    first.fill_(7)
+    assert apply_windows(hu, PRESETS["papers"])[0, 0].tolist() == [[0.5, 1.0]]
+    assert hu.tolist() == [[[40, 80]]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8])
+def test_other_than_int16_is_refused(dtype):
+    with pytest.raises(TypeError, match="HU are int16 tensors, got torch"):
+        apply_windows(torch.zeros(1, 2, 2, dtype=dtype), PRESETS["papers"])
 
 
 def test_free_choice_and_refusals():

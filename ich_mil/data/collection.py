@@ -6,15 +6,21 @@ Collections read label files and folder names only; pixels and geometry are the 
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import pandas as pd
-
-from ich_mil.data.features import UNKNOWN
-from ich_mil.dicom.read import SliceHeader
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.ledger import LedgerEntry
+
+
+class Source(NamedTuple):
+    """One slice as label files know it: its file below the root, the frame in it, its SOP instance UID."""
+
+    path: str
+    frame: int
+    sop: str
 
 
 class Collection(ABC):
@@ -32,23 +38,23 @@ class Collection(ABC):
         self.entries: list[LedgerEntry] = []
 
     @abstractmethod
-    def files(self) -> list[Path]:
-        """Every file that may be a slice, sorted. Raises `DataError` if there is none."""
+    def files(self) -> Iterator[Path]:
+        """Every file that may be a slice. Raises `DataError` if there is none."""
+
+    def scan_id(self, path: str, study_uid: str) -> str:
+        """The scan that a file below the root belongs to: its study, '' where that is not known."""
+        return study_uid
 
     @abstractmethod
-    def scan_id(self, header: SliceHeader) -> str:
-        """The scan that a slice belongs to."""
+    def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
+        """0, 1 or `UNKNOWN` for a scan, given all of its slices."""
 
-    @abstractmethod
-    def scan_label(self, scan: str, headers: Sequence[SliceHeader]) -> int:
-        """0, 1 or `UNKNOWN` for a scan, given the headers of all of its slices."""
-
-    def slice_label(self, header: SliceHeader) -> int:
+    def slice_label(self, sop: str) -> int:
         """0, 1 or `UNKNOWN` for a slice."""
         return UNKNOWN
 
     @abstractmethod
-    def check(self, scans: dict[str, list[SliceHeader]]) -> None:
+    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
         """Compare the labels with the scans that were found.
 
         Raises:
@@ -56,52 +62,18 @@ class Collection(ABC):
         """
 
 
-def every_file(folder: Path) -> list[Path]:
-    """All files below `folder`, hidden and linked ones too, sorted; `DataError` if there is none."""
-    found: list[Path] = []
+def every_file(folder: Path) -> Iterator[Path]:
+    """All files below `folder`, hidden and linked ones too; `DataError` if there is none."""
     seen: set[str] = set()
+    found = False
     for place, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
         if real in seen:  # a link back up
             folders.clear()
             continue
         seen.add(real)
-        found.extend(Path(place) / name for name in names)
-    files = sorted(found)
-    if not files:
+        for name in names:
+            found = True
+            yield Path(place) / name
+    if not found:
         raise DataError(f"{folder}: holds no file; name the folder with the DICOM files")
-    return files
-
-
-def read_label_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A label table as stripped text; its index is the line less 2. `DataError` if a column is missing."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such label file")
-    try:
-        table = pd.read_csv(
-            path, dtype=str, encoding="utf-8-sig", keep_default_na=False, skip_blank_lines=False
-        )
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
-    table.columns = table.columns.str.strip()
-    table = table.fillna("").apply(lambda column: column.str.strip())
-    table = table[(table != "").any(axis=1)]  # blank lines go, the index still counts them
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {', '.join(table.columns)}")
-    return table
-
-
-def binary(values: pd.Series, path: Path) -> pd.Series:
-    """Text labels as integers. `DataError` naming file and line for anything that is not 0 or 1."""
-    wrong = ~values.isin(["0", "1"])
-    if wrong.any():
-        row = values.index[wrong][0]
-        raise DataError(f"{path}: line {row + 2}: {values.name} must be 0 or 1, got {values[row]!r}")
-    return values.astype(int)
-
-
-def name_some(names: Sequence[str], most: int = 3) -> str:
-    """The first few names of a list, for an error message."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

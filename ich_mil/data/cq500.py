@@ -5,13 +5,14 @@ A scan is positive if at least two of the three readers saw a hemorrhage. There 
 """
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path, PurePath
 
 import pandas as pd
 
-from ich_mil.data.collection import Collection, binary, every_file, name_some, read_label_csv
-from ich_mil.dicom.read import SliceHeader
+from ich_mil.data.collection import Collection, Source, every_file
+from ich_mil.data.labels import binary, name_some, read_label_csv
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 
@@ -33,31 +34,31 @@ class Cq500Collection(Collection):
         votes = pd.concat([binary(table[reader], self.path) for reader in READERS], axis=1).sum(axis=1)
         self.labels = dict(zip(table["name"], (votes >= MAJORITY).astype(int), strict=True))
 
-    def files(self) -> list[Path]:
+    def files(self) -> Iterator[Path]:
         """Every file below a folder named CQ500CT<n>."""
         folders = [
             folder for folder in sorted(self.root.iterdir()) if folder.is_dir() and _FOLDER.match(folder.name)
         ]
         if not folders:
             raise DataError(f"{self.root}: holds no folder named like 'CQ500CT0 CQ500CT0'")
-        return [path for folder in folders for path in every_file(folder)]
+        return chain.from_iterable(every_file(folder) for folder in folders)
 
-    def scan_id(self, header: SliceHeader) -> str:
+    def scan_id(self, path: str, study_uid: str) -> str:
         """`CQ500-CT-<n>` from the folder, as `reads.csv` writes it."""
-        folder = Path(header.path).relative_to(self.root).parts[0]
-        match = _FOLDER.match(folder)
-        assert match is not None, folder  # files() walks such folders only
+        match = _FOLDER.match(PurePath(path).parts[0])
+        assert match is not None, path  # files() walks such folders only
         return f"CQ500-CT-{match[1]}"
 
-    def scan_label(self, scan: str, headers: Sequence[SliceHeader]) -> int:
+    def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
         """At least two of three readers."""
         return self.labels[scan]
 
-    def check(self, scans: dict[str, list[SliceHeader]]) -> None:
+    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
         """Every scan needs a row; rows without a folder are noted (downloads are often in part)."""
-        missing = sorted(set(scans) - set(self.labels))
+        found = {scan for scan, _ in scans}
+        missing = sorted(found - set(self.labels))
         if missing:
             raise DataError(f"{self.path}: no row for {len(missing)} scans: {name_some(missing)}")
-        for scan in sorted(set(self.labels) - set(scans)):
+        for scan in sorted(set(self.labels) - found):
             detail = "reads.csv has a row, but no readable slice was found"
             self.entries.append(LedgerEntry(scan, self.path.name, Code.LABEL_UNUSED, detail))

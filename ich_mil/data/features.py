@@ -19,12 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
 
 FORMAT = "ich_mil.features.1"
-UNKNOWN = -1
-"""Label of a slice or scan nobody has labelled."""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ folder directly below ROOT that holds one study. Everything else below ROOT is l
 grouped by study.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
 
-from ich_mil.data.collection import Collection, binary, every_file, name_some, read_label_csv
-from ich_mil.data.features import UNKNOWN
-from ich_mil.dicom.read import SliceHeader
+from ich_mil.data.collection import Collection, Source, every_file
+from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
 
 LABELS = "labels.csv"
@@ -30,47 +30,37 @@ class FolderCollection(Collection):
                 raise DataError(f"{self.path}: scans listed twice: {name_some(list(repeated))}")
             self.labels = dict(zip(table.scan, binary(table.label, self.path), strict=True))
 
-    def files(self) -> list[Path]:
+    def files(self) -> Iterator[Path]:
         """Every file below the folder but `labels.csv`."""
-        files = [path for path in every_file(self.root) if path != self.path]
-        if not files:
-            raise DataError(f"{self.root}: holds no DICOM file")
-        return files
+        return (path for path in every_file(self.root) if path != self.path)
 
-    def scan_id(self, header: SliceHeader) -> str:
-        """The study."""
-        return header.study_uid
-
-    def scan_label(self, scan: str, headers: Sequence[SliceHeader]) -> int:
+    def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
         """The row that names the study, or the folder that holds it."""
         if self.labels is None:
             return UNKNOWN
-        return self.labels.get(self._name(scan, headers), UNKNOWN)
+        return self.labels.get(self._name(scan, sources), UNKNOWN)
 
-    def check(self, scans: dict[str, list[SliceHeader]]) -> None:
+    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
         """Rows and studies must match one to one."""
         if self.labels is None:
             return
-        names = {scan: self._name(scan, headers) for scan, headers in scans.items()}
-        missing = sorted(scan for scan, name in names.items() if name not in self.labels)
+        names = [self._name(scan, sources) for scan, sources in scans]
+        missing = sorted(set(names) - set(self.labels))
         if missing:
             raise DataError(f"{self.path}: no row for {len(missing)} studies: {name_some(missing)}")
-        unknown = sorted(set(self.labels) - set(names.values()))
+        unknown = sorted(set(self.labels) - set(names))
         if unknown:
             raise DataError(
                 f"{self.path}: names {len(unknown)} scans without a readable file: {name_some(unknown)}"
             )
-        taken = sorted(names.values())
-        twice = sorted({name for name in taken if taken.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise DataError(
                 f"{self.path}: folders that hold several studies: {name_some(twice)}; "
                 "label these by StudyInstanceUID"
             )
 
-    def _name(self, scan: str, headers: Sequence[SliceHeader]) -> str:
+    def _name(self, scan: str, sources: Sequence[Source]) -> str:
         """The study UID if a row has it, else the top folder of its first file."""
         assert self.labels is not None
-        if scan in self.labels:
-            return scan
-        return Path(headers[0].path).relative_to(self.root).parts[0]
+        return scan if scan in self.labels else PurePath(sources[0].path).parts[0]

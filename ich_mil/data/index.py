@@ -1,39 +1,67 @@
 """The header index: every file of a collection looked at once, without its pixels.
 
-In: the files of a collection. Out: headers of the usable slices and a ledger line for each refused file,
-kept in `index.jsonl` (one file a line) so that a second run reads only what is new or has changed. Patient
+In: the files of a collection. Out: headers of the usable slices by scan, and a ledger line for each refused
+file. They are kept in the database `index.sqlite`, so that a second run reads only what is new or has
+changed, a killed run keeps what it has read, and memory does not grow with the collection. Patient
 identifiers are replaced by a pseudonymous key before anything is written.
 """
 
 import json
-from collections.abc import Sequence
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from joblib import Parallel, delayed
 
-from ich_mil.dicom.read import SliceHeader, read_header
+from ich_mil.data.collection import Collection, Source
+from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.errors import DataError, DicomError
-from ich_mil.files import digest, write_text
+from ich_mil.files import digest, printable
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.progress import progress
 
-FORMAT = 1
+FORMAT = "ich_mil.index.2"
 CHUNK = 64
-"""Files a worker takes at a time: reading one header takes about a millisecond, handing it over as long."""
+"""Files a worker takes at a time: reading a header takes a third of a millisecond, handing it over longer."""
+COMMIT_SECONDS = 2.0
+"""A killed run loses at most so much of its work."""
+
+_TABLES = """
+CREATE TABLE about (format TEXT);
+CREATE TABLE file (
+    path BLOB PRIMARY KEY, size INTEGER, mtime INTEGER, scan TEXT, code TEXT, detail TEXT
+) WITHOUT ROWID;
+CREATE TABLE slice (
+    scan TEXT, path BLOB, frame INTEGER, sop TEXT, header TEXT, PRIMARY KEY (scan, path, frame)
+) WITHOUT ROWID;
+CREATE INDEX slice_of_path ON slice (path);
+"""
+
+
+class IndexedScan(NamedTuple):
+    """One scan as the index knows it.
+
+    `sources` are its slices, by path and frame; `fingerprint` is a digest of names, sizes and times of their
+    files.
+    """
+
+    scan: str
+    sources: list[Source]
+    fingerprint: str
 
 
 @dataclass(frozen=True)
-class IndexedFile:
-    """What is known of one file: its header, or the code and reason of its refusal.
-
-    `path` and `header.path` are relative to the root; `stamp` is (size in bytes, mtime in ns).
-    """
+class _Found:
+    """What a worker says of one file."""
 
     path: str
-    stamp: tuple[int, int]
-    header: SliceHeader | None
+    headers: tuple[SliceHeader, ...]
+    study: str
     code: str
     detail: str
 
@@ -43,81 +71,179 @@ def patient_key(patient_id: str) -> str:
     return f"P{digest(patient_id.encode())}" if patient_id else ""
 
 
-def index_files(files: Sequence[Path], root: Path, cache: Path, *, jobs: int) -> list[IndexedFile]:
-    """Read the headers of `files`, taking from `cache` what has not changed since, and write `cache` anew."""
-    known = _read_cache(cache)
-    stamps = {path: _stamp(path) for path in files}
-    new = [
-        path
-        for path in files
-        if (old := known.get(_relative(path, root))) is None or old.stamp != stamps[path]
-    ]
-    chunks = [new[i : i + CHUNK] for i in range(0, len(new), CHUNK)]
-    found: dict[str, IndexedFile] = {}
-    if chunks:
-        work = Parallel(n_jobs=min(jobs, len(chunks)), return_as="generator")(
-            delayed(_index_chunk)(chunk, [stamps[path] for path in chunk], root) for chunk in chunks
-        )
-        for chunk in progress(work, total=len(chunks), what="read headers", unit=f"chunk of {CHUNK} file"):
-            found.update((item.path, item) for item in chunk)
-    index = [found.get(name) or known[name] for name in (_relative(path, root) for path in files)]
-    if chunks or len(known) != len(index):
-        lines = [json.dumps({"format": FORMAT, **asdict(item)}) for item in index]
-        write_text(cache, "\n".join(lines) + "\n")
-    return index
+class HeaderIndex:
+    """The database of one prepared set. A context manager: it is closed at the end.
 
+    Args:
+        path: the database; made where it does not exist.
+        collection: whose files it holds.
 
-def refused_entries(index: Sequence[IndexedFile]) -> list[LedgerEntry]:
-    """A ledger line for each file that is not a usable slice."""
-    return [LedgerEntry("", item.path, Code(item.code), item.detail) for item in index if item.header is None]
+    Raises:
+        DataError: the database is damaged, or cannot be written.
+    """
 
-
-def _relative(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix()
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError:  # a broken link: reading it says so
-        status = path.lstat()
-    return status.st_size, status.st_mtime_ns
-
-
-def _index_chunk(paths: Sequence[Path], stamps: Sequence[tuple[int, int]], root: Path) -> list[IndexedFile]:
-    index = []
-    for path, stamp in zip(paths, stamps, strict=True):
-        name = _relative(path, root)
+    def __init__(self, path: Path, collection: Collection) -> None:
+        self.path = path
+        self.collection = collection
         try:
-            header = read_header(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # joblib asks for work from threads of its own, one at a time
+            self._database = sqlite3.connect(path, check_same_thread=False)
+            self._open_tables()
+        except (OSError, sqlite3.Error) as error:
+            raise self._told(error) from error
+
+    def __enter__(self) -> "HeaderIndex":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def update(self, *, jobs: int) -> int:
+        """Read the headers of files that are new or have changed. Returns the number of files."""
+        try:
+            n_files, n_new = self._compare()
+            if n_new:
+                self._read_new(n_new, jobs)
+        except sqlite3.Error as error:
+            raise self._told(error) from error
+        return n_files
+
+    def scans(self) -> Iterator[IndexedScan]:
+        """Every scan with a usable slice, by name."""
+        rows = self._database.execute(
+            "SELECT s.scan, s.path, s.frame, s.sop, f.size, f.mtime FROM slice s JOIN file f USING (path) "
+            "ORDER BY s.scan, s.path, s.frame"
+        )
+        for scan, group in groupby(rows, key=lambda row: row[0]):
+            members = list(group)
+            sources = [Source(os.fsdecode(path), frame, sop) for _, path, frame, sop, _, _ in members]
+            files = sorted({(os.fsdecode(path), size, mtime) for _, path, _, _, size, mtime in members})
+            yield IndexedScan(scan, sources, digest(json.dumps(files).encode()))
+
+    def headers(self, scan: str) -> list[SliceHeader]:
+        """The headers of one scan, by path and frame; paths are below the root."""
+        rows = self._database.execute(
+            "SELECT path, header FROM slice WHERE scan = ? ORDER BY path, frame", (scan,)
+        )
+        return [_header(os.fsdecode(path), text) for path, text in rows]
+
+    def refused(self) -> Iterator[LedgerEntry]:
+        """A ledger line for each file that is not a usable slice, by path."""
+        rows = self._database.execute(
+            "SELECT scan, path, code, detail FROM file WHERE code != '' ORDER BY path"
+        )
+        for scan, path, code, detail in rows:
+            yield LedgerEntry(scan, os.fsdecode(path), Code(code), detail)
+
+    def _told(self, error: Exception) -> DataError:
+        reason = "delete it and run the same command again; the headers are read anew"
+        return DataError(f"{self.path}: cannot be used ({error}); {reason}")
+
+    def _open_tables(self) -> None:
+        """Make the tables; those of another version are dropped, for the index can always be made again."""
+        database = self._database
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        if "about" in tables and database.execute("SELECT format FROM about").fetchall() == [(FORMAT,)]:
+            return
+        with database:
+            for name in tables:
+                database.execute(f'DROP TABLE "{name}"')
+        database.executescript(f"BEGIN; {_TABLES} INSERT INTO about VALUES ('{FORMAT}'); COMMIT;")
+
+    def _compare(self) -> tuple[int, int]:
+        """Drop what has gone or changed, note what is to be read. Returns the numbers of files and of new."""
+        database = self._database
+        with database:
+            database.execute("CREATE TEMP TABLE IF NOT EXISTS found (path BLOB PRIMARY KEY, size, mtime)")
+            database.execute("DELETE FROM found")
+            database.executemany("INSERT INTO found VALUES (?, ?, ?)", self._listing())
+            same = "SELECT path FROM found n WHERE n.size = file.size AND n.mtime = file.mtime"
+            database.execute(f"DELETE FROM file WHERE path NOT IN ({same})")
+            database.execute("DELETE FROM slice WHERE path NOT IN (SELECT path FROM file)")
+            n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
+            database.execute("DELETE FROM found WHERE path IN (SELECT path FROM file)")
+            n_new = database.execute("SELECT count(*) FROM found").fetchone()[0]
+        return n_files, n_new
+
+    def _listing(self) -> Iterator[tuple[bytes, int, int]]:
+        """Name below the root as the file system has it, size and time of change of every file."""
+        for path in self.collection.files():
+            try:
+                status = path.stat()
+            except OSError:  # a broken link: reading it says so
+                status = path.lstat()
+            name = os.fsencode(path.relative_to(self.collection.root))
+            yield name, status.st_size, status.st_mtime_ns
+
+    def _chunks(self) -> Iterator[list[str]]:
+        """What is to be read, `CHUNK` files at a time."""
+        last = b""
+        while chunk := [
+            path
+            for (path,) in self._database.execute(
+                "SELECT path FROM found WHERE path > ? ORDER BY path LIMIT ?", (last, CHUNK)
+            )
+        ]:
+            yield [os.fsdecode(path) for path in chunk]
+            last = chunk[-1]
+
+    def _read_new(self, n_new: int, jobs: int) -> None:
+        """Read the headers of the files in `found`, and keep them as they come."""
+        root = self.collection.root
+        work = Parallel(n_jobs=min(jobs, -(-n_new // CHUNK)), return_as="generator")(
+            delayed(_read_chunk)(chunk, root) for chunk in self._chunks()
+        )
+        last = time.monotonic()
+        for chunk in progress(work, total=n_new, what="read headers", unit="file", weight=len):
+            self._keep(chunk)
+            if time.monotonic() - last > COMMIT_SECONDS:
+                self._database.commit()
+                last = time.monotonic()
+        self._database.commit()
+
+    def _keep(self, chunk: Iterable[_Found]) -> None:
+        """Write down what was found in some files."""
+        for found in chunk:
+            path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
+            self._database.execute(
+                "INSERT INTO file SELECT path, size, mtime, ?, ?, ? FROM found WHERE path = ?",
+                (scan, found.code, printable(found.detail), path),
+            )
+            self._database.executemany(
+                "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
+                [(scan, path, one.frame, one.sop_uid, _text(one)) for one in found.headers],
+            )
+
+
+def _read_chunk(paths: Sequence[str], root: Path) -> list[_Found]:
+    """Read the headers of some files; runs in a worker process."""
+    chunk = []
+    for path in paths:
+        try:
+            headers = read_headers(root / path)
         except DicomError as error:
-            index.append(IndexedFile(name, stamp, None, error.code, str(error)))
+            reason = str(error).removeprefix(f"{root}{os.sep}")
+            chunk.append(_Found(path, (), error.study_uid, error.code, reason))
         else:
-            header = replace(header, path=name, patient_id=patient_key(header.patient_id))
-            index.append(IndexedFile(name, stamp, header, "", ""))
-    return index
+            key = patient_key(headers[0].patient_id)
+            headers = tuple(replace(header, path="", patient_id=key) for header in headers)
+            chunk.append(_Found(path, headers, headers[0].study_uid, "", ""))
+    return chunk
 
 
-def _read_cache(cache: Path) -> dict[str, IndexedFile]:
-    if not cache.is_file():
-        return {}
-    known = {}
-    try:
-        for line in cache.read_text(encoding="utf-8").splitlines():
-            row: dict[str, Any] = json.loads(line)
-            if row.pop("format") != FORMAT:
-                return {}
-            header = row.pop("header")
-            row["stamp"] = tuple(row["stamp"])
-            item = IndexedFile(**row, header=None if header is None else _header(header))
-            known[item.path] = item
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{cache}: is damaged ({error}); delete it and run the same command again") from error
-    return known
+def _text(header: SliceHeader) -> str:
+    """A header as JSON."""
+    return json.dumps(asdict(header), separators=(",", ":"))
 
 
-def _header(row: dict[str, Any]) -> SliceHeader:
+def _header(path: str, text: str) -> SliceHeader:
     """A header from JSON: lists become the tuples they were."""
+    row: dict[str, Any] = json.loads(text)
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    values["path"] = path
     values["notes"] = tuple((Code(code), detail) for code, detail in row["notes"])
+    pixels = row["pixels"]
+    pixels["padding"] = tuple(pixels["padding"]) if pixels["padding"] else None
+    values["pixels"] = StoredPixels(**pixels)
     return SliceHeader(**values)

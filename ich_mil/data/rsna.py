@@ -5,12 +5,11 @@ where ID is `ID_<sop>_<subtype>`; both may sit one folder down, in `rsna-intracr
 A scan is a study; it is positive if one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ich_mil.data.collection import Collection, binary, every_file, name_some, read_label_csv
-from ich_mil.data.features import UNKNOWN
-from ich_mil.dicom.read import SliceHeader
+from ich_mil.data.collection import Collection, Source, every_file
+from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 
@@ -44,32 +43,33 @@ class RsnaCollection(Collection):
         self.path = path
         self.labels = {str(sop): int(value) for sop, value in spread["max"].items()}
 
-    def files(self) -> list[Path]:
+    def files(self) -> Iterator[Path]:
         """Every file in `stage_2_train`."""
         folder = self.base / "stage_2_train"
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; the RSNA layout keeps its images there")
         return every_file(folder)
 
-    def scan_id(self, header: SliceHeader) -> str:
-        """The study: RSNA 2019 has one series a study."""
-        return header.study_uid
+    def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
+        """1 if any slice of the scan is positive: RSNA 2019 has one series a study."""
+        return max(self.slice_label(source.sop) for source in sources)
 
-    def scan_label(self, scan: str, headers: Sequence[SliceHeader]) -> int:
-        """1 if any slice of the scan is positive."""
-        return max(self.slice_label(header) for header in headers)
-
-    def slice_label(self, header: SliceHeader) -> int:
+    def slice_label(self, sop: str) -> int:
         """The row `<sop>_any`."""
-        return self.labels.get(header.sop_uid, UNKNOWN)
+        return self.labels.get(sop, UNKNOWN)
 
-    def check(self, scans: dict[str, list[SliceHeader]]) -> None:
+    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
         """Every image needs a label; labels without an image are noted (a part of the set is often used)."""
-        headers = [header for group in scans.values() for header in group]
-        missing = [header.sop_uid for header in headers if header.sop_uid not in self.labels]
+        missing, found = [], set()
+        for _, sources in scans:
+            for source in sources:
+                if source.sop in self.labels:
+                    found.add(source.sop)
+                else:
+                    missing.append(source.sop)
         if missing:
             raise DataError(f"{self.path}: no label for {len(missing)} images: {name_some(missing)}")
-        rest = len(self.labels) - len({header.sop_uid for header in headers})
+        rest = len(self.labels) - len(found)
         if rest:
             detail = f"{rest} labelled images are not among the readable files"
             self.entries.append(LedgerEntry("", self.path.name, Code.LABEL_UNUSED, detail))

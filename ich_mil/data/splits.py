@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.collection import binary, name_some, read_label_csv
-from ich_mil.data.features import UNKNOWN
+from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
 

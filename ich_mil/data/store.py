@@ -1,17 +1,17 @@
 """The prepared set: one int16 memory-map a scan and one table of all slices.
 
     SET/scans/<scan>.npy    (n, H, W) int16 Hounsfield units, lowest slice first
-    SET/scans/<scan>.json   where each slice came from, what was corrected; written last, so it marks a whole
-    scan SET/slices.csv          one row a slice: scan, index, patient, position_mm, position, scan_label,
-    slice_label,
-                            sop, source, corrections
+    SET/scans/<scan>.json   where each slice came from, what was corrected; written last, marks a whole scan
+    SET/slices.csv          one row a slice: scan, index, patient, position_mm, position, scan_label,
+                            slice_label, sop, source, corrections
     SET/ledger.csv          every refusal, correction and choice
-    SET/index.jsonl         the header index (`ich_mil.data.index`)
-    SET/prepared.json       format, layout and root
+    SET/index.sqlite        the header index (`ich_mil.data.index`), no part of the result
+    SET/prepared.json       format, layout, root and thickness
 
 This file knows the layout and reads it; `ich_mil.data.prepare` writes it.
 """
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -25,7 +25,20 @@ import pandas as pd
 from ich_mil.errors import DataError
 from ich_mil.files import digest
 
-FORMAT = "ich_mil.prepared.1"
+FORMAT = "ich_mil.prepared.2"
+COLUMNS = (
+    "scan",
+    "index",
+    "patient",
+    "position_mm",
+    "position",
+    "scan_label",
+    "slice_label",
+    "sop",
+    "source",
+    "corrections",
+)
+"""Of `slices.csv`."""
 
 
 def scan_file(folder: Path, scan: str) -> Path:
@@ -42,17 +55,27 @@ class PreparedSet:
 
     Attributes:
         folder: where it lies.
-        table: `slices.csv`, one row a slice, sorted by scan and index.
         layout: the layout it was made from.
         root: the folder it was made from.
         fingerprint: digest of the files it was made from and of the table.
     """
 
     folder: Path
-    table: pd.DataFrame
     layout: str
     root: Path
     fingerprint: str
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """`slices.csv`, one row a slice, sorted by scan and index."""
+        try:
+            return pd.read_csv(
+                self.folder / "slices.csv",
+                dtype={"scan": str, "patient": str, "sop": str, "source": str},
+                keep_default_na=False,
+            )
+        except (OSError, ValueError) as error:
+            raise _no_set(self.folder, error) from error
 
     @cached_property
     def scans(self) -> pd.DataFrame:
@@ -103,16 +126,16 @@ def open_prepared(folder: Path) -> PreparedSet:
     """Open a prepared set. `DataError` if the folder is none, or of another version."""
     try:
         about = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
-        table = pd.read_csv(
-            folder / "slices.csv",
-            dtype={"scan": str, "patient": str, "sop": str, "source": str},
-            keep_default_na=False,
-        )
+        with (folder / "slices.csv").open("rb") as file:
+            table = hashlib.file_digest(file, "sha256").digest()
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder}: is no prepared set ({error}); run 'ich-mil prepare' first") from error
+        raise _no_set(folder, error) from error
     if about.get("format") != FORMAT:
         raise DataError(
             f"{folder}: was prepared by another version ({about.get('format')}); prepare it again"
         )
-    fingerprint = digest(about["files"].encode(), (folder / "slices.csv").read_bytes())
-    return PreparedSet(folder, table, about["layout"], Path(about["root"]), fingerprint)
+    return PreparedSet(folder, about["layout"], Path(about["root"]), digest(about["files"].encode(), table))
+
+
+def _no_set(folder: Path, error: Exception) -> DataError:
+    return DataError(f"{folder}: is no prepared set ({error}); run 'ich-mil prepare' first")

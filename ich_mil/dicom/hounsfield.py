@@ -1,16 +1,17 @@
 """Stored pixel values to Hounsfield units, with the repairs that real files need.
 
 In: the stored values of one slice and what its header says of them. Out: int16 HU (H, W) in -1024..3095 and
-one (code, detail) pair for each repair. Every repair is decided by a rule on the values and the header, never
-by a file's name:
+one (code, detail) pair for each repair. Stored values have at most 16 bits, so every rule is decided on the
+values that may occur, lowest to highest, and makes one table of HU that the pixels are looked up in. Every
+repair is decided by a rule on the values and the header, never by a file's name:
 
-* outside the field of view -> air: `_padding_values`
+* outside the field of view -> air: `_padding_ranges`, `_is_background`
 * bits above BitsStored are cleared or sign-extended: `_use_stored_bits`
 * 12-bit unsigned values that are two's complement HU: `_is_wrapped`
 * HU that the CT scale cannot hold -> its nearest limit.
 
 Source: DICOM PS3.3 C.8.2.1 and C.11.1 (rescale), C.7.5.1.1.2 (pixel padding), PS3.5 8.1.1 (unused bits).
-Legend: `H, W` pixels.
+Legend: `H, W` pixels, `V` values that may occur.
 """
 
 import math
@@ -39,13 +40,27 @@ WRAPPED_FRACTION = 0.01
 AIR_BELOW = -500
 
 
+class NoHounsfieldError(ValueError):
+    """Stored values that no rule here makes Hounsfield units. `code` is their ledger code."""
+
+    def __init__(self, message: str, *, code: Code) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def has_air(hu: np.ndarray) -> bool:
     """Whether some pixel is air by measurement: above the lowest value of the scale, which may be padding."""
-    return bool(((hu > HU_MIN) & (hu < AIR_BELOW)).any())
+    return bool(np.count_nonzero(hu < AIR_BELOW) > np.count_nonzero(hu <= HU_MIN))
 
 
 def to_hu(
-    stored: np.ndarray, *, slope: float, intercept: float, bits_stored: int, signed: bool, padding: int | None
+    stored: np.ndarray,
+    *,
+    slope: float,
+    intercept: float,
+    bits_stored: int,
+    signed: bool,
+    padding: tuple[int, int] | None,
 ) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
     """Hounsfield units of one slice: HU = slope * stored + intercept, after the repairs named above.
 
@@ -55,123 +70,211 @@ def to_hu(
     they stand), where more or fewer bits are stored, where the slope is not 1, or where fewer than 1 % of the
     values are 3096 or more: without wrapped air there is nothing to unwrap, and the few are metal.
 
+    Where the intercept is about 0 and no such repair applies, the stored values claim to be HU as they stand.
+    Every CT slice shows air, so they are believed where some pixel is air, and refused where none is.
+
     Args:
-        stored: (H, W) integers as decoded, unused high bits still as in the file.
+        stored: (H, W) integers of 8 or 16 bits as decoded, unused high bits still as in the file.
         slope: RescaleSlope (0028,1053), HU per stored unit.
         intercept: RescaleIntercept (0028,1052), HU.
-        bits_stored: BitsStored (0028,0101).
+        bits_stored: BitsStored (0028,0101), 1 to 16.
         signed: PixelRepresentation (0028,0103) is 1.
-        padding: PixelPaddingValue (0028,0120) where present.
+        padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first, both
+            included; twice the value where there is no limit.
 
     Returns:
-        int16 HU (H, W) within -1024..3095, and one (code, detail) pair for each repair or note.
+        int16 HU (H, W) within -1024..3095, and one (code, detail) pair for each repair or note. Fractions
+        are rounded to the nearest even, as `np.rint` does in float64.
 
     Raises:
-        ValueError: `stored` is empty or not two-dimensional, or slope or intercept is not a finite number,
-            or the slope is 0.
+        NoHounsfieldError: all pixels are equal, as stored or once set right (`flat`), or intercept is
+            about 0 and no pixel is air (`no-hu-scale`).
+        ValueError: `stored` is empty, not two-dimensional or not of 8 or 16 bits, bits_stored is not 1 to 16,
+            slope or intercept is not a finite number, the slope is 0, or padding ends before it begins.
     """
+    _check(stored, slope=slope, intercept=intercept, bits_stored=bits_stored, padding=padding)
+    pixels = _Pixels(stored)
+    if pixels.values.size == 1:
+        raise NoHounsfieldError(f"all pixels have the stored value {pixels.values[0]}", code=Code.FLAT)
+    notes: list[tuple[Code, str]] = []
+    wrapped = _is_wrapped(pixels, slope=slope, intercept=intercept, bits_stored=bits_stored, signed=signed)
+    hu_of_value = _rescale(pixels.values, slope=slope, intercept=intercept, wrapped=wrapped)  # (V,)
+
+    outside = np.zeros(pixels.values.shape, dtype=bool)  # (V,)
+    for first, last, source in _padding_ranges(stored, padding, bits_stored=bits_stored, signed=signed):
+        inside = pixels.places_of(first, last)
+        if outside[inside].any() or not _is_background(hu_of_value[inside]):
+            continue
+        if count := pixels.count(inside.start, inside.stop):
+            outside[inside] = True
+            named = f"value {first}" if first == last else f"values {first} to {last}"
+            notes.append((Code.PADDING, f"{count} pixels of stored {named} ({source}) set to {AIR} HU"))
+
+    used = _use_stored_bits(pixels.values, bits_stored=bits_stored, signed=signed)  # (V,)
+    if n_bits_changed := pixels.count_where((used != pixels.values) & ~outside):
+        detail = f"{n_bits_changed} values used bits above the {bits_stored} stored ones"
+        notes.append((Code.UNUSED_BITS, detail))
+        hu_of_value = _rescale(used, slope=slope, intercept=intercept, wrapped=wrapped)
+
+    if wrapped:
+        n_wrapped = pixels.count_where((used >= WRAP_FROM) & ~outside)
+        detail = (
+            f"intercept {intercept:g} with 12-bit unsigned values: {n_wrapped} of {stored.size} values from "
+            f"{WRAP_FROM} up lowered by {WRAP_BY}"
+        )
+        notes.append((Code.INTERCEPT_12_BIT, detail))
+
+    hu_of_value[outside] = AIR
+    below, above = pixels.count_where(hu_of_value < HU_MIN), pixels.count_where(hu_of_value > HU_MAX)
+    if below or above:
+        detail = f"{below} pixels raised to {HU_MIN} HU, {above} lowered to {HU_MAX} HU"
+        notes.append((Code.HU_CLIPPED, detail))
+    hu = pixels.look_up(np.clip(hu_of_value, HU_MIN, HU_MAX).astype(np.int16))  # (H, W)
+
+    if hu.min() == hu.max():
+        detail = f"all pixels are {hu[0, 0]} HU once padding and range are set right"
+        raise NoHounsfieldError(detail, code=Code.FLAT)
+    if intercept > INTERCEPT_OF_HU:
+        if not has_air(hu):
+            detail = (
+                f"intercept is {intercept:g} but no pixel is air (-1024 to -500 HU): its values are not HU"
+            )
+            raise NoHounsfieldError(detail, code=Code.NO_HU_SCALE)
+        if signed:
+            detail = f"intercept {intercept:g} with signed values that hold air: used as they stand"
+            notes.append((Code.ALREADY_HU, detail))
+    return hu, tuple(notes)
+
+
+class _Pixels:
+    """The pixels of one slice as places in the list of the values that may occur.
+
+    Counting is a pass over the picture, made only when a rule asks: most rules are decided by the values.
+
+    Args:
+        stored: (H, W) integers of 8 or 16 bits.
+
+    Attributes:
+        values: (V,) lowest to highest stored value; both occur.
+        places: (H, W) uint16, where in `values` each pixel stands.
+    """
+
+    def __init__(self, stored: np.ndarray) -> None:
+        lowest, highest = int(stored.min()), int(stored.max())
+        self.values = np.arange(lowest, highest + 1, dtype=np.int32)
+        self.places = stored.astype(np.uint16, order="C")
+        self.places -= np.uint16(lowest & 0xFFFF)
+        self._n_below = {0: 0, self.values.size: stored.size}
+
+    def places_of(self, first: int, last: int) -> slice:
+        """Where the values first to last stand, both included; empty where none may occur."""
+        lowest = int(self.values[0])
+        return slice(max(first - lowest, 0), min(max(last + 1 - lowest, 0), self.values.size))
+
+    def count(self, start: int, stop: int) -> int:
+        """Pixels whose place is in start..stop - 1."""
+        if start >= stop:
+            return 0
+        for place in (start, stop):
+            if place not in self._n_below:
+                self._n_below[place] = int(np.count_nonzero(self.places < place))
+        return self._n_below[stop] - self._n_below[start]
+
+    def count_where(self, chosen: np.ndarray) -> int:
+        """Pixels whose value is chosen; `chosen` is (V,) bool."""
+        at = np.flatnonzero(chosen)
+        if at.size == 0:
+            return 0
+        start, stop = int(at[0]), int(at[-1]) + 1
+        if at.size == stop - start:  # one run, as almost always: a comparison is ten times faster
+            return self.count(start, stop)
+        return int(np.count_nonzero(chosen.take(self.places)))
+
+    def look_up(self, table: np.ndarray) -> np.ndarray:
+        """table[places], int16 (H, W).
+
+        Most tables are clip(place + shift, lowest, highest): slope 1, and no repair but of padding that is
+        less than air. These are clipped and added, at a fifth of the time of the look-up.
+        """
+        rise = int(np.argmax(table != table[0]))  # the first place off the lower limit
+        shift = int(table[rise]) - rise
+        low, high = int(table[0]) - shift, int(table[-1]) - shift
+        if np.array_equal(table, np.arange(table.size, dtype=np.int32).clip(low, high) + shift):
+            hu = self.places.clip(np.uint16(low), np.uint16(high))
+            hu += np.uint16(shift & 0xFFFF)
+            return hu.view(np.int16)
+        return table.take(self.places)
+
+
+def _check(
+    stored: np.ndarray, *, slope: float, intercept: float, bits_stored: int, padding: tuple[int, int] | None
+) -> None:
+    """Refuse what no reader of a CT slice can hand on; `to_hu` states what is allowed."""
     if stored.ndim != 2 or stored.size == 0:
         raise ValueError(f"stored values must be a non-empty (H, W) array; got shape {stored.shape}")
+    if stored.dtype.kind not in "iu" or stored.dtype.itemsize > 2:
+        raise ValueError(f"stored values must be integers of 8 or 16 bits; got {stored.dtype}")
+    if not 1 <= bits_stored <= 16:
+        raise ValueError(f"BitsStored must be 1 to 16; got {bits_stored}")
     if not (math.isfinite(slope) and math.isfinite(intercept)) or slope == 0:
         raise ValueError(
             f"RescaleSlope must be finite and not 0, RescaleIntercept finite; got {slope}, {intercept}"
         )
-    notes: list[tuple[Code, str]] = []
-    wrapped = _is_wrapped(stored, slope=slope, intercept=intercept, bits_stored=bits_stored, signed=signed)
-
-    outside = np.zeros(stored.shape, dtype=bool)
-    for value, source in _padding_values(stored, padding).items():
-        is_negative = wrapped and WRAP_FROM <= value < WRAP_BY
-        hu_of_value = value - WRAP_BY if is_negative else slope * value + intercept
-        # Padding that is air already needs no repair; padding that is tissue cannot be told from tissue.
-        if HU_MIN <= hu_of_value <= BACKGROUND_MAX:
-            continue
-        equal = stored == value
-        if count := int(equal.sum()):
-            outside |= equal
-            notes.append((Code.PADDING, f"{count} pixels of stored value {value} ({source}) set to {AIR} HU"))
-
-    values, n_bits_changed = _use_stored_bits(stored, outside, bits_stored=bits_stored, signed=signed)
-    if n_bits_changed:
-        notes.append(
-            (Code.UNUSED_BITS, f"{n_bits_changed} values used bits above the {bits_stored} stored ones")
-        )
-
-    if wrapped:
-        hu = values.astype(np.int32)  # (H, W)
-        high = hu >= WRAP_FROM
-        hu[high] -= WRAP_BY
-        notes.append(
-            (
-                Code.INTERCEPT_12_BIT,
-                f"intercept {intercept:g} with 12-bit unsigned values: {int((high & ~outside).sum())} of "
-                f"{hu.size} values from {WRAP_FROM} up lowered by {WRAP_BY}",
-            )
-        )
-    elif slope == 1 and float(intercept).is_integer():
-        hu = values.astype(np.int32)
-        hu += int(intercept)
-    else:
-        scaled = values.astype(np.float32)
-        scaled *= np.float32(slope)
-        scaled += np.float32(intercept)
-        hu = np.rint(scaled, out=scaled)
-    hu[outside] = AIR
-
-    below, above = int((hu < HU_MIN).sum()), int((hu > HU_MAX).sum())
-    if below or above:
-        np.clip(hu, HU_MIN, HU_MAX, out=hu)
-        detail = f"{below} pixels raised to {HU_MIN} HU, {above} lowered to {HU_MAX} HU"
-        notes.append((Code.HU_CLIPPED, detail))
-    if signed and intercept > INTERCEPT_OF_HU and has_air(hu):
-        detail = f"intercept {intercept:g} with signed values that hold air: used as they stand"
-        notes.append((Code.ALREADY_HU, detail))
-    return hu.astype(np.int16), tuple(notes)
+    if padding is not None and padding[0] > padding[1]:
+        raise ValueError(f"padding must be (lowest, highest); got {padding}")
 
 
-def _is_wrapped(
-    stored: np.ndarray, *, slope: float, intercept: float, bits_stored: int, signed: bool
-) -> bool:
+def _is_wrapped(pixels: _Pixels, *, slope: float, intercept: float, bits_stored: int, signed: bool) -> bool:
     """Whether 12-bit unsigned values are HU in two's complement (`to_hu` states the rule)."""
     if signed or bits_stored != 12 or slope != 1 or intercept <= INTERCEPT_OF_HU:
         return False
-    n_wrapped = int(((stored >= WRAP_FROM) & (stored < WRAP_BY)).sum())
-    return n_wrapped >= WRAPPED_FRACTION * stored.size
+    high = pixels.places_of(WRAP_FROM, WRAP_BY - 1)
+    return pixels.count(high.start, high.stop) >= WRAPPED_FRACTION * pixels.places.size
 
 
-def _padding_values(stored: np.ndarray, padding: int | None) -> dict[int, str]:
-    """Stored values that may stand for 'outside the field of view', each with where it was found.
+def _rescale(values: np.ndarray, *, slope: float, intercept: float, wrapped: bool) -> np.ndarray:
+    """float64 HU of stored values, rounded to whole units."""
+    if wrapped:
+        return np.where((values >= WRAP_FROM) & (values < WRAP_BY), values - WRAP_BY, values).astype(float)
+    with np.errstate(over="ignore"):  # beyond float64 is beyond the CT scale, which it is clipped to
+        return np.rint(slope * values + intercept)
 
-    They are PixelPaddingValue, 30768, and the one value that fills all four corners: reconstruction fills a
-    circle, so its outside reaches every corner. `to_hu` keeps those whose HU no background can have.
+
+def _padding_ranges(
+    stored: np.ndarray, padding: tuple[int, int] | None, *, bits_stored: int, signed: bool
+) -> list[tuple[int, int, str]]:
+    """Stored values that may stand for 'outside the field of view': first, last, and where it was found.
+
+    They are the range of PixelPaddingValue, 30768, and the one value that fills all four corners:
+    reconstruction fills a circle, so its outside reaches every corner. A corner that is a negative number
+    whose sign was not extended to the allocated bits is left to the rule on unused bits.
     """
-    found: dict[int, str] = {}
+    found: list[tuple[int, int, str]] = []
     if padding is not None:
-        found[padding] = "PixelPaddingValue"
-    found.setdefault(PADDING_WITHOUT_SIGN, "padding -2000 without its sign")
+        source = "PixelPaddingValue" + (" and its RangeLimit" if padding[0] != padding[1] else "")
+        found.append((*padding, source))
+    found.append((PADDING_WITHOUT_SIGN, PADDING_WITHOUT_SIGN, "padding -2000 without its sign"))
     corners = {int(stored[row, column]) for row in (0, -1) for column in (0, -1)}
     if len(corners) == 1:
-        found.setdefault(corners.pop(), "all four corners")
+        corner = corners.pop()
+        if not (signed and 1 << (bits_stored - 1) <= corner < 1 << bits_stored):
+            found.append((corner, corner, "all four corners"))
     return found
 
 
-def _use_stored_bits(
-    stored: np.ndarray, outside: np.ndarray, *, bits_stored: int, signed: bool
-) -> tuple[np.ndarray, int]:
-    """Drop what the bits above BitsStored hold (PS3.5 8.1.1), and count the values this changes.
+def _is_background(hu: np.ndarray) -> bool:
+    """Whether values that may be padding are: none of their HU can be air, patient or table.
+
+    Padding that is air already needs no repair; padding that is tissue, or a range that reaches into it,
+    cannot be told from tissue.
+    """
+    return not ((hu >= HU_MIN) & (hu <= BACKGROUND_MAX)).any()
+
+
+def _use_stored_bits(values: np.ndarray, *, bits_stored: int, signed: bool) -> np.ndarray:
+    """Drop what the bits above BitsStored hold (PS3.5 8.1.1).
 
     Done here and not by pydicom's `correct_unused_bits`, which turns padding 30768 into 2096, a bright ring.
     """
-    low, high = (
-        (-(1 << (bits_stored - 1)), (1 << (bits_stored - 1)) - 1) if signed else (0, (1 << bits_stored) - 1)
-    )
-    if stored.min() >= low and stored.max() <= high:
-        return stored, 0
-    wrong = ((stored < low) | (stored > high)) & ~outside
-    if not wrong.any():
-        return stored, 0
-    values = stored.astype(np.int64)
-    values &= (1 << bits_stored) - 1
-    if signed:
-        values[values > high] -= 1 << bits_stored
-    return values, int(wrong.sum())
+    lowest = -(1 << (bits_stored - 1)) if signed else 0
+    return ((values - lowest) & ((1 << bits_stored) - 1)) + lowest

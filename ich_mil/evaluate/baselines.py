@@ -7,7 +7,7 @@ Shapes: B scans, N slices (packed).
 
 import numpy as np
 
-from ich_mil.data.features import UNKNOWN
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 
 CENTRE = 0.5

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, f1_score, log_loss
 from sklearn.metrics import roc_auc_score as sklearn_auc
 
-from ich_mil.data.features import UNKNOWN
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 
 THRESHOLD = 0.5

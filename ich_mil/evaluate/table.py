@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.features import UNKNOWN
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.evaluate.metrics import (

@@ -20,7 +20,8 @@ from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor
 
 from ich_mil.config import GridConfig
-from ich_mil.data.features import UNKNOWN, FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many

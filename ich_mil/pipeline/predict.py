@@ -24,7 +24,7 @@ def predict_folder(root: Path, *, model: Path, out: Path, jobs: int) -> None:
     """
     trained = load_model(model)
     trained.check_input(pictures=True)
-    prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs)
+    prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs, thickness_mm=trained.thickness_mm)
     features = trained.features(prepared, out / "features.safetensors")
     predictions = trained.predict(features)
     table = prediction_table(features, predictions, prepared)

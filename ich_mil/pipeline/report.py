@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.config import read_config
-from ich_mil.data.features import UNKNOWN
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.table import read_table
 from ich_mil.gp.predict import Predictions

@@ -55,7 +55,11 @@ def train(config: RunConfig, *, resume: bool) -> None:
         splits = _start(config, pd.DataFrame(columns, index=features.scans))
     else:
         prepared = prepare(
-            config.train.layout, config.train.path, config.prepared / "train", jobs=config.workers
+            config.train.layout,
+            config.train.path,
+            config.prepared / "train",
+            jobs=config.workers,
+            thickness_mm=config.thickness_mm,
         )
         splits = _start(config, prepared.scans)
         features = _cnn_features(config, prepared, splits)

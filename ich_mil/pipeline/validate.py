@@ -77,7 +77,7 @@ def _external_set(
         features = read_feature_csv(settings.path)
         check_unseen(features.patients, splits, str(settings.path))
     else:
-        prepared = prepare(settings.layout, settings.path, store, jobs=jobs)
+        prepared = prepare(settings.layout, settings.path, store, jobs=jobs, thickness_mm=model.thickness_mm)
         check_unseen(prepared.scans.patient.tolist(), splits, str(settings.path))
         features = model.features(prepared, stored)
     return MeasuredSet("external", f"external scans, {settings.path}", features, prepared)

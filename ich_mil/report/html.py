@@ -20,7 +20,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ich_mil.data.features import UNKNOWN
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.table import SCAN, Scores, format_value, table_blocks, table_notes
 from ich_mil.files import write_text
@@ -170,7 +170,7 @@ class RunPage:
         sets: the evaluated data sets, the most important first.
         scans: predicted scans, in any order.
         curves: training curves (index = epoch, a column each); None for none.
-        ledger: number of ledger lines by code (`ich_mil.ledger.count_codes`).
+        ledger: number of ledger lines by code (`ich_mil.ledger.Code`).
         limits: what the model must not be taken for, a sentence each.
     """
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ich_mil.data.features import UNKNOWN, FeatureSet
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.store import PreparedSet
 from ich_mil.gp.predict import Predictions, draw_weights
 from ich_mil.ledger import Code, LedgerEntry

@@ -1,19 +1,24 @@
 """Prepare: pixels and labels arrive rightly, a second run does only what is missing, bad input is told."""
 
+import fcntl
 import os
 import shutil
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from pydicom import dcmread
+from pydicom.config import disable_value_validation
 
 from ich_mil import files
-from ich_mil.data import prepare as module
-from ich_mil.data.features import UNKNOWN
+from ich_mil.data import scan as module
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.prepare import prepare
 from ich_mil.data.store import scan_file
+from ich_mil.dicom.header import read_headers
+from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
 from tests import phantoms
@@ -94,7 +99,8 @@ def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
     sources = row.source.split("|")
     assert len(sources) > 1
     assert Code.AVERAGED in row.corrections.split("|")
-    whole = [module.read_slice(tmp_path / "set" / source)[0].astype(float) for source in sources]
+    headers = [read_headers(tmp_path / "set" / source)[0] for source in sources]
+    whole = [read_slice(header)[0].astype(float) for header in headers]
     np.testing.assert_array_equal(prepared.hu(row.scan)[5], np.rint(np.mean(whole, axis=0)))
 
 
@@ -104,7 +110,7 @@ def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, t
     lost = scan_file(tmp_path, first.scans.index[1])
 
     asked = []
-    monkeypatch.setattr(module, "read_slice", lambda path: asked.append(path) or _real_read_slice(path))
+    monkeypatch.setattr(module, "read_slice", lambda header: asked.append(header.path) or read_slice(header))
     prepare("rsna", rsna_root, tmp_path, jobs=1)
     assert asked == []
     lost.unlink()
@@ -113,15 +119,12 @@ def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, t
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == content
 
 
-_real_read_slice = module.read_slice
-
-
 def test_no_patient_identifier_is_written(rsna_root, tmp_path):
     prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
     patient = dcmread(rsna_root / prepared.table.source[0], stop_before_pixels=True).PatientID
     for path in tmp_path.rglob("*"):
-        if path.suffix in (".csv", ".json", ".jsonl"):
-            assert patient not in path.read_text(), path
+        if path.is_file():
+            assert patient.encode() not in path.read_bytes(), path
 
 
 def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
@@ -160,18 +163,88 @@ def test_a_target_that_cannot_be_a_folder(study, tmp_path):
             prepare("unlabelled", study, out, jobs=1)
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path):
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path, monkeypatch):
     """The temporary file of the second scan links to /dev/full, where writes fail as on a full disk."""
     scans = list(prepare("rsna", rsna_root, tmp_path / "whole", jobs=1).scans.index)
     target = scan_file(tmp_path / "set", scans[1])
     target.parent.mkdir(parents=True)
     target.with_name(f".{target.name}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr("ich_mil.data.prepare.remove_leftovers", lambda *_: None)
     with pytest.raises(DataError, match=r"\.npy: the disk is full; free space"):
         prepare("rsna", rsna_root, tmp_path / "set", jobs=1)
     left = {path.name for path in (tmp_path / "set").rglob("*") if not path.is_dir()}
     first = scan_file(tmp_path / "set", scans[0])
-    assert left == {"index.jsonl", first.name, first.with_suffix(".json").name}
+    assert left == {".lock", "index.sqlite", first.name, first.with_suffix(".json").name}
+    monkeypatch.undo()
     assert len(prepare("rsna", rsna_root, tmp_path / "set", jobs=1).scans) == 4
+
+
+def test_leftovers_of_a_killed_run_are_removed(study, tmp_path):
+    for place in (tmp_path / "out", tmp_path / "out" / "scans"):
+        place.mkdir()
+        (place / ".half.npy.4242.tmp").write_text("half")
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert list((tmp_path / "out").rglob("*.tmp")) == []
+
+
+def test_two_runs_cannot_write_one_folder(study, tmp_path):
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out" / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="out: another run is preparing it"):
+            prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
+def test_thickness(cq500_root, tmp_path):
+    """0 leaves thin slices as they are; one set has one thickness."""
+    thin = next(
+        path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower()
+    )
+    shutil.copytree(thin, tmp_path / "set" / "scan")
+    whole = prepare("unlabelled", tmp_path / "set", tmp_path / "whole", jobs=1, thickness_mm=0)
+    assert len(whole.table) == len(list(thin.iterdir()))
+    assert not whole.table.corrections.str.contains(Code.AVERAGED).any()
+    means = prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1, thickness_mm=10)
+    assert len(means.table) < len(prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1).table)
+    with pytest.raises(DataError, match=r"was prepared with thickness 10, not 5\.0"):
+        prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1)
+
+
+@pytest.mark.parametrize(
+    "uid",
+    [
+        "../../evil",
+        "/tmp/evil",
+        "..",
+        ".",
+        "a\0b",
+        "1." * 150,
+        "Schädel/x",
+        "-rf",
+        "a b;$(c)",
+        "x\\y",
+        "nul",
+    ],
+    ids=range(11),
+)
+def test_no_scan_id_leads_out_of_the_folder(study, tmp_path, uid):
+    """Study UIDs are what a file says, and a file can say anything."""
+    shutil.rmtree(study / "b")
+    with disable_value_validation():
+        for path in (study / "a").iterdir():
+            image = dcmread(path)
+            image.SpecificCharacterSet = "ISO_IR 192"
+            image.StudyInstanceUID = uid
+            image.save_as(path)
+    before = set(tmp_path.rglob("*"))
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    written = set(tmp_path.rglob("*")) - before
+    assert all(path.is_relative_to(tmp_path / "out") for path in written)
+    (scan,) = prepared.scans.index
+    path = scan_file(tmp_path / "out", scan)
+    assert path.resolve().parent == tmp_path / "out" / "scans"
+    assert len(prepared.hu(scan)) == len(list((study / "a").iterdir()))
 
 
 def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
@@ -274,5 +347,26 @@ def test_a_folder_of_oddities_ends_in_the_ledger(shared_data, tmp_path):
     told = pd.read_csv(tmp_path / "none" / "ledger.csv").set_index("file").code
     assert set(told.dropna().index.dropna()) == {path.name for path in oddities.iterdir()}
     assert told["philips_localizer_I10"] == Code.LOCALIZER
-    assert told["enhancedCT_perfusion_map_2frames.dcm"] == Code.MULTI_FRAME
+    assert told["enhancedCT_perfusion_map_2frames.dcm"] == Code.NO_HU_SCALE
     assert told["._IM-0001-0001.dcm"] == Code.NOT_DICOM
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, tmp_path):
+    """joblib's dask backend: the same call in another context, both workers take part."""
+    distributed = pytest.importorskip("distributed")
+    alone = prepare("rsna", rsna_root, tmp_path / "alone", jobs=1)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+        joblib.parallel_config(backend="dask"),
+    ):
+        together = prepare("rsna", rsna_root, tmp_path / "together", jobs=2)
+        done = client.run(lambda dask_worker: dask_worker.state.executed_count)
+    assert len(done) == 2
+    assert min(done.values()) > 0
+    assert together.fingerprint == alone.fingerprint
+    for scan in alone.scans.index:
+        np.testing.assert_array_equal(together.hu(scan), alone.hu(scan))
+    assert together.ledger.equals(alone.ledger)

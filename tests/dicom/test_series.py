@@ -1,21 +1,26 @@
-"""Order, refusals and irregularities of series, the choice among them, and groups to average."""
+"""Order, refusals and irregularities of series, those that are divided or joined, and groups to average."""
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from ich_mil.dicom.read import SliceHeader, read_header
-from ich_mil.dicom.series import Series, average_groups, choose_series, group_series
+from ich_mil.dicom.choice import reason_for
+from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
+from ich_mil.dicom.order import Series, slice_name
+from ich_mil.dicom.series import average_groups, group_series
 from ich_mil.ledger import Code
 
+PIXELS = StoredPixels("1.2.840.10008.1.2.1", 1000, 524288, 1, 16, 16, True, 1.0, 0.0, None)
 AXIAL = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
 def header(z: float, *, number: int | None = None, **changes: object) -> SliceHeader:
     values: dict[str, object] = {
         "path": f"s/{z:g}-{number}.dcm",
-        "sop_uid": f"1.{z:g}.{number}",
+        "frame": 0,
+        "sop_uid": f"1.{changes.get('series_uid')}.{z:g}.{number}",
         "study_uid": "study",
         "series_uid": "series",
         "patient_id": "P1",
@@ -28,7 +33,9 @@ def header(z: float, *, number: int | None = None, **changes: object) -> SliceHe
         "instance_number": number,
         "description": "",
         "kernel": "",
+        "body_part": "",
         "contrast": False,
+        "pixels": PIXELS,
         "notes": (),
     }
     return SliceHeader(**(values | changes))  # type: ignore[arg-type]
@@ -46,16 +53,6 @@ def ordered(headers) -> Series:
 
 def series_of(uid: str, n: int, step: float, **changes: object) -> Series:
     return ordered(stack([step * i for i in range(n)], series_uid=uid, **changes))
-
-
-def coronal(uid: str, n: int, step: float) -> Series:
-    slices = [
-        header(
-            i, number=i, series_uid=uid, position=(0.0, step * i, 0.0), orientation=(1.0, 0, 0, 0, 0, -1.0)
-        )
-        for i in range(n)
-    ]
-    return ordered(slices)
 
 
 def codes(series: Series) -> list[Code]:
@@ -212,120 +209,334 @@ def test_one_slice():
     series = ordered([header(3)])
     assert (series.spacing, series.extent, series.positions, series.entries) == (0, 0, (3,), ())
     assert average_groups(series) == [(0,)]
-    assert choose_series([series])[1] == "plain, 1 slice, 0 mm; the only series"
 
 
-# The choice
-
-
-def chosen(*series: Series) -> tuple[str, str]:
-    picked, reason, entries = choose_series(series)
-    assert choose_series(series[::-1])[:2] == (picked, reason)
-    assert {e.code for e in entries} <= {Code.SERIES_NOT_CHOSEN}
-    assert len(entries) == len(series) - 1
-    return picked.series_uid, reason
-
-
-def test_choice_as_in_cq500():
-    picked, reason = chosen(
-        series_of("thin", 250, 0.625, description="CT PRE CONTRAST THIN"),
-        series_of("thick", 32, 5.0, description="CT PRE CONTRAST 5MM"),
-        series_of("post", 33, 5.0, description="CT POST CONTRAST"),
-        series_of("bone", 34, 5.0, description="CT BONE"),
-    )
-    assert picked == "thick"
-    assert reason == "plain, 5.0 mm, 32 slices, 155 mm; 2 of 4 series are post-contrast, bone or not axial"
-
-
-def test_entry_for_a_series_that_is_not_chosen():
-    other = ordered(
-        [*stack([0, 5, 10], series_uid="b", description="CT BONE"), header(5, number=9, series_uid="b")]
-    )
-    _, _, (entry,) = choose_series([series_of("a", 32, 5.0), other])
-    assert (entry.scan, entry.file, entry.code) == ("study", "", Code.SERIES_NOT_CHOSEN)
-    assert entry.detail == "series 'CT BONE' (b), 4 files: bone, 5.0 mm, 3 slices, 10 mm, 1 duplicate"
-
-
-def test_the_only_series_is_always_chosen():
-    assert chosen(series_of("a", 3, 10, description="CT BONE POST CONTRAST"))[0] == "a"
-
-
-def test_no_series_raises():
-    with pytest.raises(ValueError, match="at least one series"):
-        choose_series([])
-
-
-@pytest.mark.parametrize(
-    ("better", "worse"),
-    [
-        (series_of("z", 32, 5.0), series_of("a", 32, 5.0, contrast=True)),
-        (series_of("z", 32, 5.0), series_of("a", 32, 5.0, kernel="BONEPLUS")),
-        (series_of("z", 32, 5.0), series_of("a", 32, 5.0, kernel="H60s")),
-        (series_of("z", 32, 5.0, kernel="FC68"), series_of("a", 40, 5.0, kernel="FC81")),
-        (series_of("z", 32, 5.0, kernel="H31s"), series_of("a", 40, 5.0, kernel="Hr64h\\3")),
-        (series_of("z", 22, 7.0), series_of("a", 32, 5.0, contrast=True)),
-        (series_of("z", 32, 5.0), series_of("a", 260, 0.625)),
-        (series_of("z", 50, 2.5), series_of("a", 260, 0.625)),
-        (series_of("z", 24, 7.0), series_of("a", 260, 0.625)),
-        (series_of("z", 260, 0.625), series_of("a", 17, 10.0)),
-        (series_of("z", 32, 5.0), series_of("a", 24, 7.0)),
-        (series_of("z", 260, 0.625), series_of("a", 14, 5.0)),  # 65 mm are not a head
-        (series_of("z", 32, 5.0), series_of("a", 31, 5.0)),
-        (series_of("z", 32, 5.0, kernel="BONE"), series_of("a", 32, 5.0, contrast=True)),
-        (series_of("z", 18, 5.0), series_of("a", 32, 5.0, contrast=True)),  # 85 mm plain
-        (series_of("z", 32, 5.0, contrast=True), series_of("a", 2, 5.0)),  # a plain stub
-        (series_of("z", 32, 5.0, contrast=True), coronal("a", 60, 4.0)),
-        (series_of("z", 260, 0.625), ordered(stack([0, 5, 10, 15, 40, *range(45, 150, 5)], series_uid="a"))),
-        (
-            series_of("z", 30, 5.0),
-            ordered([*stack(range(0, 160, 5), series_uid="a"), header(5, number=99, series_uid="a")]),
-        ),
-    ],
-)
-def test_preferences(better, worse):
-    assert chosen(better, worse)[0] == "z"
-
-
-def test_reason_names_the_lack_of_a_plain_series():
-    _, reason = chosen(series_of("a", 32, 5.0, contrast=True), series_of("b", 2, 5.0))
-    assert reason.startswith("post-contrast, 5.0 mm, 32 slices, 155 mm; 1 of 2 series are post-contrast")
-    assert reason.endswith("and the plain ones cover less than 60 mm")
-
-
-def test_coronal_series_are_ordered_and_named():
-    series = coronal("a", 40, 4.0)
-    assert (len(series.headers), series.spacing, series.extent) == (40, 4.0, 156.0)
+def test_sagittal_slices_run_from_right_to_left():
+    sagittal = (0.0, 1.0, 0.0, 0.0, 0.0, -1.0)  # rows along y, columns down z: the normal is x
+    places = [(x, -100.0, 80.0) for x in (30.0, -30.0, 0.0, 15.0, -15.0)]
+    series = ordered(header(i, number=i, position=p, orientation=sagittal) for i, p in enumerate(places))
+    assert [h.instance_number for h in series.headers] == [1, 4, 2, 3, 0]
+    assert series.positions == (-30, -15, 0, 15, 30)
     assert series.entries == ()
-    assert choose_series([series])[1].startswith("not axial, 4.0 mm, 40 slices, 156 mm")
+
+
+# Frames of one file
+
+
+def frames(positions, *, path: str = "multi.dcm", sop: str = "1.2", **changes: object) -> list[SliceHeader]:
+    stored = replace(PIXELS, frames=len(positions))
+    return [
+        header(z, number=1, path=path, frame=k, sop_uid=sop, pixels=stored, **changes)
+        for k, z in enumerate(positions)
+    ]
+
+
+def test_frames_of_one_file_are_slices_of_their_own():
+    series = ordered(frames([20, 0, 10, 30]))
+    assert [h.frame for h in series.headers] == [1, 2, 0, 3]
+    assert series.positions == (0, 10, 20, 30)
+    assert series.entries == ()
+
+
+def test_frames_are_named_by_file_and_number():
+    assert slice_name(header(5, number=2)) == "s/5-2.dcm"
+    assert slice_name(frames([0, 5])[1]) == "multi.dcm frame 1"
+    series = ordered([*frames([0, 5, 10, 15, 15, 30]), *frames([20], path="twin.dcm")])
+    assert [(h.path, h.frame) for h in series.headers] == [
+        ("multi.dcm", 0), ("multi.dcm", 1), ("multi.dcm", 2), ("multi.dcm", 3), ("multi.dcm", 5)
+    ]  # fmt: skip
+    assert [(e.code, e.file, e.detail) for e in series.entries] == [
+        (Code.DUPLICATE, "twin.dcm", "same SOP Instance UID as multi.dcm frame 0"),
+        (Code.DUPLICATE, "multi.dcm", "frame 4: same position as multi.dcm frame 3 (15.00 mm)"),
+        (Code.GAP, "multi.dcm", "15.00 mm between frame 3 and multi.dcm frame 5, 5.00 mm is regular"),
+    ]
+
+
+# Several reconstructions under one series UID
+
+
+@pytest.mark.parametrize("change", [{"kernel": "BONE"}, {"contrast": True}])
+def test_reconstructions_of_the_same_slices_are_divided(change):
+    first = [header(5 * i, number=i, **({"kernel": "SOFT"} | change)) for i in range(30)]
+    second = [header(5 * i, number=40 + i, kernel="SOFT") for i in range(12)]
+    (study,) = group_series([*first, *second]).values()
+    found = {(s.headers[0].kernel, s.headers[0].contrast): s for s in study}
+    changed = found.pop((change.get("kernel", "SOFT"), "contrast" in change))
+    assert (changed.positions, changed.entries) == (tuple(range(0, 150, 5)), ())
+    plain = found.pop(("SOFT", False))
+    assert (plain.positions, plain.entries) == (tuple(range(0, 60, 5)), ())
+    assert found == {}
+
+
+def test_kernels_of_different_slices_stay_together():
+    series = ordered([*stack(range(0, 40, 5), kernel="BONE"), *stack(range(40, 150, 5), kernel="SOFT")])
+    assert (len(series.headers), series.entries) == (30, ())
+
+
+# Two gantry tilts in one series
+
+
+def tilt_slab(zs, degrees: float, start: int, **changes: object) -> list[SliceHeader]:
+    """Slices centred on (0, 0, z), the gantry turned: 512 pixels of 0.5 mm, 127.75 mm to the centre."""
+    angle = math.radians(degrees)
+    row, column = (1.0, 0.0, 0.0), (0.0, math.cos(angle), -math.sin(angle))
+    return [
+        header(
+            z,
+            number=start + i,
+            position=(-127.75, -127.75 * column[1], z - 127.75 * column[2]),
+            orientation=(*row, *column),
+            **changes,
+        )
+        for i, z in enumerate(zs)
+    ]
+
+
+def test_two_gantry_tilts_are_one_scan():
+    headers = [*tilt_slab(range(0, 40, 4), 20, 0), *tilt_slab(range(44, 140, 8), 4, 10)]
+    random.Random(2).shuffle(headers)
+    series = ordered(headers)
+    assert [h.instance_number for h in series.headers] == list(range(22))
+    # The axis is the mean normal of 10 and 12 slices: 10 (sin 20, cos 20) + 12 (sin 4, cos 4), of length
+    # sqrt((3.42020 + 0.83708)^2 + (9.39693 + 11.97077)^2) = 21.78768; its z is 21.36770 / 21.78768 = 0.98072.
+    z = [*range(0, 40, 4), *range(44, 140, 8)]
+    assert series.positions == pytest.approx([0.98072 * value for value in z], abs=1e-3)
+    assert codes(series) == [Code.SPACING_CHANGES, Code.TILTED]
+    assert series.entries[1].detail == (
+        "series series: slices have several tilts: 12 by 4.0, 10 by 20.0 degrees; ordered by their centres"
+    )
+
+
+def test_tilts_whose_planes_cross_are_ordered_by_their_centres():
+    crossing = [z + 2.5 for z in range(25, 125, 5)]
+    series = ordered([*tilt_slab(range(0, 40, 5), 15, 0), *tilt_slab(crossing, 0, 100)])
+    assert [h.instance_number for h in series.headers[4:12]] == [4, 5, 100, 6, 101, 7, 102, 103]
+    assert (len(series.headers), codes(series)[-1]) == (28, Code.TILTED)
+
+
+def test_slices_of_two_tilts_with_one_centre_are_both_kept():
+    series = ordered([*tilt_slab(range(0, 40, 5), 15, 0), *tilt_slab(range(35, 130, 5), 0, 100)])
+    assert len(series.headers) == 27
+    assert {h.instance_number for h in series.headers[7:9]} == {7, 100}
+    assert series.positions[8] - series.positions[7] == pytest.approx(0.01, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("description", "kind"),
+    "other",
     [
-        ("CT PLAIN", "plain"),
-        ("CT PRE CONTRAST THIN", "plain"),
-        ("Non-Contrast Head", "plain"),
-        ("HEAD W/O CONTRAST", "plain"),
-        ("UNENHANCED", "plain"),
-        ("HEAD_WITHOUT_IV_CONTRAST", "plain"),
-        ("Post Fossa 2.5mm", "plain"),
-        ("CT POST CONTRAST-2", "post-contrast"),
-        ("CE_5MM", "post-contrast"),
-        ("HEAD C+", "post-contrast"),
-        ("CTA HEAD", "post-contrast"),
-        ("5mm POST", "post-contrast"),
-        ("CT BONE", "bone"),
-        ("Temporal bones", "bone"),
-        ("BONE POST CONTRAST", "post-contrast bone"),
+        tilt_slab([-10, -5], 15, 90),  # two slices are no slab
+        tilt_slab(range(10, 60, 5), 15, 90),  # the same part of the head again
+        tilt_slab(range(-80, 0, 5), 40, 90),  # no gantry turns so far
+        [
+            header(z, number=90 + z, position=(0.0, 0.0, z), orientation=(0.96, 0.28, 0.0, -0.28, 0.96, 0.0))
+            for z in range(-80, 0, 5)
+        ],  # turned in the plane, by 16 degrees
     ],
 )
-def test_descriptions(description, kind):
-    assert choose_series([series_of("a", 32, 5.0, description=description)])[1].split(",")[0] == kind
+def test_what_is_no_second_tilt_is_refused(other):
+    series = ordered([*tilt_slab(range(0, 120, 5), 0, 0), *other])
+    assert series.positions == tuple(range(0, 120, 5))
+    assert codes(series) == [Code.OTHER_ORIENTATION] * len(other)
 
 
-def test_folder_stands_for_a_missing_description():
-    series = ordered([header(5 * i, path=f"scan/CT BONE/CT{i:06d}.dcm") for i in range(30)])
-    assert choose_series([series])[1].startswith("bone, 5.0 mm")
+def test_groups_do_not_span_two_tilts():
+    series = ordered([*tilt_slab(range(0, 40), 15, 0), *tilt_slab(range(40, 100), 0, 100)])
+    groups = average_groups(series)
+    assert [len(group) for group in groups] == [5] * 20
+    assert groups[7:9] == [(35, 36, 37, 38, 39), (40, 41, 42, 43, 44)]
+    # Nor where the groups would not end there of themselves.
+    series = ordered([*tilt_slab(range(0, 38), 15, 0), *tilt_slab(range(38, 100), 0, 100)])
+    sides = {
+        tuple(series.headers[i].instance_number >= 100 for i in {g[0], g[-1]}) for g in average_groups(series)
+    }
+    assert sides <= {(False,), (True,), (False, False), (True, True)}
+
+
+# One scan under several series UIDs
+
+
+def parts(*slices: list[SliceHeader]) -> list[tuple[str, int, list[str]]]:
+    """Each series of the study: UID, slices, details of the entries that join."""
+    headers = [one for some in slices for one in some]
+    (study,) = group_series(headers).values()
+    for seed in range(3):
+        random.Random(seed).shuffle(headers)
+        assert group_series(headers)["study"] == study
+    joins = [[e.detail for e in s.entries if e.code == Code.SERIES_JOINED] for s in study]
+    assert sum(len(s.headers) for s in study) + sum(
+        e.code == Code.DUPLICATE for s in study for e in s.entries
+    ) == len(headers)
+    return [(s.series_uid, len(s.headers), join) for s, join in zip(study, joins, strict=True)]
+
+
+def part(uid: str, *positions, thickness: float | None = 5.0, **changes: object) -> list[SliceHeader]:
+    return stack(positions, series_uid=uid, thickness=thickness, **changes)
+
+
+def test_a_continuation_is_joined():
+    upper, lower = part("b", *range(0, 80, 5)), part("a", *range(80, 150, 5))
+    assert parts(upper, lower) == [
+        ("a", 30, ["one scan under 2 series UIDs, continued: a (14 files), b (16 files)"])
+    ]
+    series = ordered([*upper, *lower])
+    assert series.positions == tuple(range(0, 150, 5))
+    assert codes(series) == [Code.SERIES_JOINED]
+    assert (series.entries[0].scan, series.entries[0].file) == ("study", "")
+
+
+@pytest.mark.parametrize(
+    ("step", "joined"), [(0.5, True), (4.0, True), (7.5, True), (7.6, False), (12.0, False)]
+)
+def test_step_over_the_joint(step, joined):
+    upper = [75 + step + 5 * i for i in range(14)]
+    found = parts(part("a", *range(0, 80, 5)), part("b", *upper, thickness=5.0))
+    assert [n for _, n, _ in found] == ([30] if joined else [16, 14])
+
+
+def test_interleaved_parts_are_joined():
+    found = parts(part("a", *range(0, 150, 10)), part("b", *range(5, 150, 10)))
+    assert found == [("a", 30, ["one scan under 2 series UIDs, interleaved: a (15 files), b (15 files)"])]
+
+
+def test_more_than_two_parts():
+    thirds = [part(uid, *range(start, 150, 15)) for uid, start in (("a", 0), ("b", 5), ("c", 10))]
+    detail = "one scan under 3 series UIDs, interleaved: a (10 files), b (10 files), c (10 files)"
+    assert parts(*thirds) == [("a", 30, [detail])]
+    detail = "one scan under 4 series UIDs, continued: a (10 files), b (5 files), c (5 files), d (10 files)"
+    chain = [part("d", *range(0, 50, 5)), part("b", *range(50, 100, 10)), part("c", *range(55, 100, 10))]
+    assert parts(*chain, part("a", *range(100, 150, 5))) == [("a", 30, [detail])]
+
+
+def test_one_part_in_the_spaces_of_another_that_goes_on():
+    found = parts(part("a", *range(0, 150, 10)), part("b", 5, 15, 25), part("c", *range(35, 140, 10)))
+    assert [(uid, n) for uid, n, _ in found] == [("a", 29)]
+
+
+def test_a_part_of_another_shape_does_not_keep_the_others_apart():
+    other = part("c", *range(100, 150, 5), rows=256)
+    found = parts(part("a", *range(0, 50, 5)), part("b", *range(50, 100, 5)), other)
+    assert [(uid, n) for uid, n, _ in found] == [("a", 20), ("c", 10)]
+
+
+def test_a_series_of_two_tilts_is_not_joined():
+    base, top = tilt_slab(range(0, 60, 5), 0, 0), tilt_slab(range(60, 120, 5), 15, 50)
+    found = parts([*base, *top], tilt_slab(range(-75, 0, 5), 0, 90, series_uid="a"))
+    assert [(uid, n) for uid, n, _ in found] == [("a", 15), ("series", 24)]
+
+
+def test_a_series_uid_for_each_slice():
+    found = parts(*(part(f"{z:03d}", z) for z in range(0, 60, 5)))
+    assert [(uid, n) for uid, n, _ in found] == [("000", 12)]
+    assert len(parts(*(part(f"{z:03d}", z, thickness=0.0) for z in range(0, 60, 5)))) == 12
+    # 8 mm from slice to slice of 5 mm: nothing says that they belong together.
+    assert len(parts(*(part(f"{z:03d}", z) for z in range(0, 80, 8)))) == 10
+
+
+def test_entries_of_the_parts_are_kept():
+    double = header(20, number=99, series_uid="a", thickness=5.0)
+    series = ordered([*part("a", *range(0, 80, 5)), double, *part("b", *range(80, 150, 5))])
+    assert [(e.code, e.file) for e in series.entries] == [
+        (Code.DUPLICATE, "s/20-99.dcm"),
+        (Code.SERIES_JOINED, ""),
+    ]
+
+
+SCAN = range(0, 150, 5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        part("b", *SCAN),  # a repeat
+        part(
+            "b", *(z + 2.5 for z in SCAN)
+        ),  # a repeat, moved by half a step: 5 mm slices 2.5 mm apart overlap
+        part("b", *(z + 1.0 for z in SCAN)),
+        part("b", *range(0, 60, 5)),  # part of it again
+        part("b", 72.0),  # a timing slice
+        part("b", 147.0),  # a single slice that is not the next one
+    ],
+)
+def test_a_repeat_is_not_joined(other):
+    assert [(uid, n) for uid, n, _ in parts(part("a", *SCAN), other)] == [("a", 30), ("b", len(other))]
+
+
+def test_single_slices_at_one_place_are_not_joined():
+    """Bolus tracking stored as a series for each picture."""
+    assert [(uid, n) for uid, n, _ in parts(*(part(uid, 40.0) for uid in "abc"))] == [
+        ("a", 1),
+        ("b", 1),
+        ("c", 1),
+    ]
+
+
+@pytest.mark.parametrize("thickness", [None, 0.0, 8.0, 12.5])
+def test_interleaved_slices_that_may_overlap_are_not_joined(thickness):
+    found = parts(
+        part("a", *range(0, 150, 10), thickness=thickness), part("b", *range(5, 150, 10), thickness=thickness)
+    )
+    assert [n for _, n, _ in found] == [15, 15]
+
+
+def test_uneven_interleaving_is_not_joined():
+    found = parts(part("a", *range(0, 150, 10), thickness=2.0), part("b", *range(3, 150, 10), thickness=2.0))
+    assert [n for _, n, _ in found] == [15, 15]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 256},
+        {"spacing": (0.45, 0.45)},
+        {"kernel": "BONE"},
+        {"contrast": True},
+        {"thickness": 2.5},
+        {"thickness": None},
+        {"description": "CT BONE"},
+        {"body_part": "NECK"},
+        {"orientation": (1.0, 0.0, 0.0, 0.0, math.cos(0.02), -math.sin(0.02))},
+        {"path": "scan/CT BONE/1.dcm"},  # no description: the folder says it
+    ],
+)
+@pytest.mark.parametrize("upper", [range(75, 150, 5), range(2, 75, 5)])
+def test_another_kind_of_series_is_not_joined(change, upper):
+    same = {"path": "scan/CT PLAIN/1.dcm"}
+    lower = [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70]
+    other = part("b", *upper, **(same | {"thickness": 5.0} | change))
+    assert [n for _, n, _ in parts(part("a", *lower, **same), other)] == [15, 15]
+
+
+def test_numbers_and_uids_of_folders_do_not_keep_parts_apart():
+    for one, two in (("CT PLAIN", "CT PLAIN-2"), ("SE0001", "SE0002"), ("1.2.840.1", "1.2.840.22")):
+        found = parts(
+            part("a", *range(0, 75, 5), path=f"s/{one}/1.dcm"),
+            part("b", *range(75, 150, 5), path=f"s/{two}/1.dcm"),
+        )
+        assert [n for _, n, _ in found] == [30]
+
+
+def test_slabs_of_different_spacing_are_not_joined():
+    found = parts(part("a", *range(0, 75, 5)), part("b", *range(75, 150, 3)))
+    assert [n for _, n, _ in found] == [15, 25]
+
+
+def test_a_scan_in_halves_and_its_repeat_in_halves_are_left_apart():
+    halves = [
+        part(uid, *zs) for uid, zs in zip("abcd", 2 * [range(0, 75, 5), range(75, 150, 5)], strict=True)
+    ]
+    assert [n for _, n, _ in parts(*halves)] == [15] * 4
+    assert [n for _, n, _ in parts(*halves[:3])] == [15] * 3
+    assert [n for _, n, _ in parts(*halves[1:])] == [15] * 3
+    # A repeat of the whole leaves no doubt.
+    assert [(uid, n) for uid, n, _ in parts(*halves[:2], part("r", *SCAN))] == [("a", 30), ("r", 30)]
+
+
+def test_tilted_parts_are_joined_along_their_normal():
+    slices = [tilted(k, 18.5, series_uid="ba"[k >= 10], thickness=5.0) for k in range(24)]
+    series = ordered(slices)
+    assert series.series_uid == "a"
+    assert [h.instance_number for h in series.headers] == list(range(24))
+    assert codes(series) == [Code.TILTED, Code.SERIES_JOINED]
 
 
 # Groups to average
@@ -358,6 +569,22 @@ def test_groups_do_not_span_a_gap():
     assert average_groups(ordered(stack([0, 10, 11, 12, 13, 14]))) == [(0,), (1, 2, 3, 4, 5)]
 
 
+def test_groups_do_not_span_a_joint():
+    series = ordered([*part("a", *range(0, 13), thickness=1.0), *part("b", *range(13, 40), thickness=1.0)])
+    assert codes(series) == [Code.SERIES_JOINED]
+    groups = average_groups(series)
+    assert [len(group) for group in groups] == [5, 4, 4, 6, 6, 5, 5, 5]
+    assert (groups[2], groups[3]) == ((9, 10, 11, 12), (13, 14, 15, 16, 17, 18))
+
+
+def test_groups_span_interleaved_parts():
+    series = ordered(
+        [*part("a", *range(0, 40, 2), thickness=1.0), *part("b", *range(1, 40, 2), thickness=1.0)]
+    )
+    assert codes(series) == [Code.SERIES_JOINED]
+    assert average_groups(series) == [tuple(range(i, i + 5)) for i in range(0, 40, 5)]
+
+
 def test_thin_and_thick_slabs_are_grouped_apart():
     series = ordered(stack([0, 1, 2, 3, 4, 9, 14, 19, 24]))
     assert average_groups(series) == [(0, 1, 2, 3, 4), (5,), (6,), (7,), (8,)]
@@ -373,7 +600,7 @@ def test_other_thickness():
 def test_ge_head(shared_data):
     paths = sorted((shared_data / "ge_head_ct").glob("*.dcm"))
     random.Random(1).shuffle(paths)
-    series = ordered(read_header(path) for path in paths)
+    series = ordered(header for path in paths for header in read_headers(path))
     assert [h.instance_number for h in series.headers] == list(range(1, 29))
     assert [h.thickness for h in series.headers] == [4.0] * 14 + [7.0] * 14
     steps = [b - a for a, b in zip(series.positions, series.positions[1:], strict=False)]
@@ -383,7 +610,6 @@ def test_ge_head(shared_data):
     assert codes(series) == [Code.SPACING_CHANGES, Code.TILTED]
     assert "13 x 4.00, 1 x 1.08, 13 x 7.00" in series.entries[0].detail
     assert "18.5 degrees" in series.entries[1].detail
-    assert (
-        choose_series([series])[1] == "plain, 4.0 mm, 28 slices, 144 mm, 1 spacing-changes; the only series"
-    )
+    reason = "plain, 4.0 mm, 28 slices, 144 mm, 1 spacing-changes; the only series"
+    assert reason_for(series, [series]) == reason
     assert average_groups(series) == [(i,) for i in range(28)]

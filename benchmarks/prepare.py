@@ -1,0 +1,188 @@
+"""How fast DICOM files become a prepared set, and how much memory that takes.
+
+    python -m benchmarks.prepare speed [--root RSNA_FOLDER] [--studies 6] [--rounds 5] [--write]
+    python -m benchmarks.prepare scale [--scans 100 1000 10000] [--write]
+
+`speed`: slices a second on one core, side by side in one process and in turn: (a) the plain way,
+`pydicom.dcmread`, rescale in float64 and three windows by `np.clip`; (b) pydicom's pixel read alone, the
+floor; ours is the whole of `prepare`: headers, pixels, HU, order, anatomy, ledger, write and fsync; and ours
+with the three windows of every slice on top. Files are in the page cache. Without `--root` phantom studies of
+512 x 512 pixels are written.
+
+`scale`: linked copies of a few small phantom studies, one process a size. Peak memory of the main process and
+of the largest worker, seconds of the first run and of a second one that finds nothing to do.
+"""
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from pydicom import dcmread
+from pydicom.config import disable_value_validation
+from pydicom.pixels import pixel_array
+
+from benchmarks.record import record, table
+from ich_mil.data.prepare import prepare
+from ich_mil.dicom.phantom import write_cq500, write_rsna
+from ich_mil.windows import PRESETS, apply_windows
+
+WINDOWS = PRESETS["winners"]
+COPIED = 5
+"""Phantom studies that are linked again and again."""
+
+
+def plain(path: Path) -> list[np.ndarray]:
+    """(a) One slice as most scripts do it: float64 HU, three windows."""
+    ds = dcmread(path)
+    hu = ds.pixel_array.astype(np.float64) * float(ds.RescaleSlope) + float(ds.RescaleIntercept)
+    return [
+        (np.clip(hu, level - width / 2, level + width / 2) - (level - width / 2)) / width
+        for level, width in WINDOWS
+    ]
+
+
+def ours(root: Path, jobs: int, *, windows: bool) -> None:
+    """The whole of prepare into a new folder; with `windows` every slice is windowed too."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as out:
+        prepared = prepare("rsna", root, Path(out) / "set", jobs=jobs)
+        if windows:
+            for scan in prepared.scans.index:
+                for hu in prepared.hu(scan):
+                    apply_windows(torch.from_numpy(hu[None].copy()), WINDOWS)
+
+
+def speed(arguments: argparse.Namespace) -> None:
+    """Measure and record milliseconds a slice."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        root = arguments.root
+        if root is None:
+            root = Path(folder) / "set"
+            write_rsna(root, n_studies=arguments.studies, seed=0, size=512)
+        paths = sorted((root / "stage_2_train").iterdir())
+        ways = {
+            "(a) plain": lambda: [plain(path) for path in paths],
+            "(b) pydicom pixel read": lambda: [pixel_array(path) for path in paths],
+            "ours": lambda: ours(root, 1, windows=False),
+            "ours and three windows": lambda: ours(root, 1, windows=True),
+            f"ours, {os.cpu_count()} workers": lambda: ours(root, os.cpu_count() or 1, windows=False),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        for round_ in range(arguments.rounds + 1):
+            for name, work in ways.items():
+                started = perf_counter()
+                work()
+                if round_:  # the first warms up
+                    taken[name].append((perf_counter() - started) / len(paths))
+    medians = {name: statistics.median(values) for name, values in taken.items()}
+    rows = [
+        (
+            name,
+            f"{1e3 * medians[name]:.2f} ({1e3 * min(values):.2f}-{1e3 * max(values):.2f})",
+            f"{1 / medians[name]:.0f}",
+            f"{medians['(a) plain'] / medians[name]:.1f} x",
+            f"{100 * medians['(b) pydicom pixel read'] / medians[name]:.0f} %",
+        )
+        for name, values in taken.items()
+    ]
+    text = f"{len(paths)} slices of {root if arguments.root else 'phantoms'}, {arguments.rounds} rounds.\n\n"
+    text += table(("way", "ms a slice", "slices a second", "against (a)", "of (b)"), rows)
+    record("Preparing: speed", "python -m benchmarks.prepare speed", text, write=arguments.write)
+
+
+def link_copies(root: Path, n_scans: int) -> None:
+    """A CQ500 layout of `n_scans` scans: hard links to the files of a few phantom studies."""
+    base = root.parent / "base"
+    write_cq500(base, n_studies=COPIED, seed=0, size=64)
+    studies = sorted(base.glob("CQ500CT*"))
+    votes = (base / "reads.csv").read_text().splitlines()
+    rest = [line.split(",", 1)[1] for line in votes[1:]]
+    lines = votes[:1]
+    for i in range(n_scans):
+        copied = studies[i % len(studies)]
+        shutil.copytree(copied, root / f"CQ500CT{i} CQ500CT{i}", copy_function=os.link)
+        lines.append(f"CQ500-CT-{i},{rest[i % len(rest)]}")
+    (root / "reads.csv").write_text("\n".join(lines) + "\n")
+
+
+def run_once(root: Path, out: Path) -> None:
+    """Prepare in this process, and print seconds and peak bytes of it and of its largest worker."""
+    started = perf_counter()
+    prepare("cq500", root, out, jobs=os.cpu_count() or 1)
+    seconds = perf_counter() - started
+    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print("figures", seconds, *peaks)
+
+
+def scale(arguments: argparse.Namespace) -> None:
+    """Measure and record memory and seconds of first and second runs."""
+    rows = []
+    for n_scans in arguments.scans:
+        with tempfile.TemporaryDirectory() as folder:
+            root, out = Path(folder) / "set", Path(folder) / "out"
+            root.mkdir()
+            link_copies(root, n_scans)
+            n_files = sum(len(names) for _, _, names in os.walk(root)) - 1
+            first, second = (_measure_run(root, out) for _ in range(2))
+        rows.append(
+            (
+                n_scans,
+                n_files,
+                f"{first[0]:.1f}",
+                f"{first[1] / 1024:.0f}",
+                f"{first[2] / 1024:.0f}",
+                f"{second[0]:.1f}",
+                f"{second[1] / 1024:.0f}",
+            )
+        )
+        print(rows[-1], flush=True)
+    head = ("scans", "files", "first run, s", "peak MB", "of a worker", "second run, s", "peak MB")
+    record("Preparing: scale", "python -m benchmarks.prepare scale", table(head, rows), write=arguments.write)
+
+
+def _measure_run(root: Path, out: Path) -> list[float]:
+    words = [sys.executable, "-m", "benchmarks.prepare", "once", str(root), str(out)]
+    told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return [float(word) for word in told.splitlines()[-1].split()[1:]]
+
+
+def main() -> None:
+    """Run one part."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = parser.add_subparsers(dest="part", required=True)
+    one = parts.add_parser("speed")
+    one.add_argument("--root", type=Path)
+    one.add_argument("--studies", type=int, default=6)
+    one.add_argument("--rounds", type=int, default=5)
+    one.add_argument("--write", action="store_true")
+    one = parts.add_parser("scale")
+    one.add_argument("--scans", type=int, nargs="+", default=[100, 1000, 10_000])
+    one.add_argument("--write", action="store_true")
+    one = parts.add_parser("once")
+    one.add_argument("root", type=Path)
+    one.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    with disable_value_validation():
+        if arguments.part == "speed":
+            speed(arguments)
+        elif arguments.part == "scale":
+            scale(arguments)
+        else:
+            run_once(arguments.root, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Label tables: CSV files as people write them, read strictly.
+
+In: a CSV file. Out: its columns as stripped text, or as 0 and 1. Anything else is one error that names file
+and line.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from ich_mil.errors import DataError
+
+UNKNOWN = -1
+"""Label of a slice or scan nobody has labelled."""
+
+
+def read_label_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """A label table as stripped text; its index is the line less 2. `DataError` if a column is missing."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such label file")
+    try:
+        table = pd.read_csv(
+            path, dtype=str, encoding="utf-8-sig", keep_default_na=False, skip_blank_lines=False
+        )
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
+    table.columns = table.columns.str.strip()
+    table = table.fillna("").apply(lambda column: column.str.strip())
+    table = table[(table != "").any(axis=1)]  # blank lines go, the index still counts them
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {', '.join(table.columns)}")
+    return table
+
+
+def binary(values: pd.Series, path: Path) -> pd.Series:
+    """Text labels as integers. `DataError` naming file and line for anything that is not 0 or 1."""
+    wrong = ~values.isin(["0", "1"])
+    if wrong.any():
+        row = values.index[wrong][0]
+        raise DataError(f"{path}: line {row + 2}: {values.name} must be 0 or 1, got {values[row]!r}")
+    return values.astype(int)
+
+
+def name_some(names: Sequence[str], most: int = 3) -> str:
+    """The first few names of a list, for an error message."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,222 @@
+"""One scan to one file: ordered, its series chosen, its slices read to HU and written.
+
+In: the headers of all slices of a scan. Out: `scans/<scan>.npy` and `scans/<scan>.json`; the latter, a
+`ScanRecord`, is written last and marks a whole scan. Series are tried in the order of `rank_series` until
+one shows a head. A slice that cannot be read is taken out and the rest is ordered again, so that a duplicate
+of it can take its place and a gap is told.
+
+Legend: `n` slices of the scan, `H, W` pixels.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ich_mil.data.store import FORMAT, scan_file
+from ich_mil.dicom.anatomy import head_refusal
+from ich_mil.dicom.choice import not_chosen, rank_series, reason_for
+from ich_mil.dicom.header import SliceHeader
+from ich_mil.dicom.order import Series, slice_entry, slice_name
+from ich_mil.dicom.read import read_slice
+from ich_mil.dicom.series import average_groups, group_series
+from ich_mil.errors import DicomError
+from ich_mil.files import digest, write_array, write_json
+from ich_mil.ledger import Code, LedgerEntry
+
+
+@dataclass(frozen=True)
+class ScanRecord:
+    """What `scans/<scan>.json` says of one prepared scan.
+
+    Attributes:
+        fingerprint: `scan_fingerprint` of what it was made from.
+        patient: pseudonymous patient key, the scan id where the files name none.
+        pixel_mm: distance of rows and of columns, mm.
+        slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` of the
+            middle one, `position_mm`, `corrections`.
+        entries: ledger lines of the scan.
+    """
+
+    fingerprint: str
+    patient: str
+    pixel_mm: tuple[float, float]
+    slices: list[dict[str, Any]]
+    entries: list[LedgerEntry]
+
+
+class ScanTask(NamedTuple):
+    """What a worker needs to prepare one scan: `root` and `out` are folders, thickness 0 means as it is."""
+
+    scan: str
+    headers: list[SliceHeader]
+    fingerprint: str
+    thickness_mm: float
+    root: Path
+    out: Path
+
+
+def scan_fingerprint(files: str, thickness_mm: float) -> str:
+    """A digest of all that a prepared scan depends on: its files, the thickness asked for, the format."""
+    return digest(FORMAT.encode(), files.encode(), str(thickness_mm).encode())
+
+
+def read_record(out: Path, scan: str) -> ScanRecord | None:
+    """The record of a scan prepared earlier; None where there is none, or one of another version."""
+    path = scan_file(out, scan)
+    try:
+        row = json.loads(path.with_suffix(".json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    if row.pop("format", None) != FORMAT or (row["slices"] and not path.is_file()):
+        return None
+    entries = [LedgerEntry(**{**entry, "code": Code(entry["code"])}) for entry in row.pop("entries")]
+    return ScanRecord(**row, entries=entries)
+
+
+def prepare_scan(task: ScanTask) -> str:
+    """Order, choose, read and write one scan; runs in a worker process. Returns the scan's id."""
+    chosen, entries = _choose_and_read(task)
+    if chosen is None:
+        detail = "none of its series shows a head that can be read; the scan is left out"
+        entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
+    patients = (header.patient_id for header in task.headers if header.patient_id)
+    record = ScanRecord(
+        fingerprint=task.fingerprint,
+        patient=next(patients, task.scan),
+        pixel_mm=chosen.series.headers[0].spacing if chosen else (0.0, 0.0),
+        slices=chosen.rows if chosen else [],
+        entries=[replace(entry, scan=task.scan) for entry in entries],
+    )
+    path = scan_file(task.out, task.scan)
+    if chosen is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_array(path, chosen.stack)
+    write_json(path.with_suffix(".json"), {"format": FORMAT, **asdict(record)})
+    return task.scan
+
+
+class _Slice(NamedTuple):
+    """One prepared slice: its HU (H, W), its row of the record, and its ledger lines."""
+
+    picture: np.ndarray
+    row: dict[str, Any]
+    entries: list[LedgerEntry]
+
+
+class _Chosen(NamedTuple):
+    """The series that stands for a scan, the HU of its slices (n, H, W), and their rows of the record."""
+
+    series: Series
+    stack: np.ndarray
+    rows: list[dict[str, Any]]
+
+
+class _UnreadableError(Exception):
+    """A slice that is refused when its pixels are read."""
+
+    def __init__(self, header: SliceHeader, entry: LedgerEntry) -> None:
+        super().__init__()
+        self.header = header
+        self.entry = entry
+
+
+def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]:
+    """The series that stands for the scan, None where no series shows a head; and every ledger line."""
+    refused: list[LedgerEntry] = []
+    headers = list(task.headers)
+    no_heads: set[tuple[str, ...]] = set()
+    done: dict[tuple[str, ...], _Slice] = {}
+    while True:
+        every_series = [series for study in group_series(headers).values() for series in study]
+        candidates = [series for series in every_series if _names(series.headers) not in no_heads]
+        if not candidates:
+            # what was found about files that never became a candidate must not be lost
+            return None, refused + [entry for series in every_series for entry in series.entries]
+        series = rank_series(candidates)[0]
+        unreadable = _read(series, task, done)
+        if unreadable:
+            refused += [error.entry for error in unreadable]
+            lost = {slice_name(error.header) for error in unreadable}
+            headers = [header for header in headers if slice_name(header) not in lost]
+            continue
+        slices = [done[_names(group)] for group in _groups(series, task.thickness_mm)]
+        stack = np.stack([item.picture for item in slices])  # (n, H, W)
+        no_head = head_refusal(stack, spacing=series.headers[0].spacing)
+        if no_head is None:
+            break
+        detail = (
+            f"series {series.description!r} ({series.series_uid}), {len(series.headers)} slices: {no_head}"
+        )
+        refused.append(slice_entry(series.headers[0], Code.NO_HEAD, detail))
+        no_heads.add(_names(series.headers))
+    entries = [*refused, *not_chosen(series, candidates), *series.entries]
+    if len(every_series) > 1:
+        reason = f"{series.description or series.series_uid}: {reason_for(series, candidates)}"
+        entries.append(LedgerEntry(task.scan, "", Code.SERIES_CHOSEN, reason))
+    if len(slices) < len(series.headers):
+        detail = (
+            f"{len(series.headers)} thin slices averaged to {len(slices)} of about {task.thickness_mm:g} mm"
+        )
+        entries.append(LedgerEntry(task.scan, "", Code.AVERAGED, detail))
+    entries += [entry for item in slices for entry in item.entries]
+    return _Chosen(series, stack, [item.row for item in slices]), entries
+
+
+def _names(headers: Sequence[SliceHeader]) -> tuple[str, ...]:
+    return tuple(slice_name(header) for header in headers)
+
+
+def _groups(series: Series, thickness_mm: float) -> list[tuple[SliceHeader, ...]]:
+    """Slices that become one, from below."""
+    if not thickness_mm:
+        return [(header,) for header in series.headers]
+    groups = average_groups(series, thickness=thickness_mm)
+    return [tuple(series.headers[i] for i in group) for group in groups]
+
+
+def _read(series: Series, task: ScanTask, done: dict[tuple[str, ...], _Slice]) -> list[_UnreadableError]:
+    """Read the slices of a series into `done` unless they are there. Returns what could not be read."""
+    heights = {slice_name(header): at for header, at in zip(series.headers, series.positions, strict=True)}
+    unreadable = []
+    for group in _groups(series, task.thickness_mm):
+        if _names(group) not in done:
+            try:
+                done[_names(group)] = _read_group(group, heights, task)
+            except _UnreadableError as error:
+                unreadable.append(error)
+    return unreadable
+
+
+def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: ScanTask) -> _Slice:
+    """The mean of the slices of a group, or the one slice itself."""
+    total: np.ndarray | None = None
+    corrections: set[Code] = set()
+    entries: list[LedgerEntry] = []
+    for header in group:
+        try:
+            hu, notes = read_slice(replace(header, path=str(task.root / header.path)))
+        except DicomError as error:
+            reason = str(error).removeprefix(f"{task.root}{os.sep}")
+            raise _UnreadableError(header, slice_entry(header, Code(error.code), reason)) from error
+        for code, detail in [*header.notes, *notes]:
+            corrections.add(code)
+            entries.append(slice_entry(header, code, detail))
+        total = hu if total is None else np.add(total, hu, dtype=np.int32)
+    assert total is not None, "a group has a slice"
+    if len(group) > 1:
+        corrections.add(Code.AVERAGED)
+        total = np.rint(total / len(group)).astype(np.int16)
+    row = {
+        "sources": list(_names(group)),
+        "sops": [header.sop_uid for header in group],
+        "sop": group[len(group) // 2].sop_uid,
+        "position_mm": float(np.mean([heights[slice_name(header)] for header in group])),
+        "corrections": sorted(corrections),
+    }
+    return _Slice(total, row, entries)

@@ -1,0 +1,96 @@
+"""The story of one scan: what came in, what was refused, chosen and corrected, and what came out, in words.
+
+In: a prepared set and the id of a scan. Out: text for a person who asks why a scan looks as it does. It is
+told from `scans/<scan>.json`, `slices.csv` and `ledger.csv`; no DICOM file is read again.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pandas as pd
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.scan import ScanRecord, read_record
+from ich_mil.data.store import open_prepared, scan_file
+from ich_mil.errors import DataError
+from ich_mil.ledger import CHOICES, CORRECTED, REFUSED, Code
+
+SHOWN = 5
+"""Lines of one code that are written out; the ledger has all of them."""
+
+
+def explain(folder: Path, scan: str) -> str:
+    """Tell how one scan was prepared.
+
+    Args:
+        folder: a prepared set.
+        scan: the id of a scan, which may be one that was left out.
+
+    Returns:
+        Several lines of text.
+
+    Raises:
+        DataError: `folder` is no prepared set, or knows no such scan; ids like it are named.
+    """
+    prepared = open_prepared(folder)
+    lines = prepared.ledger_by_scan.get(scan, [])
+    record = read_record(folder, scan)
+    known = scan in prepared.scans.index
+    if record is None and not lines:
+        names = [*prepared.scans.index, *prepared.ledger_by_scan]
+        near = ", ".join(get_close_matches(scan, names, n=3, cutoff=0.0))
+        raise DataError(f"{folder}: knows no scan {scan!r}; the nearest names are {near}")
+    story = [scan]
+    if known and record is not None:
+        story += _result(record, prepared.slices(scan), scan_file(folder, scan))
+    else:
+        story.append("  left out: it has no slice that can be used")
+    by_code: dict[Code, list[dict[str, str]]] = defaultdict(list)
+    for line in lines:
+        by_code[Code(line["code"])].append(line)
+    rest = frozenset(Code) - REFUSED - CORRECTED - CHOICES
+    for title, codes in (
+        ("chosen", CHOICES),
+        ("refused", REFUSED),
+        ("corrected", CORRECTED),
+        ("noted", rest),
+    ):
+        found = [code for code in Code if code in codes and code in by_code]
+        if found:
+            story.append(f"  {title}")
+        for code in found:
+            story += _lines(code, by_code[code])
+    return "\n".join(story)
+
+
+def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]:
+    """What came out."""
+    label, slice_labels = int(rows.scan_label.iloc[0]), rows.slice_label[rows.slice_label != UNKNOWN]
+    said = {UNKNOWN: "no label", 0: "negative", 1: "positive"}[label]
+    if len(slice_labels):
+        said += f", {int((slice_labels == 1).sum())} of {len(slice_labels)} slices positive"
+    yield f"  patient {record.patient}, {said}"
+    heights = [item["position_mm"] for item in record.slices]
+    text = f"  {len(heights)} slices in {path}, from {heights[0]:.1f} to {heights[-1]:.1f} mm"
+    if len(heights) > 1:
+        steps = [b - a for a, b in pairwise(heights)]
+        text += f", {median(steps):.2f} mm apart ({min(steps):.2f} to {max(steps):.2f})"
+    yield f"{text}; pixels of {record.pixel_mm[0]:.3f} x {record.pixel_mm[1]:.3f} mm"
+    n_sources = [len(item["sources"]) for item in record.slices]
+    if max(n_sources) > 1:
+        yield f"  each is the mean of {min(n_sources)} to {max(n_sources)} thin slices"
+    yield f"  lowest {record.slices[0]['sources'][0]}, highest {record.slices[-1]['sources'][-1]}"
+
+
+def _lines(code: Code, lines: Sequence[dict[str, str]]) -> Iterator[str]:
+    """The ledger's lines of one code, the first few of them."""
+    for line in lines[:SHOWN]:
+        # refusals name their file themselves
+        file = "" if not line["file"] or line["detail"].startswith(line["file"]) else f"{line['file']}: "
+        yield f"    {code}: {file}{line['detail']}"
+    if len(lines) > SHOWN:
+        yield f"    {code}: and {len(lines) - SHOWN} more"

@@ -1,0 +1,205 @@
+"""Which series stands for a study.
+
+In: the ordered series of one study. Out: the same series, best first; for any of them the reason in words,
+and a ledger entry for each that does not stand for the study. A preference never refuses: descriptions,
+kernels and body parts are makers' free text, often empty and sometimes wrong.
+
+Source: the series of CQ500 (Chilamkurthy et al. 2018), whose names are folder names such as 'CT Plain THIN',
+'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are PS3.16 annex L.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ich_mil.dicom.order import REFUSED, Series
+from ich_mil.dicom.planes import AXIAL_DEGREES, tilt_degrees
+from ich_mil.ledger import Code, LedgerEntry
+
+COVER_MM = 100.0
+STUB_MM = 60.0  # less than half a head: timing and test scans
+THICK_MM = (2.4, 5.5)  # 2.5-5 mm with room for rounding
+THICKEST_MM = 7.5
+
+_DEFECTS = REFUSED | {Code.GAP, Code.SPACING_CHANGES}
+_BONE = re.compile(r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b", re.IGNORECASE)
+# Sharp kernels by name: GE BONE*, EDGE, DETAIL; Philips D, E, YD; Toshiba FC30-39 and FC80-89; Siemens with
+# 60 or more (H60s, Hr64). A backslash divides several values.
+_BONE_KERNEL = re.compile(
+    r"(.*(bone|edge|lung|detail).*|d|e|yd|fc[38]\d|(?!fc)[a-z]{1,2}[6-9]\d[a-z]?)(\\.*)?", re.IGNORECASE
+)
+# An injection ('4cc sec 150cc'), a phase or a vessel says contrast as well; a MIP is made of an angiography.
+_CONTRAST = re.compile(
+    r"contrast|kontrast|\bkm\b|\bce\b|\+c\b|\bc\+|\d\s*(cc|ml)\b|\biv\b|\boral\b|inject|bolus|monitoring"
+    r"|\bpost\b(?!\W*(fossa|op|trauma|surg|evd|coil|clip|shunt|lysis|tpa))"
+    r"|\bct[apv]\b|angio|venous|arterial|perfusion|enhanced|willis|carotid|\bmips?\b",
+    re.IGNORECASE,
+)
+_NO_CONTRAST = re.compile(
+    r"(\b(pre|non?|without|w/?o|before|ohne|sans|sin)|un|non)[\s_-]*(iv[\s_-]*)?"
+    r"(contrast\w*|kontrast\w*|enhanced|injection|ce\b|km\b|iv\b)|\bncct\b|\bplain\b|\bnative?\b|-c\b",
+    re.IGNORECASE,
+)
+_HEAD = re.compile(r"head|brain|skull|crani|cereb|neuro|kopf|sch(ä|ae?)del|hirn|crane|crâne", re.IGNORECASE)
+_OTHER_PART = re.compile(
+    r"chest|thora|abdo|pelvi|spin(e|al)\b|cervical|lumbar|\bneck\b|extremit|shoulder|\bhip\b|\bknee\b|\bankle\b"
+    r"|\bfoot\b|\bwrist\b|\bhand\b|\belbow\b|\b(upper|lower)?(arm|leg)\b|\bheart\b|cardiac|coronary|\blung|\bliver\b"
+    r"|kidney|aort",
+    re.IGNORECASE,
+)
+_REPEAT = re.compile(r"-[2-9]$")
+
+
+def rank_series(series: Sequence[Series]) -> list[Series]:
+    """Sort the series of a study, the one that stands for it first.
+
+    What counts, in this order: at least 60 mm (a shorter one is a timing or test scan); no other body part
+    named; plain, else bone, else post-contrast, else not axial; at least 100 mm; no gap; steps of 2.5-5 mm,
+    else up to 7.5 mm, else thin (to be averaged), else thicker; called plain rather than not called anything;
+    fewer defects; more slices; no repeat (folder name with -2, -3); the series UID, so that the result does
+    not depend on the order given.
+
+    Args:
+        series: all series of one study, at least one.
+
+    Returns:
+        The same series, best first.
+
+    Raises:
+        ValueError: no series was given.
+    """
+    if not series:
+        raise ValueError("a study needs at least one series to choose from; got none")
+    return sorted(series, key=_rank)
+
+
+def reason_for(chosen: Series, series: Sequence[Series]) -> str:
+    """Why `chosen` stands for the study, in words.
+
+    Args:
+        chosen: any of `series`.
+        series: all series of the study.
+
+    Returns:
+        What `chosen` is like, and what its rivals are.
+
+    Raises:
+        ValueError: `chosen` is not among `series`.
+    """
+    if chosen not in series:
+        raise ValueError(f"series {chosen.series_uid} is not among the {len(series)} series of the study")
+    place = rank_series(series).index(chosen) + 1
+    reason = _describe(chosen)
+    if len(series) == 1:
+        return f"{reason}; the only series"
+    plain = [one for one in series if _unwanted(one) == 0]
+    if len(plain) < len(series):
+        reason += f"; {len(series) - len(plain)} of {len(series)} series are post-contrast, bone or not axial"
+    else:
+        reason += f"; all {len(series)} series are plain"
+    if n_other := sum(_is_other_part(one) for one in series):
+        reason += f", {n_other} of another body part"
+    if chosen not in plain and plain and all(one.extent < STUB_MM for one in plain):
+        reason += f", and the plain ones cover less than {STUB_MM:.0f} mm"
+    return reason if place == 1 else f"{reason}; number {place} in order of preference"
+
+
+def not_chosen(chosen: Series, series: Sequence[Series]) -> list[LedgerEntry]:
+    """One ledger entry, with the lowest file, for each of the `series` of a study other than `chosen`."""
+    entries = []
+    for one in series:
+        if one != chosen:
+            refused = {entry.file for entry in one.entries if entry.code in REFUSED}
+            files = len(refused | {header.path for header in one.headers})
+            detail = f"series {_text(one)!r} ({one.series_uid}), {files} files: {_describe(one)}"
+            entries.append(LedgerEntry(one.study_uid, one.headers[0].path, Code.SERIES_NOT_CHOSEN, detail))
+    return entries
+
+
+def _folder(series: Series) -> str:
+    return Path(series.headers[0].path).parent.name
+
+
+def _text(series: Series) -> str:
+    """What a person called the series: its description, else the folder it lies in."""
+    return (series.description or _folder(series)).replace(
+        "_", " "
+    )  # to a word pattern 'POST_5MM' is one word
+
+
+def _is_contrast(series: Series) -> bool:
+    """A contrast agent in most headers, or a description that says so."""
+    with_agent = sum(header.contrast for header in series.headers)
+    return 2 * with_agent > len(series.headers) or bool(
+        _CONTRAST.search(_NO_CONTRAST.sub(" ", _text(series)))
+    )
+
+
+def _is_bone(series: Series) -> bool:
+    """A sharp kernel in most slices, or a description that says bone."""
+    sharp = sum(bool(_BONE_KERNEL.fullmatch(header.kernel)) for header in series.headers)
+    return 2 * sharp > len(series.headers) or bool(_BONE.search(_text(series)))
+
+
+def _is_axial(series: Series) -> bool:
+    return tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
+
+
+def _is_other_part(series: Series) -> bool:
+    """A part of the body is named that is not the head, and nothing names the head."""
+    words = f"{series.headers[0].body_part} {_text(series)}"
+    return bool(_OTHER_PART.search(words)) and not _HEAD.search(words)
+
+
+def _unwanted(series: Series) -> int:
+    """0 for a plain axial series; else higher the less it resembles one."""
+    return 4 * (not _is_axial(series)) + 2 * _is_contrast(series) + _is_bone(series)
+
+
+def _rank(series: Series) -> tuple[bool | int | str, ...]:
+    """Sorts the best series of a study first (`rank_series` states the order)."""
+    codes = [entry.code for entry in series.entries]
+    spacing = series.spacing
+    if THICK_MM[0] <= spacing <= THICK_MM[1]:
+        step_class = 0
+    elif THICK_MM[1] < spacing <= THICKEST_MM:
+        step_class = 1
+    else:
+        step_class = 2 if 0 < spacing < THICK_MM[0] else 3
+    return (
+        series.extent < STUB_MM,
+        _is_other_part(series),
+        _unwanted(series),
+        series.extent < COVER_MM,
+        Code.GAP in codes,
+        step_class,
+        not _NO_CONTRAST.search(_text(series)),
+        sum(code in _DEFECTS for code in codes),
+        -len(series.headers),
+        bool(_REPEAT.search(_folder(series))),
+        series.series_uid,
+        series.headers[0].kernel,
+        series.headers[0].path,
+    )
+
+
+def _describe(series: Series) -> str:
+    """Kind, step, number of slices, extent and defects, in words."""
+    kinds = [
+        word
+        for word, holds in (
+            ("not axial", not _is_axial(series)),
+            ("post-contrast", _is_contrast(series)),
+            ("bone", _is_bone(series)),
+        )
+        if holds
+    ]
+    n = len(series.headers)
+    parts = [" ".join(kinds) or "plain"]
+    if n > 1:
+        parts.append(f"{series.spacing:.1f} mm")
+    parts += [f"{n} slice{'s' if n > 1 else ''}", f"{series.extent:.0f} mm"]
+    counts = Counter(entry.code for entry in series.entries if entry.code in _DEFECTS)
+    parts += [f"{count} {code}" for code, count in counts.items()]
+    return ", ".join(parts)

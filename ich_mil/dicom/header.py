@@ -1,0 +1,408 @@
+"""One DICOM file's header: what it says of each of its CT slices, and where their pixels lie.
+
+In: the path of one file. Out: a `SliceHeader` for each slice in it. A file that is no CT slice is refused
+with a `DicomError` whose code says why. Pixels are not read: this is the fast pass over a whole data set.
+
+Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT), C.7.6.2 (image plane), C.8.2.1 (CT image).
+Legend: `H, W` pixels.
+"""
+
+import math
+import re
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from pydicom.datadict import tag_for_keyword
+from pydicom.uid import (
+    UID,
+    CTImageStorage,
+    DeflatedExplicitVRLittleEndian,
+    EnhancedCTImageStorage,
+    LegacyConvertedEnhancedCTImageStorage,
+    MediaStorageDirectoryStorage,
+)
+
+from ich_mil.dicom.elements import Elements, NotDicomError, read_elements
+from ich_mil.dicom.frames import Frame, read_frames
+from ich_mil.errors import DicomError
+from ich_mil.ledger import Code
+
+MOST_PIXELS = 4096
+"""Rows or columns above this are a damaged header: CT scanners make 256 to 2048."""
+MOST_REASON = 400
+"""Characters of a reason."""
+MULTI_FRAME_CT = {EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage}
+
+# RescaleType (0028,1054) values under which CT values are Hounsfield units, or not said (PS3.3 C.11.1.1.2).
+_HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
+# How far a direction cosine may be from unit length or right angle: rounding to three decimals stays below.
+_COSINE_TOLERANCE = 5e-3
+# What stands in ContrastBolusAgent where none was given.
+_NO_CONTRAST = re.compile(
+    r"(none|no|non(?!\W*ionic)|nil|n|n/?a|0|without|w/?o|unenhanced|plain)\b.*|\W*", re.IGNORECASE
+)
+
+
+def _tag(keyword: str) -> int:
+    """The tag of a keyword of the DICOM dictionary."""
+    tag = tag_for_keyword(keyword)
+    assert tag is not None, keyword
+    return tag
+
+
+SOP_CLASS = _tag("SOPClassUID")
+SOP_UID = _tag("SOPInstanceUID")
+STUDY_UID = _tag("StudyInstanceUID")
+SERIES_UID = _tag("SeriesInstanceUID")
+PATIENT_ID = _tag("PatientID")
+MODALITY = _tag("Modality")
+IMAGE_TYPE = _tag("ImageType")
+NUMBER_OF_FRAMES = _tag("NumberOfFrames")
+SAMPLES = _tag("SamplesPerPixel")
+PHOTOMETRIC = _tag("PhotometricInterpretation")
+ROWS = _tag("Rows")
+COLUMNS = _tag("Columns")
+POSITION = _tag("ImagePositionPatient")
+ORIENTATION = _tag("ImageOrientationPatient")
+SPACING = _tag("PixelSpacing")
+THICKNESS = _tag("SliceThickness")
+INSTANCE = _tag("InstanceNumber")
+DESCRIPTION = _tag("SeriesDescription")
+KERNEL = _tag("ConvolutionKernel")
+BODY_PART = _tag("BodyPartExamined")
+AGENT = _tag("ContrastBolusAgent")
+BITS_ALLOCATED = _tag("BitsAllocated")
+BITS_STORED = _tag("BitsStored")
+SIGNED = _tag("PixelRepresentation")
+SLOPE = _tag("RescaleSlope")
+INTERCEPT = _tag("RescaleIntercept")
+RESCALE_TYPE = _tag("RescaleType")
+PADDING = _tag("PixelPaddingValue")
+PADDING_LIMIT = _tag("PixelPaddingRangeLimit")
+
+# fmt: off
+_TAGS = (
+    SOP_CLASS, SOP_UID, STUDY_UID, SERIES_UID, PATIENT_ID, MODALITY, IMAGE_TYPE, NUMBER_OF_FRAMES, SAMPLES,
+    PHOTOMETRIC, ROWS, COLUMNS, POSITION, ORIENTATION, SPACING, THICKNESS, INSTANCE, DESCRIPTION, KERNEL,
+    BODY_PART, AGENT, BITS_ALLOCATED, BITS_STORED, SIGNED, SLOPE, INTERCEPT, RESCALE_TYPE, PADDING,
+    PADDING_LIMIT,
+)
+# fmt: on
+
+
+@dataclass(frozen=True)
+class StoredPixels:
+    """How the pixels of one slice are stored, and where.
+
+    Args:
+        syntax: transfer syntax UID (0002,0010).
+        offset: first byte of the Pixel Data value in the file; in the inflated data set where it is deflated.
+        length: bytes of the Pixel Data value; -1 where it is undefined (encapsulated).
+        frames: NumberOfFrames (0028,0008) of the file, 1 where absent.
+        bits_allocated: (0028,0100): 8 or 16.
+        bits_stored: (0028,0101).
+        signed: PixelRepresentation (0028,0103) is 1.
+        slope: RescaleSlope (0028,1053) of this slice, HU per stored unit.
+        intercept: RescaleIntercept (0028,1052) of this slice, HU.
+        padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first; twice the
+            value where there is no limit; None where there is no padding.
+    """
+
+    syntax: str
+    offset: int
+    length: int
+    frames: int
+    bits_allocated: int
+    bits_stored: int
+    signed: bool
+    slope: float
+    intercept: float
+    padding: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class SliceHeader:
+    """What the header of one CT slice says; texts are empty where the file has none.
+
+    Args:
+        path: the file, as given.
+        frame: of a multi-frame file, from 0.
+        sop_uid: SOPInstanceUID (0008,0018).
+        study_uid: StudyInstanceUID (0020,000D).
+        series_uid: SeriesInstanceUID (0020,000E).
+        patient_id: PatientID (0010,0020), may be empty.
+        rows: H, pixels.
+        columns: W, pixels.
+        position: ImagePositionPatient (0020,0032), mm.
+        orientation: ImageOrientationPatient (0020,0037), six direction cosines.
+        spacing: PixelSpacing (0028,0030), mm between rows and between columns.
+        thickness: SliceThickness (0018,0050), mm.
+        instance_number: InstanceNumber (0020,0013); frames have that of their file.
+        description: SeriesDescription (0008,103E).
+        kernel: ConvolutionKernel (0018,1210); several values are joined by a backslash.
+        body_part: BodyPartExamined (0018,0015), upper case.
+        contrast: ContrastBolusAgent (0018,0010) names an agent.
+        pixels: how its pixels are stored.
+        notes: what was accepted though the standard asks for more, as (code, detail).
+    """
+
+    path: str
+    frame: int
+    sop_uid: str
+    study_uid: str
+    series_uid: str
+    patient_id: str
+    rows: int
+    columns: int
+    position: tuple[float, float, float]
+    orientation: tuple[float, ...]
+    spacing: tuple[float, float]
+    thickness: float | None
+    instance_number: int | None
+    description: str
+    kernel: str
+    body_part: str
+    contrast: bool
+    pixels: StoredPixels
+    notes: tuple[tuple[Code, str], ...]
+
+
+def read_headers(path: Path) -> tuple[SliceHeader, ...]:
+    """The headers of the CT slices in one file, without their pixels.
+
+    Args:
+        path: a DICOM file, with or without the 128-byte preamble.
+
+    Returns:
+        One header; of a multi-frame file one for each frame, in the order of the frames.
+
+    Raises:
+        DicomError: the file is refused, with code
+            `not-dicom` (text, AppleDouble, empty),
+            `not-an-image` (DICOMDIR, no rows or columns, no pixel data),
+            `not-ct` (another modality, SOP class or colour),
+            `localizer` (ImageType says so),
+            `multi-frame` (several frames that are not described one by one),
+            `no-uid` (study, series or SOP instance UID absent),
+            `no-geometry` (position, orientation or pixel spacing absent or impossible),
+            `no-hu-scale` (no rescale, or one to other units),
+            `unreadable` (cannot be opened or parsed, pixel data cut off, impossible sizes).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # pydicom warns of every invalid value, and RSNA files are full of them
+        try:
+            elements = read_elements(path, _TAGS)
+            try:
+                return _headers(path, elements)
+            except DicomError as error:
+                error.study_uid = elements.text(STUDY_UID)
+                raise
+        except DicomError:
+            raise
+        except NotDicomError as error:
+            raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
+        except OSError as error:
+            reason = f"it cannot be opened: {error.strerror or error}"
+            raise refusal(path, Code.UNREADABLE, reason) from error
+        except Exception as error:  # a broken file can raise anything from inside pydicom's parser
+            reason = f"its header cannot be parsed: {one_line(error)}"
+            raise refusal(path, Code.UNREADABLE, reason) from error
+
+
+def refusal(path: str | Path, code: Code, reason: str) -> DicomError:
+    """The error that names file and reason: one line, whatever a damaged header holds."""
+    shown = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
+    return DicomError(f"{path}: {shown[:MOST_REASON]}", code=code)
+
+
+def one_line(error: BaseException) -> str:
+    """The beginning of an error's text, on one line; its class where it has no text."""
+    return " ".join(str(error).split())[:160] or type(error).__name__
+
+
+def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
+    """Check that the file holds CT slices, and take what we need of them."""
+    sop_class, notes = _check_kind(path, elements)
+    rows, columns = _size(path, elements)
+    uids = _uids(path, elements)
+    multi_frame = sop_class in MULTI_FRAME_CT
+    frames = read_frames(elements.sequences()) if multi_frame else [_only_frame(elements)]
+    n_frames = elements.integer(NUMBER_OF_FRAMES) or 1
+    if n_frames != len(frames):
+        reason = f"it holds {n_frames} frames and says of {len(frames)} where they lie; export single frames"
+        raise refusal(path, Code.MULTI_FRAME, reason)
+    pixels = _stored_pixels(path, elements, rows * columns, n_frames)
+    agent = elements.text(AGENT)
+    headers = []
+    for index, frame in enumerate(frames):
+        position, orientation, spacing = _geometry(path, frame)
+        slope, intercept = _rescale(path, frame, needs_hu=multi_frame)
+        if "LOCALIZER" in frame.kind.upper().split("\\"):
+            raise refusal(path, Code.LOCALIZER, f"FrameType of frame {index} says LOCALIZER")
+        headers.append(
+            SliceHeader(
+                path=str(path),
+                frame=index,
+                sop_uid=uids[SOP_UID],
+                study_uid=uids[STUDY_UID],
+                series_uid=uids[SERIES_UID],
+                patient_id=elements.text(PATIENT_ID),
+                rows=rows,
+                columns=columns,
+                position=position,
+                orientation=orientation,
+                spacing=spacing,
+                thickness=frame.thickness if frame.thickness and frame.thickness > 0 else None,
+                instance_number=elements.integer(INSTANCE),
+                description=elements.text(DESCRIPTION),
+                kernel=frame.kernel,
+                body_part=elements.text(BODY_PART).upper(),
+                contrast=_NO_CONTRAST.fullmatch(agent) is None,
+                pixels=replace(pixels, slope=slope, intercept=intercept),
+                notes=notes,
+            )
+        )
+    return tuple(headers)
+
+
+def _check_kind(path: Path, elements: Elements) -> tuple[UID, tuple[tuple[Code, str], ...]]:
+    """Refuse all but grey CT slices of a patient. Returns the SOP class, and what was accepted."""
+    sop_class = UID(elements.text(SOP_CLASS) or elements.media_sop_class)
+    modality = elements.text(MODALITY).upper()
+    if sop_class == MediaStorageDirectoryStorage:
+        raise refusal(path, Code.NOT_AN_IMAGE, "it is a DICOMDIR, the index of a medium")
+    if modality not in ("", "CT"):
+        raise refusal(path, Code.NOT_CT, f"modality is {modality!r}, CT is needed")
+    if sop_class not in {"", CTImageStorage, *MULTI_FRAME_CT}:
+        raise refusal(path, Code.NOT_CT, f"SOP class is {sop_class.name}, CT Image Storage is needed")
+    if not modality and not sop_class:
+        raise refusal(path, Code.NOT_CT, "neither Modality nor SOP Class UID says that it is CT")
+    image_type = [value.upper() for value in elements.texts(IMAGE_TYPE)]
+    if "LOCALIZER" in image_type:
+        raise refusal(path, Code.LOCALIZER, "ImageType says LOCALIZER")
+    if "PERFUSION" in image_type:
+        raise refusal(path, Code.NO_HU_SCALE, "ImageType says PERFUSION: a map of blood flow, no HU")
+    photometric = elements.text(PHOTOMETRIC)
+    # MONOCHROME1, MONOCHROME2 or not said (PS3.3 C.7.6.3.1.2)
+    if (elements.short(SAMPLES) or 1) != 1 or not (not photometric or photometric.startswith("MONOCHROME")):
+        raise refusal(path, Code.NOT_CT, f"pixels are {photometric}, not grey values")
+    absent = ((Code.MODALITY_MISSING, "Modality is absent; SOP class is CT Image Storage"),)
+    return sop_class, () if modality else absent
+
+
+def _size(path: Path, elements: Elements) -> tuple[int, int]:
+    """Rows and columns."""
+    rows, columns = elements.short(ROWS) or 0, elements.short(COLUMNS) or 0
+    if rows < 1 or columns < 1:
+        raise refusal(path, Code.NOT_AN_IMAGE, "it has no Rows and Columns")
+    if max(rows, columns) > MOST_PIXELS:
+        reason = f"{rows} x {columns} pixels; no CT has more than {MOST_PIXELS} x {MOST_PIXELS}"
+        raise refusal(path, Code.UNREADABLE, reason)
+    return rows, columns
+
+
+def _uids(path: Path, elements: Elements) -> dict[int, str]:
+    """The three UIDs that place a slice."""
+    names = {SOP_UID: "SOPInstanceUID", STUDY_UID: "StudyInstanceUID", SERIES_UID: "SeriesInstanceUID"}
+    uids = {tag: elements.text(tag) for tag in names}
+    if absent := [names[tag] for tag, value in uids.items() if not value]:
+        raise refusal(path, Code.NO_UID, f"{', '.join(absent)} absent: it cannot be assigned to a scan")
+    return uids
+
+
+def _only_frame(elements: Elements) -> Frame:
+    """Geometry and rescale of a file that holds one slice."""
+    thickness = elements.decimals(THICKNESS, 1) or (None,)
+    slope, intercept = elements.decimals(SLOPE, 1) or (None,), elements.decimals(INTERCEPT, 1) or (None,)
+    return Frame(
+        position=elements.decimals(POSITION, 3),
+        orientation=elements.decimals(ORIENTATION, 6),
+        spacing=elements.decimals(SPACING, 2),
+        thickness=thickness[0],
+        slope=slope[0],
+        intercept=intercept[0],
+        rescale_type=elements.text(RESCALE_TYPE),
+        kernel=elements.text(KERNEL),
+        kind="",
+    )
+
+
+def _geometry(
+    path: Path, frame: Frame
+) -> tuple[tuple[float, float, float], tuple[float, ...], tuple[float, float]]:
+    """Position (mm), orientation and pixel spacing (mm), checked (PS3.3 C.7.6.2)."""
+    position, orientation, spacing = frame.position, frame.orientation, frame.spacing
+    if position is None or orientation is None or spacing is None:
+        found = {
+            "ImagePositionPatient": position,
+            "ImageOrientationPatient": orientation,
+            "PixelSpacing": spacing,
+        }
+        absent = ", ".join(name for name, value in found.items() if value is None)
+        raise refusal(path, Code.NO_GEOMETRY, f"{absent} absent or not numbers")
+    row, column = np.array(orientation[:3]), np.array(orientation[3:])
+    off = max(abs(row @ row - 1), abs(column @ column - 1), abs(row @ column))
+    if off > _COSINE_TOLERANCE:
+        reason = f"ImageOrientationPatient {orientation} is not two unit vectors at a right angle"
+        raise refusal(path, Code.NO_GEOMETRY, reason)
+    if min(spacing) <= 0:
+        raise refusal(path, Code.NO_GEOMETRY, f"PixelSpacing must be positive; got {spacing} mm")
+    return (position[0], position[1], position[2]), orientation, (spacing[0], spacing[1])
+
+
+def _rescale(path: Path, frame: Frame, *, needs_hu: bool) -> tuple[float, float]:
+    """RescaleSlope (HU per unit) and RescaleIntercept (HU), both required of a CT image (PS3.3 C.8.2.1).
+
+    `needs_hu`: an Enhanced CT says HU where it means HU (PS3.3 C.8.15.3.10), `US` is a map of something else.
+    """
+    if frame.slope is None or frame.intercept is None or frame.slope == 0:
+        reason = "RescaleSlope or RescaleIntercept is absent, not a number, or a slope of 0"
+        raise refusal(path, Code.NO_HU_SCALE, reason)
+    unit = frame.rescale_type.upper()
+    if unit not in ({"", "HU"} if needs_hu else _HU_TYPES):
+        raise refusal(path, Code.NO_HU_SCALE, f"RescaleType is {unit!r}, HU is needed")
+    return frame.slope, frame.intercept
+
+
+def _stored_pixels(path: Path, elements: Elements, n_pixels: int, n_frames: int) -> StoredPixels:
+    """Where the pixels lie and how they are stored; slope and intercept are those of each frame."""
+    if elements.pixel_offset < 0:
+        raise refusal(path, Code.NOT_AN_IMAGE, "it has no Pixel Data (7FE0,0010)")
+    allocated = elements.short(BITS_ALLOCATED)
+    if allocated not in (8, 16):
+        raise refusal(path, Code.UNREADABLE, f"BitsAllocated is {allocated}; CT values have 8 or 16")
+    stored = elements.short(BITS_STORED) or allocated
+    if not 1 <= stored <= allocated:
+        raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}, BitsAllocated is {allocated}")
+    syntax = UID(elements.syntax)
+    available = elements.n_bytes - elements.pixel_offset
+    length = elements.pixel_length
+    needed = n_pixels * n_frames * allocated // 8
+    deflated = syntax == DeflatedExplicitVRLittleEndian  # only its header was inflated
+    if not syntax.is_encapsulated:
+        if length < needed or (available < needed and not deflated):
+            have = max(min(length, available), 0)
+            reason = f"pixel data are cut off: {have} of {needed} bytes"
+            raise refusal(path, Code.UNREADABLE, reason)
+    elif available <= 0:
+        raise refusal(path, Code.UNREADABLE, "pixel data are cut off: the file ends before them")
+    signed = elements.short(SIGNED) == 1
+    padding = elements.short(PADDING, signed=signed)
+    limit = elements.short(PADDING_LIMIT, signed=signed)
+    ends = None if padding is None else sorted((padding, padding if limit is None else limit))
+    return StoredPixels(
+        syntax=elements.syntax,
+        offset=elements.pixel_offset,
+        length=length,
+        frames=n_frames,
+        bits_allocated=allocated,
+        bits_stored=stored,
+        signed=signed,
+        slope=math.nan,
+        intercept=math.nan,
+        padding=None if ends is None else (ends[0], ends[1]),
+    )

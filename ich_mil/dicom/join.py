@@ -1,0 +1,132 @@
+"""One scan that was stored under several series UIDs, joined.
+
+In: the ordered series of one study. Out: the same, those joined that go on where another ends, or fill each
+other's spaces. Repeats of a scan, other reconstructions and other protocols stay apart.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from ich_mil.dicom.order import REFUSED, Series, order_slices
+from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, normal_of, turned_by
+from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of
+from ich_mil.ledger import Code, LedgerEntry
+
+# Numbers of series and whole UIDs in a folder name do not say what the series is.
+_NO_LETTERS = re.compile(r"[\W\d_]+")
+
+
+def join_series(series: Sequence[Series]) -> list[Series]:
+    """Join the series of one study that are one scan under several series UIDs; all, by series UID."""
+    if len(series) == 1:
+        return list(series)
+    groups: list[tuple[Hashable, list[Series]]] = []
+    for one in series:
+        kind = _kind(one)
+        for other, group in groups:
+            same = turned_by(one.headers[0], group[0].headers[0]) <= SAME_ORIENTATION_DEGREES
+            if kind is not None and kind == other and same:
+                group.append(one)
+                break
+        else:
+            groups.append((kind, [one]))
+    joined = [one for _, group in groups for one in _continued(_interleaved(group))]
+    return sorted(joined, key=lambda one: (one.series_uid, one.headers[0].kernel, one.headers[0].path))
+
+
+def _kind(series: Series) -> Hashable:
+    """What the parts of one scan share, besides the orientation; None where the slices differ in it."""
+    first = series.headers[0]
+    found = {
+        (
+            (h.rows, h.columns, *(round(mm, 3) for mm in h.spacing)),
+            (h.kernel, h.contrast, h.body_part, None if h.thickness is None else round(h.thickness, 2)),
+            h.description or _NO_LETTERS.sub(" ", Path(h.path).parent.name).strip(),
+            turned_by(h, first) <= SAME_ORIENTATION_DEGREES,
+        )
+        for h in series.headers
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _spans(group: Sequence[Series]) -> list[tuple[float, float, Series]]:
+    """First and last position of each series along one normal, mm; lowest first."""
+    normal = normal_of(group[0].headers[0])
+    spans = [
+        (float(np.dot(one.headers[0].position, normal)), float(np.dot(one.headers[-1].position, normal)), one)
+        for one in group
+    ]
+    return sorted(spans, key=lambda span: span[:2])
+
+
+def _interleaved(group: Sequence[Series]) -> list[Series]:
+    """Join series that overlap in position where each fills the others' spaces."""
+    bundles: list[list[Series]] = []
+    top = -math.inf
+    for low, high, one in _spans(group):
+        if low <= top:
+            bundles[-1].append(one)
+        else:
+            bundles.append([one])
+        top = max(top, high)
+    return [one for bundle in bundles for one in _union(bundle, "interleaved")]
+
+
+def _continued(group: Sequence[Series]) -> list[Series]:
+    """Join series that go on where another ends; neither may have two that fit, as halves of repeats do."""
+    spans = _spans(group)
+    chains: list[list[Series]] = []
+    for low, _, one in spans:
+        before = [span for span in spans if _goes_on(span[2], one, low - span[1])]
+        if len(before) == 1 and sum(_goes_on(before[0][2], b, c - before[0][1]) for c, _, b in spans) == 1:
+            next(chain for chain in chains if chain[-1] is before[0][2]).append(one)
+        else:
+            chains.append([one])
+    return [one for chain in chains for one in _union(chain, "continued")]
+
+
+def _goes_on(first: Series, second: Series, step: float) -> bool:
+    """Whether `second` can be the continuation of `first`, `step` mm above its last slice."""
+    if step <= SAME_POSITION_MM:
+        return False
+    spacings = [one.spacing for one in (first, second) if one.spacing > 0]
+    if len(spacings) == 2:
+        return alike(*spacings) and step <= GAP_FACTOR * max(spacings)
+    # A single slice says nothing of its own step: it has to lie exactly where the next slice would.
+    regular = spacings[0] if spacings else first.headers[0].thickness
+    return regular is not None and alike(step, regular)
+
+
+def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) -> list[Series]:
+    """One series of all slices of `parts`; the parts where two slices are the same or these are repeats.
+
+    An interleaved whole has regular steps and slices that do not overlap: a repeat shifted by part of a step
+    has thicker slices. Without thickness (absent, or 0) the two cannot be told apart.
+    """
+    if len(parts) == 1:
+        return list(parts)
+    whole = order_slices([header for one in parts for header in one.headers])
+    if any(entry.code in REFUSED for entry in whole.entries):
+        return list(parts)
+    if how == "interleaved":
+        steps, thickness = [b - a for a, b in pairwise(whole.positions)], whole.headers[0].thickness
+        side_by_side = thickness is not None and 0 < thickness <= ABUTTING_FACTOR * median(steps)
+        if len(runs_of(steps)) != 1 or not side_by_side:
+            return list(parts)
+    refused = [entry for one in parts for entry in one.entries if entry.code in REFUSED]
+    files: dict[str, set[str]] = defaultdict(set)
+    for header in whole.headers:
+        files[header.series_uid].add(header.path)
+    shown = ", ".join(f"{uid} ({len(paths)} files)" for uid, paths in sorted(files.items()))
+    detail = f"one scan under {len(files)} series UIDs, {how}: {shown}"
+    joined = LedgerEntry(whole.study_uid, "", Code.SERIES_JOINED, detail)
+    return [replace(whole, entries=(*refused, *whole.entries, joined))]

@@ -1,0 +1,200 @@
+"""The slices of one series in order, and what is wrong with them.
+
+In: `SliceHeader`s of one series in any order. Out: a `Series`, ordered along the slice normal, with one
+ledger entry for each file that takes no part and for each irregularity.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from ich_mil.dicom.header import SliceHeader
+from ich_mil.dicom.planes import (
+    AXIAL_DEGREES,
+    SAME_ORIENTATION_DEGREES,
+    SAME_POSITION_MM,
+    TILT_DEGREES,
+    heights_along,
+    normal_of,
+    tilt_degrees,
+    turned_by,
+    unit,
+)
+from ich_mil.dicom.steps import alike, find_gaps, runs_of
+from ich_mil.ledger import Code, LedgerEntry
+
+# Two gantry tilts in one scan, skull base and cerebrum: a gantry turns by 30 degrees at most, both one way.
+# Their planes converge, so the centres may pass each other, but not by half of a slab.
+TILTS_APART_DEGREES = 35.0
+TILT_SLICES = 3
+TILT_OVERLAP = 0.5
+
+REFUSED = {Code.DUPLICATE, Code.OTHER_SHAPE, Code.OTHER_ORIENTATION}
+"""Codes of the entries that stand for a slice which takes no part."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series in order.
+
+    Args:
+        study_uid: StudyInstanceUID.
+        series_uid: SeriesInstanceUID; of a joined scan the one that sorts first, the headers keep theirs.
+        description: SeriesDescription of the first slice.
+        headers: n slices of one shape, lowest position first, of one orientation or of several gantry tilts.
+            The normal points along the patient axis it is nearest to: from feet to head for axial slices,
+            however the patient lay.
+        positions: n positions along the normal, mm, strictly rising; of several tilts those of the slice
+            centres along the mean normal.
+        entries: files of the series that take no part, and what is irregular; `scan` is the study UID.
+    """
+
+    study_uid: str
+    series_uid: str
+    description: str
+    headers: tuple[SliceHeader, ...]
+    positions: tuple[float, ...]
+    entries: tuple[LedgerEntry, ...]
+
+    @property
+    def spacing(self) -> float:
+        """Median step between neighbours, mm; 0.0 for one slice."""
+        return median(b - a for a, b in pairwise(self.positions)) if len(self.positions) > 1 else 0.0
+
+    @property
+    def extent(self) -> float:
+        """Distance from the first to the last slice, mm."""
+        return self.positions[-1] - self.positions[0]
+
+
+def order_slices(members: Sequence[SliceHeader]) -> Series:
+    """Order the slices of one series and write down what does not belong or is irregular."""
+    entries: list[LedgerEntry] = []
+
+    def refuse(header: SliceHeader, code: Code, detail: str) -> None:
+        entries.append(slice_entry(header, code, detail))
+
+    members = sorted(members, key=_file_order)
+    by_sop: dict[tuple[str, int], SliceHeader] = {}
+    for header in members:
+        first = by_sop.setdefault((header.sop_uid, header.frame), header)
+        if first is not header:
+            refuse(header, Code.DUPLICATE, f"same SOP Instance UID as {slice_name(first)}")
+    kept = list(by_sop.values())
+
+    shapes = Counter((header.rows, header.columns) for header in kept)
+    shape, n_shape = shapes.most_common(1)[0]
+    for header in kept:
+        if (header.rows, header.columns) != shape:
+            here, there = f"{header.rows} x {header.columns}", f"{shape[0]} x {shape[1]}"
+            detail = f"{here} pixels; {n_shape} slices of the series have {there}"
+            refuse(header, Code.OTHER_SHAPE, detail)
+    kept = [header for header in kept if (header.rows, header.columns) == shape]
+
+    clusters: list[list[SliceHeader]] = []
+    for header in kept:
+        for cluster in clusters:
+            if turned_by(header, cluster[0]) <= SAME_ORIENTATION_DEGREES:
+                cluster.append(header)
+                break
+        else:
+            clusters.append([header])
+    slabs: list[list[SliceHeader]] = []
+    for cluster in sorted(clusters, key=len, reverse=True):
+        if all(_is_other_tilt(cluster, slab) for slab in slabs):
+            slabs.append(cluster)
+            continue
+        for header in cluster:
+            angle = turned_by(header, slabs[0][0])
+            detail = f"turned by {angle:.1f} degrees against {len(slabs[0])} slices of the series"
+            refuse(header, Code.OTHER_ORIENTATION, detail)
+
+    axis = unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
+    placed: list[tuple[float, SliceHeader]] = []
+    tilts: list[tuple[int, float]] = []
+    for slab in slabs:
+        in_slab: list[tuple[float, SliceHeader]] = []
+        for position, header in sorted(zip(heights_along(slab, axis), slab, strict=True), key=lambda p: p[0]):
+            if in_slab and position - in_slab[-1][0] <= SAME_POSITION_MM:
+                first, second = sorted((in_slab[-1][1], header), key=_file_order)
+                refuse(second, Code.DUPLICATE, f"same position as {slice_name(first)} ({position:.2f} mm)")
+                in_slab[-1] = (in_slab[-1][0], first)
+            else:
+                in_slab.append((position, header))
+        placed += in_slab
+        tilts.append((len(in_slab), tilt_degrees(slab[0])))
+    positions: list[float] = []
+    ordered: list[SliceHeader] = []
+    for position, header in sorted(placed, key=lambda p: p[0]):
+        # Planes of two tilts may cross in their centres: both are kept, and the positions still rise.
+        positions.append(max(position, positions[-1] + SAME_POSITION_MM) if positions else position)
+        ordered.append(header)
+
+    uid = min(header.series_uid for header in members)
+    entries += _irregularities(uid, ordered, positions, tilts)
+    study = members[0].study_uid
+    return Series(study, uid, ordered[0].description, tuple(ordered), tuple(positions), tuple(entries))
+
+
+def slice_name(header: SliceHeader) -> str:
+    """How the ledger names a slice: its path, and of a multi-frame file the frame, counted from 0."""
+    return header.path if header.pixels.frames == 1 else f"{header.path} frame {header.frame}"
+
+
+def slice_entry(header: SliceHeader, code: Code, detail: str) -> LedgerEntry:
+    """A ledger line about one slice."""
+    frame = "" if header.pixels.frames == 1 else f"frame {header.frame}: "
+    return LedgerEntry(header.study_uid, header.path, code, frame + detail)
+
+
+def _file_order(header: SliceHeader) -> tuple[float, str, str, int]:
+    """By instance number, those without one last; then SOP UID, path and frame."""
+    number = math.inf if header.instance_number is None else header.instance_number
+    return number, header.sop_uid, header.path, header.frame
+
+
+def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) -> bool:
+    """Whether `cluster` goes on where `slab` ends, with the gantry turned about the row direction."""
+    a, b = cluster[0], slab[0]
+    same_row = math.cos(math.radians(SAME_ORIENTATION_DEGREES))
+    if np.dot(a.orientation[:3], b.orientation[:3]) < same_row or min(len(cluster), len(slab)) < TILT_SLICES:
+        return False
+    axis = unit(normal_of(a) + normal_of(b))
+    (low, high), (bottom, top) = (
+        (min(heights), max(heights)) for heights in (heights_along(cluster, axis), heights_along(slab, axis))
+    )
+    overlap = min(high, top) - max(low, bottom)
+    return turned_by(a, b) <= TILTS_APART_DEGREES and overlap <= TILT_OVERLAP * min(high - low, top - bottom)
+
+
+def _irregularities(
+    uid: str, headers: Sequence[SliceHeader], positions: Sequence[float], tilts: Sequence[tuple[int, float]]
+) -> list[LedgerEntry]:
+    """Gaps, changes of spacing and tilts (slices, degrees) of an ordered series."""
+    study = headers[0].study_uid
+    entries = []
+    gaps = find_gaps(headers, positions)
+    for i in sorted(gaps):
+        step, after = positions[i + 1] - positions[i], slice_name(headers[i + 1])
+        here = "this slice" if headers[i].pixels.frames == 1 else f"frame {headers[i].frame}"
+        detail = f"{step:.2f} mm between {here} and {after}, {gaps[i]:.2f} mm is regular"
+        entries.append(LedgerEntry(study, headers[i].path, Code.GAP, detail))
+    runs = runs_of([b - a for a, b in pairwise(positions)], skip=gaps.keys())
+    lengths = [length for length, _ in runs]
+    if runs and not alike(min(lengths), max(lengths)):
+        shown = ", ".join(f"{len(steps)} x {length:.2f}" for length, steps in runs[:8])
+        detail = f"series {uid}: steps in mm are {shown}{', ...' if len(runs) > 8 else ''}"
+        entries.append(LedgerEntry(study, "", Code.SPACING_CHANGES, detail))
+    if len(tilts) > 1:
+        shown = ", ".join(f"{n} by {tilt:.1f}" for n, tilt in tilts)
+        detail = f"series {uid}: slices have several tilts: {shown} degrees; ordered by their centres"
+        entries.append(LedgerEntry(study, "", Code.TILTED, detail))
+    elif TILT_DEGREES <= tilts[0][1] <= AXIAL_DEGREES:
+        detail = f"series {uid}: slices are tilted by {tilts[0][1]:.1f} degrees; ordered along their normal"
+        entries.append(LedgerEntry(study, "", Code.TILTED, detail))
+    return entries

@@ -1,0 +1,65 @@
+"""Distances between neighbouring slices: which are regular, and where a slice is missing.
+
+Legend: `n` slices of a series; steps are the n - 1 distances between neighbours, mm.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+
+from ich_mil.dicom.header import SliceHeader
+
+# Steps that differ by less belong together: 0.1 mm of rounding (0.6, 0.7 for 0.625 mm), or a tenth.
+STEP_TOLERANCE_MM = 0.1
+STEP_TOLERANCE = 0.1
+# So many equal steps are a slab of their own rather than an irregularity.
+SLAB_STEPS = 3
+# A step this much longer than the regular one beside it lacks at least one slice.
+GAP_FACTOR = 1.5
+# Slices meet or nearly meet when the step is no more than their thickness times this: a thicker slab, no gap.
+ABUTTING_FACTOR = 1.2
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two steps (mm) differ by no more than rounding."""
+    return abs(a - b) <= STEP_TOLERANCE_MM + STEP_TOLERANCE * min(a, b)
+
+
+def runs_of(steps: Sequence[float], *, skip: Iterable[int] = ()) -> list[tuple[float, list[int]]]:
+    """Stretches of alike steps, without those in `skip`: (median step in mm, indices of the steps)."""
+    left_out = set(skip)
+    runs: list[list[int]] = []
+    for i, step in enumerate(steps):
+        if i in left_out:
+            continue
+        if runs and alike(step, median(steps[j] for j in runs[-1])):
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return [(median(steps[i] for i in run), run) for run in runs]
+
+
+def find_gaps(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
+    """Steps that lack a slice: index of the slice before -> the regular step there, mm.
+
+    Three or more alike steps are a slab and regular. Any other step is measured against the larger of the two
+    slabs beside it (or, without slabs, against the median step), and is no gap where the slices are so thick
+    that they meet.
+    """
+    steps = [b - a for a, b in pairwise(positions)]
+    runs = runs_of(steps)
+    slabs = [(length, run) for length, run in runs if len(run) >= SLAB_STEPS]
+    gaps: dict[int, float] = {}
+    for _, run in runs:
+        if len(run) >= SLAB_STEPS or len(steps) == 1:
+            continue
+        before = [length for length, slab in slabs if slab[-1] < run[0]][-1:]
+        after = [length for length, slab in slabs if slab[0] > run[-1]][:1]
+        regular = max(before + after, default=median(steps))
+        for i in run:
+            thickness = [headers[i].thickness, headers[i + 1].thickness]
+            known = [value for value in thickness if value is not None]
+            meets = len(known) == 2 and steps[i] <= ABUTTING_FACTOR * sum(known) / 2
+            if steps[i] > GAP_FACTOR * regular and not meets:
+                gaps[i] = regular
+    return gaps

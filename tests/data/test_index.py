@@ -1,0 +1,152 @@
+"""The header index: what is kept, what is read again, what a broken one says."""
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ich_mil.data import index as module
+from ich_mil.data.folder import FolderCollection
+from ich_mil.data.index import HeaderIndex, patient_key
+from ich_mil.dicom.header import read_headers
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code
+from tests import phantoms
+
+pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return phantoms.rsna(tmp_path_factory.mktemp("made") / "set", studies=3)
+
+
+@pytest.fixture
+def root(made, tmp_path):
+    """Three studies in one folder, and a file that is none."""
+    folder = Path(shutil.copytree(made / "stage_2_train", tmp_path / "set"))
+    (folder / "notes.txt").write_text("no picture")
+    return folder
+
+
+def opened(root, path):
+    return HeaderIndex(path, FolderCollection(root, labelled=False))
+
+
+def count_reads(monkeypatch):
+    """The files whose headers are read from now on."""
+    asked = []
+    monkeypatch.setattr(module, "read_headers", lambda path: asked.append(path.name) or read_headers(path))
+    return asked
+
+
+def test_headers_come_back_as_they_were_read(root, tmp_path):
+    with opened(root, tmp_path / "index.sqlite") as index:
+        assert index.update(jobs=1) == len(list(root.iterdir()))
+        scans = list(index.scans())
+        assert [scan.scan for scan in scans] == sorted(scan.scan for scan in scans)
+        kept = [header for scan in scans for header in index.headers(scan.scan)]
+    assert len(kept) == len(list(root.iterdir())) - 1
+    for header in kept:
+        (fresh,) = read_headers(root / header.path)
+        assert header.patient_id == patient_key(fresh.patient_id) != fresh.patient_id
+        assert vars(header) | {"path": "", "patient_id": ""} == vars(fresh) | {"path": "", "patient_id": ""}
+
+
+def test_refused_files_are_named_below_the_root(root, tmp_path):
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        (entry,) = index.refused()
+    assert (entry.scan, entry.file, entry.code) == ("", "notes.txt", Code.NOT_DICOM)
+    assert entry.detail == "notes.txt: it is not a DICOM file (PS3.10)"
+
+
+def test_a_refused_file_is_told_with_its_scan(root, tmp_path):
+    path = sorted(root.glob("*.dcm"))[0]
+    study = read_headers(path)[0].study_uid
+    path.write_bytes(path.read_bytes()[:-100])
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        told = {entry.file: (entry.scan, entry.code) for entry in index.refused()}
+    assert told[path.name] == (study, Code.UNREADABLE)
+
+
+def test_only_new_and_changed_files_are_read_again(root, tmp_path, monkeypatch):
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        before = {scan.scan: scan.fingerprint for scan in index.scans()}
+    asked = count_reads(monkeypatch)
+    files = sorted(root.glob("*.dcm"))
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        assert asked == []
+        assert {scan.scan: scan.fingerprint for scan in index.scans()} == before
+    os.utime(files[0], ns=(1, 1))
+    files[1].unlink()
+    changed = {read_headers(files[0])[0].study_uid}
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        after = {scan.scan: scan.fingerprint for scan in index.scans()}
+        paths = {source.path for scan in index.scans() for source in scan.sources}
+    assert asked == [files[0].name]
+    assert paths == {path.name for path in files} - {files[1].name}
+    assert changed <= {scan for scan in before if before[scan] != after[scan]}
+    assert any(before[scan] == after[scan] for scan in before)
+
+
+def test_a_run_that_is_stopped_keeps_what_it_has_read(root, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 8)
+    monkeypatch.setattr(module, "COMMIT_SECONDS", 0.0)
+    n_files = len(list(root.iterdir()))
+    seen = []
+
+    def stop_at_30(path):
+        seen.append(path)
+        if len(seen) == 30:
+            raise KeyboardInterrupt
+        return read_headers(path)
+
+    monkeypatch.setattr(module, "read_headers", stop_at_30)
+    with opened(root, tmp_path / "index.sqlite") as index, pytest.raises(KeyboardInterrupt):
+        index.update(jobs=1)
+    asked = count_reads(monkeypatch)
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        assert sum(len(scan.sources) for scan in index.scans()) == n_files - 1
+    assert n_files - 30 < len(asked) <= n_files - 16
+
+
+def test_names_that_are_no_unicode(root, tmp_path):
+    odd = root / os.fsdecode(b"caf\xe9.dcm")
+    sorted(root.glob("*.dcm"))[0].rename(odd)
+    odd.with_suffix(".txt").write_text("no picture")
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        paths = {source.path for scan in index.scans() for source in scan.sources}
+        refused = {entry.file: entry.detail for entry in index.refused()}
+    assert odd.name in paths
+    assert refused[odd.with_suffix(".txt").name].startswith(r"caf\udce9.txt: ")
+
+
+def test_a_database_that_is_none(root, tmp_path):
+    path = tmp_path / "index.sqlite"
+    path.write_text("no database, but long enough to be one" * 50)
+    with pytest.raises(
+        DataError, match=r"index\.sqlite: cannot be used \(file is not a database\); delete it"
+    ):
+        opened(root, path)
+
+
+def test_the_index_of_another_version_is_made_again(root, tmp_path, monkeypatch):
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+    with sqlite3.connect(tmp_path / "index.sqlite") as database:
+        database.execute("UPDATE about SET format = 'ich_mil.index.0'")
+    database.close()
+    asked = count_reads(monkeypatch)
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        assert len(list(index.scans())) == 3
+    assert len(asked) == len(list(root.iterdir()))

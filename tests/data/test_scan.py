@@ -1,0 +1,144 @@
+"""One scan: what takes the place of an unreadable slice, and of a series that shows no head."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.config import disable_value_validation
+
+from ich_mil.data import scan as module
+from ich_mil.data.prepare import prepare
+from ich_mil.data.story import explain
+from ich_mil.dicom.header import read_headers
+from ich_mil.dicom.read import read_slice
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code
+from tests import phantoms
+
+pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return phantoms.cq500(tmp_path_factory.mktemp("made") / "set", studies=5)
+
+
+@pytest.fixture
+def series(made, tmp_path):
+    """A folder `set/a` with one series of 5 mm slices, its files in order from below."""
+    source = next(path for path in sorted(made.glob("CQ500CT*/*/*")) if len(list(path.iterdir())) < 50)
+    folder = Path(shutil.copytree(source, tmp_path / "set" / "a"))
+    return sorted(folder.iterdir(), key=lambda path: read_headers(path)[0].position[2])
+
+
+def rewritten(path, target, **changes):
+    """A copy of a file with some elements changed."""
+    with disable_value_validation():
+        image = dcmread(path)
+        for keyword, value in changes.items():
+            setattr(image, keyword, value)
+        image.save_as(target)
+
+
+def test_a_duplicate_takes_the_place_of_a_slice_that_cannot_be_read(series, tmp_path):
+    good = series[4]
+    twin = good.with_name("twin.dcm")
+    rewritten(good, twin, SOPInstanceUID="9.9.9", InstanceNumber=999)  # the second of the two by number
+    want, _ = read_slice(read_headers(twin)[0])
+    flat = np.zeros((64, 64), np.int16).tobytes()
+    rewritten(good, good, PixelData=flat)
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    assert prepared.table.source[4] == "a/twin.dcm"
+    np.testing.assert_array_equal(prepared.hu(prepared.table.scan[0])[4], want)
+    told = prepared.ledger.set_index("file").code
+    assert told[f"a/{good.name}"] == Code.FLAT
+    assert Code.GAP not in set(told)
+
+
+def test_a_slice_that_cannot_be_read_leaves_a_gap(series, tmp_path):
+    flat = np.zeros((64, 64), np.int16).tobytes()
+    rewritten(series[4], series[4], PixelData=flat)
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    assert len(prepared.table) == len(series) - 1
+    told = prepared.ledger
+    assert told.code.tolist().count(Code.FLAT) == 1
+    gap = told[told.code == Code.GAP]
+    assert gap.file.tolist() == [f"a/{series[3].name}"]
+    assert f"a/{series[5].name}" in gap.detail.iloc[0]
+    assert not told.detail.str.contains(str(tmp_path)).any()  # paths are those below the root
+
+
+def several(made):
+    """The folder of a study with more than one series, and their names."""
+    study = next(path for path in sorted(made.glob("CQ500CT*/*")) if len(list(path.iterdir())) > 1)
+    return study, sorted(path.name for path in study.iterdir())
+
+
+def test_the_next_series_is_taken_where_the_first_shows_no_head(made, tmp_path, monkeypatch):
+    study, names = several(made)
+    shutil.copytree(study, tmp_path / "set" / "a")
+    first = prepare("unlabelled", tmp_path / "set", tmp_path / "first", jobs=1)
+    favourite = Path(first.table.source[0].split("|")[0]).parts[1]
+    shapes = []
+
+    def refuse_the_first(hu, *, spacing):
+        shapes.append(hu.shape)
+        return "it is a foot" if len(shapes) == 1 else None
+
+    monkeypatch.setattr(module, "head_refusal", refuse_the_first)
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "second", jobs=1)
+    taken = {Path(source).parts[1] for cell in prepared.table.source for source in cell.split("|")}
+    assert len(taken) == 1
+    assert taken <= set(names) - {favourite}
+    ledger = prepared.ledger
+    (line,) = ledger.detail[ledger.code == Code.NO_HEAD]
+    assert line.endswith("it is a foot")
+    assert len(ledger[ledger.code == Code.SERIES_NOT_CHOSEN]) == len(names) - 2
+    assert shapes[0] == first.hu(first.table.scan[0]).shape
+
+
+def test_a_scan_without_a_head_is_left_out_and_told(made, tmp_path, monkeypatch):
+    study, names = several(made)
+    shutil.copytree(study, tmp_path / "set" / "a")
+    monkeypatch.setattr(module, "head_refusal", lambda hu, *, spacing: "it is a foot")
+    with pytest.raises(DataError, match="no scan has a usable slice"):
+        prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    monkeypatch.undo()
+    other = next(path for path in made.glob("CQ500CT*/*/*") if path.parent != study)
+    shutil.copytree(other, tmp_path / "set" / "b")
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    assert len(prepared.scans) == 1  # the scan of feet is not looked at again
+    ledger = prepared.ledger
+    assert (ledger.code == Code.NO_HEAD).sum() == len(names)
+    (scan,) = ledger.scan[ledger.code == Code.SCAN_EMPTY]
+    assert scan not in prepared.scans.index
+    story = explain(tmp_path / "out", scan)
+    assert "left out" in story
+    assert story.count("it is a foot") == len(names)
+
+
+def test_the_story_of_a_scan(series, tmp_path):
+    rewritten(series[4], series[4], PixelData=np.zeros((64, 64), np.int16).tobytes())
+    (tmp_path / "set" / "labels.csv").write_text("scan,label\na,1\n")
+    prepared = prepare("folder", tmp_path / "set", tmp_path / "out", jobs=1)
+    (scan,) = prepared.scans.index
+    story = explain(tmp_path / "out", scan).splitlines()
+    assert story[0] == scan
+    assert story[1] == f"  patient {prepared.table.patient[0]}, positive"
+    heights = prepared.table.position_mm
+    assert story[2].startswith(f"  {len(series) - 1} slices in {tmp_path / 'out' / 'scans'}")
+    assert f"from {heights.iloc[0]:.1f} to {heights.iloc[-1]:.1f} mm" in story[2]
+    assert story[3] == f"  lowest a/{series[0].name}, highest a/{series[-1].name}"
+    assert story[story.index("  refused") + 1].startswith(f"    flat: a/{series[4].name}: all pixels")
+    assert story[story.index("  noted") + 1].startswith(f"    gap: a/{series[3].name}: ")
+
+
+def test_the_story_of_an_unknown_scan(series, tmp_path):
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    (scan,) = prepared.scans.index
+    with pytest.raises(DataError, match=rf"out: knows no scan '{scan}x'; the nearest names are {scan}"):
+        explain(tmp_path / "out", f"{scan}x")
+    with pytest.raises(DataError, match="is no prepared set"):
+        explain(tmp_path / "set", scan)

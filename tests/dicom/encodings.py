@@ -1,0 +1,495 @@
+"""Small valid CT files in every encoding that occurs, made by code, for tests and as seeds of the fuzzer.
+
+In: nothing, or stored values of one's own. Out: `Case`s: the bytes of a file, and the HU that reading it must
+give, exact or within a stated tolerance where the encoding loses something. Encoders are those of pydicom,
+pyjpegls and GDCM; none installed here writes HTJ2K, so two code streams of it are kept as text.
+
+Source: DICOM PS3.5 A.4 and 8.2 (transfer syntaxes), PS3.3 A.38 (enhanced CT), A.70 (legacy converted).
+Legend: `H, W` pixels.
+"""
+
+import base64
+import functools
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pydicom
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import encapsulate, encapsulate_extended
+from pydicom.pixels import get_encoder
+from pydicom.uid import HTJ2K as HTJ2K_LOSSY
+from pydicom.uid import (
+    JPEG2000,
+    UID,
+    CTImageStorage,
+    DeflatedExplicitVRLittleEndian,
+    EnhancedCTImageStorage,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    LegacyConvertedEnhancedCTImageStorage,
+    RLELossless,
+)
+
+H, W = 24, 20
+# Largest error of JPEG-LS near-lossless, in stored units: chosen by the encoder's caller.
+NEAR = 2
+# The lossy streams here are of high quality: off by 8 stored units at most (HTJ2K; the others by 3). Half as
+# much again for encoders of other versions.
+LOSSY = 12
+
+# Written by imagecodecs 2026.3.6 (OpenJPH 0.26.3, progression RPCL) from `stored_values()`:
+# htj2k_encode(values, reversible=True) and htj2k_encode(values, level=0.0001, reversible=False).
+_HTJ2K_LOSSLESS = """
+/0//UQApQAAAAAAUAAAAGAAAAAAAAAAAAAAAFAAAABgAAAAAAAAAAAABDwEB/1AACAACAAAACv9SAAwAAgABAAUEBEAB/1wAEyCIkJCQkJCQ
+kJCQkJCQiIiI/2QAFwABT3BlbkpQSCBWZXIgMC4yNi4zLv+QAAoAAAAAAscAAf+TwAAmO/gFB3QAwAATQAASwAASgFr8Aod0AAICB3QA6gAH
+dADAABPAABPAABMAiMDIAwN0AGQy+gCCNACZ/AKHdADAABWwAAWpAABXAA1iWJ8+POvhB/lHNQAkoI5FDsyvrAP1AQAoi/4hgL6ZAO6qoN6Y
+NBuA+AWZgzUAwAAXbQAAXZQAAXbgMNp/iSAqE4p22kGp9ATKHyTo4QQdmOQDoigSmPX9NPrhQVh+q4TtH+UDE8yppwDlG8gwEZ0AupFdq01N
+QnDThs6Tp9mVLggHAAYg8KGTMbvjRbX08q7EMee7FtUWehRdCEo3kEBpnADuQyAkreDRpSDMwAgXogY0hgE2aAACgoCW6PVu37zIfRbIIQOu
+q34CB+EASfJKO4aMN5CAJz0AwAAvoSAAF9IwAAvcQO3sSKIdINgWXUNU+yXahcJOn/31tDBFXcNmTWvUwJm6HWvD2o9FenbADWDBGgOASTvb
+UXtRylZEQgBggA7AQWskvDZ2ZKEdDoKoGrOpEZTlGUw2oXQFdgBZu7ohur62tua0IZKOxf4AQLwjSlv2RFpwwDxDFwWB+dy0wuQxAIIYACfd
+Ae12ROoTJrJZnrMAQNJCZYFj7NraCaE2/NCmqAAABACgJkCmNvggeuwatGsXAACIEwMGWGiHKGtnlw1AdkDiCjzQ8iQ6ihrZ4W929k5i05oN
+gJ/XcBJoP+3YYY+SGNlhILEQNteOy32SVDvH/gAgTBBSooCY5QY+dsgnfkBfXepgLTRe+8NidjG8hAI0MAHv1QK1az9L7bHJwr7Grs0Q7WrT
+DluqzUVYw+q1kL1G7QDwhweABgDUbu21AbA2AAg4OHBNO2xq1y5Aa5cNI9mw0NcEqk07bbUDtPaxwSaQ2kP2EvsSA8aJo7doV3XzPZ3TlAW9
+mXkxVFEm7kMICUwxAe/SAv/Z
+"""
+_HTJ2K_LOSSY = """
+/0//UQApQAAAAAAUAAAAGAAAAAAAAAAAAAAAFAAAABgAAAAAAAAAAAABDwEB/1AACAACAAAAJ/9SAAwAAgABAAUEBEAA/1wAIyKcXZw3nDec
+EpRJlEmUMYyIjIiMnIUhhSGFjXz2fPZ8mf9kABcAAU9wZW5KUEggVmVyIDAuMjYuMy7/kAAKAAAAAAJtAAH/k8AACcATBf0Gh3QAwAAJoAAE
+sAACUB79Aod0AKwCB3QAuQGHdADAABPAABPAABMAPjL2AoN0AK4c/gIBdAA5/gIHdADAACsgABacAAKwPlhk0USRigf5BzUAvvykN8QIPyEm
+/gBhC/4QgL6ZAGy6UqGSjfMDmQM1AMAAXWwABdXAAF1YWooo9B7tipsq4NJOGgMcDgR80HITpKCzwOBERrNuL/YCJ2VNOAcg3hCBKX0ANiDM
+WIxUwDIoQA7eLHgqEBiY4bKHQCrbuhjOFrWS/izqSPOIRDeIIGmcAGSgwKoCHIQGYQtWlgYsGjy0psaCLf8LOMFwJldX+wk6SUd2OhjeEIF3
+PQDAAL3WAAXuMAAvaOl9CHWFbmTOgtRHgcb2OfzhtSFAAwBUiWi9hiUWXsRo36rGAhAc6YIeJPon9dZaIAo2rLkPQyNlBAbSci2QYOT0ohE+
+ChChBMyI0KV50fzYI9RERTxAAfAOGHSxiBLRpueY50MjjaDpw3BAsA3giXHACT5dATQgBLoZOHdZb4gfA9xMsSBYAQU9KQZA1NMgkJUPCBCB
+0oIED4Mnibr2lIqmSdD4KMkRoM38T6oKUqLvJE1SaokEtNjzQXoTc+7IIXgvMLFpEhATMigU5qVgbqW8fL26lJdzP4uFgqcchGBCBGgC2F8B
+yRU0ITYRXGsMQfeMTIA9zoKgSBaAdD5KWBAQJMFBhWYi13RZmoWi4rHmlCxgOMQZGrplfK44o7zSeQgMHVfo6JlEiQEi0CcMhPAbXBvYoJFG
+qFGSr46UkgZCG+tJ5vqHwBEuUER6XgH/2Q==
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One valid file: its name, its bytes, the HU (H, W) of each of its slices, and how far HU may be off."""
+
+    name: str
+    content: bytes
+    hu: tuple[np.ndarray, ...]
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How values are stored; HU = slope * stored + intercept."""
+
+    allocated: int = 16
+    bits: int = 12
+    signed: bool = False
+    slope: float = 1
+    intercept: float = -1024
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(f"<{'i' if self.signed else 'u'}{self.allocated // 8}")
+
+    def hu(self, stored: np.ndarray) -> np.ndarray:
+        """HU on the CT scale, as `read_slice` returns them."""
+        return np.clip(np.rint(stored.astype(float) * self.slope + self.intercept), -1024, 3095).astype(
+            np.int16
+        )
+
+
+TWELVE_BIT = Storage()
+SIGNED = Storage(bits=16, signed=True)
+EIGHT_BIT = Storage(allocated=8, bits=8, slope=8)
+
+
+def head(phase: float = 0.0) -> np.ndarray:
+    """HU (H, W) of a head in air: skull, brain with a gradient, a bright bleed; `phase` moves the bleed."""
+    y, x = np.mgrid[-1 : 1 : H * 1j, -1 : 1 : W * 1j]
+    radius = np.hypot(x, y * 0.9)
+    hu = np.full((H, W), -1000.0)
+    hu[radius < 0.9] = 900
+    hu[radius < 0.75] = 32
+    hu += np.where(radius < 0.75, 8 * x + 3 * np.cos(9 * y), 0)
+    hu[np.hypot(x - 0.3 * np.cos(phase), y - 0.3 * np.sin(phase)) < 0.2] = 68
+    return np.rint(hu)
+
+
+def stored_values(storage: Storage = TWELVE_BIT, phase: float = 0.0) -> np.ndarray:
+    """Stored values (H, W) of `head`, as near as `storage` can hold them."""
+    low, high = (
+        (-(1 << (storage.bits - 1)), (1 << (storage.bits - 1)) - 1)
+        if storage.signed
+        else (
+            0,
+            (1 << storage.bits) - 1,
+        )
+    )
+    values = np.rint((head(phase) - storage.intercept) / storage.slope)
+    return np.clip(values, low, high).astype(storage.dtype)
+
+
+# Code streams
+
+
+def code_stream(stored: np.ndarray, storage: Storage, syntax: UID) -> bytes:
+    """One frame, compressed as `syntax` asks."""
+    if syntax in (RLELossless, JPEGLSLossless, JPEGLSNearLossless):
+        return _pydicom_stream(stored, storage, syntax)
+    if syntax in (HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K_LOSSY):
+        return _htj2k_stream(stored, lossy=syntax == HTJ2K_LOSSY)
+    if syntax == JPEGExtended12Bit and storage.bits == 12:
+        storage = replace(storage, allocated=12)  # else GDCM writes a precision of 16, which no DCT has
+    return gdcm_stream(stored, storage, syntax)
+
+
+def gdcm_stream(stored: np.ndarray, storage: Storage, syntax: UID) -> bytes:
+    """One frame compressed by GDCM; `storage.allocated` of 12 makes it write a JPEG precision of 12."""
+    import gdcm
+
+    writer = gdcm.ImageWriter()  # owns the image
+    image = writer.GetImage()
+    image.SetNumberOfDimensions(2)
+    image.SetDimensions((stored.shape[1], stored.shape[0], 1))
+    grey = gdcm.PhotometricInterpretation.MONOCHROME2
+    image.SetPhotometricInterpretation(gdcm.PhotometricInterpretation(grey))
+    image.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.ImplicitVRLittleEndian))
+    bits = storage.bits
+    image.SetPixelFormat(gdcm.PixelFormat(1, storage.allocated, bits, bits - 1, int(storage.signed)))
+    element = gdcm.DataElement(gdcm.Tag(0x7FE0, 0x0010))
+    element.SetByteStringValue(stored.tobytes())
+    image.SetDataElement(element)
+    change = gdcm.ImageChangeTransferSyntax()
+    change.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.GetTSType(str(syntax))))
+    change.SetInput(image)
+    if syntax in (JPEGBaseline8Bit, JPEGExtended12Bit):
+        codec = gdcm.JPEGCodec()
+        codec.SetLossless(False)
+        codec.SetQuality(98)
+        change.SetUserCodec(codec)
+    elif syntax == JPEG2000:
+        codec = gdcm.JPEG2000Codec()
+        codec.SetReversible(False)
+        codec.SetQuality(0, 100)
+        change.SetUserCodec(codec)
+    if not change.Change():
+        raise RuntimeError(f"GDCM cannot write {storage} as {syntax.name}")
+    fragments = change.GetOutput().GetDataElement().GetSequenceOfFragments()
+    return fragments.GetFragment(0).GetByteValue().GetBuffer().encode("utf-8", "surrogateescape")
+
+
+def _pydicom_stream(stored: np.ndarray, storage: Storage, syntax: UID) -> bytes:
+    """RLE by pydicom itself, JPEG-LS by pyjpegls."""
+    options: dict[str, Any] = {"jls_error": NEAR} if syntax == JPEGLSNearLossless else {}
+    return get_encoder(syntax).encode(
+        stored,
+        encoding_plugin="pydicom" if syntax == RLELossless else "pyjpegls",
+        rows=stored.shape[0],
+        columns=stored.shape[1],
+        bits_allocated=storage.allocated,
+        bits_stored=storage.bits,
+        samples_per_pixel=1,
+        photometric_interpretation="MONOCHROME2",
+        pixel_representation=int(storage.signed),
+        number_of_frames=1,
+        **options,
+    )
+
+
+def _htj2k_stream(stored: np.ndarray, *, lossy: bool) -> bytes:
+    """The kept HTJ2K stream of `stored_values()`; other values need imagecodecs, which tests do without."""
+    if not np.array_equal(stored, stored_values()):
+        raise ValueError("HTJ2K is kept for stored_values() only")
+    return base64.b64decode(_HTJ2K_LOSSY if lossy else _HTJ2K_LOSSLESS)
+
+
+# Files
+
+
+def data_set(stored: np.ndarray, storage: Storage, **changes: object) -> Dataset:
+    """A CT slice without its pixels; a change to None deletes the element."""
+    ds = Dataset()
+    values: dict[str, object] = {
+        "SOPClassUID": CTImageStorage,
+        "SOPInstanceUID": "1.2.3.1",
+        "StudyInstanceUID": "1.2.3",
+        "SeriesInstanceUID": "1.2.3.4",
+        "PatientID": "P1",
+        "PatientName": "Phantom^Head",
+        "Modality": "CT",
+        "ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"],
+        "SamplesPerPixel": 1,
+        "PhotometricInterpretation": "MONOCHROME2",
+        "Rows": stored.shape[-2],
+        "Columns": stored.shape[-1],
+        "ImagePositionPatient": [-125, -120.5, 30],
+        "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+        "PixelSpacing": [0.5, 0.45],
+        "SliceThickness": 5,
+        "InstanceNumber": 7,
+        "SeriesDescription": "CT PLAIN",
+        "ConvolutionKernel": "STANDARD",
+        "BitsAllocated": storage.allocated,
+        "BitsStored": storage.bits,
+        "HighBit": storage.bits - 1,
+        "PixelRepresentation": int(storage.signed),
+        "RescaleSlope": storage.slope,
+        "RescaleIntercept": storage.intercept,
+    }
+    for keyword, value in (values | changes).items():
+        if value is not None:
+            setattr(ds, keyword, value)
+    return ds
+
+
+def enhanced(
+    frames: Sequence[np.ndarray],
+    storages: Sequence[Storage],
+    *,
+    legacy: bool = False,
+    undefined: bool = False,
+) -> Dataset:
+    """An enhanced CT without its pixels; orientation and spacing are shared, the rest is per frame.
+
+    Args:
+        frames: (H, W) stored values of each.
+        storages: slope and intercept of each frame; the rest is the first one's.
+        legacy: Legacy Converted Enhanced CT instead.
+        undefined: write sequences and items with undefined lengths.
+    """
+    alone: tuple[str, ...] = (
+        "ImagePositionPatient",
+        "ImageOrientationPatient",
+        "PixelSpacing",
+        "SliceThickness",
+    )
+    alone += ("RescaleSlope", "RescaleIntercept", "InstanceNumber")
+    ds = data_set(frames[0], storages[0], **dict.fromkeys(alone))
+    ds.SOPClassUID = LegacyConvertedEnhancedCTImageStorage if legacy else EnhancedCTImageStorage
+    ds.NumberOfFrames = len(frames)
+    ds.InstanceNumber = 7
+    shared, orientation, measures = Dataset(), Dataset(), Dataset()
+    orientation.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
+    measures.PixelSpacing = [0.5, 0.45]
+    measures.SliceThickness = 5
+    shared.PlaneOrientationSequence = [orientation]
+    shared.PixelMeasuresSequence = [measures]
+    ds.SharedFunctionalGroupsSequence = [shared]
+    items = []
+    for index, storage in enumerate(storages):
+        item, position, content, rescale = Dataset(), Dataset(), Dataset(), Dataset()
+        position.ImagePositionPatient = [-125, -120.5, 30 + 5 * index]
+        content.StackID = "1"
+        content.InStackPositionNumber = index + 1
+        content.DimensionIndexValues = [1, index + 1]
+        rescale.RescaleSlope = storage.slope
+        rescale.RescaleIntercept = storage.intercept
+        rescale.RescaleType = "HU"
+        item.PlanePositionSequence = [position]
+        item.FrameContentSequence = [content]
+        item.PixelValueTransformationSequence = [rescale]
+        items.append(item)
+    ds.PerFrameFunctionalGroupsSequence = items
+    if undefined:
+        _undefined_lengths(ds)
+    return ds
+
+
+def _undefined_lengths(ds: Dataset) -> None:
+    """Have every sequence and item of `ds` end by a delimiter."""
+    for element in ds:
+        if element.VR == "SQ":
+            element.is_undefined_length = True
+            for item in element.value:
+                item.is_undefined_length_sequence_item = True
+                _undefined_lengths(item)
+
+
+def add_native(ds: Dataset, frames: Sequence[np.ndarray], storage: Storage, syntax: UID) -> Dataset:
+    """Put uncompressed pixels into `ds`."""
+    dtype = storage.dtype.newbyteorder(">" if syntax == ExplicitVRBigEndian else "<")
+    content = b"".join(frame.astype(dtype).tobytes() for frame in frames)
+    ds.PixelData = content + b"\0" * (len(content) % 2)
+    ds["PixelData"].VR = "OW" if storage.allocated > 8 or syntax == ImplicitVRLittleEndian else "OB"
+    return ds
+
+
+def add_encapsulated(
+    ds: Dataset, streams: Sequence[bytes], *, table: str = "basic", fragments: int = 1
+) -> Dataset:
+    """Put compressed frames into `ds`.
+
+    Args:
+        ds: the data set.
+        streams: a code stream a frame.
+        table: how frames are found: `basic` or `extended` offset table, or `none`.
+        fragments: items a frame.
+    """
+    if table == "extended":
+        ds.PixelData, ds.ExtendedOffsetTable, ds.ExtendedOffsetTableLengths = encapsulate_extended(
+            list(streams)
+        )
+    else:
+        ds.PixelData = encapsulate(list(streams), fragments_per_frame=fragments, has_bot=table == "basic")
+    ds["PixelData"].VR = "OB"
+    ds["PixelData"].is_undefined_length = True
+    return ds
+
+
+def file_bytes(ds: Dataset, syntax: UID) -> bytes:
+    """The file of `ds`, with preamble and file meta."""
+    ds.file_meta = FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = syntax
+    ds.file_meta.MediaStorageSOPClassUID = ds.get("SOPClassUID", CTImageStorage)
+    ds.file_meta.MediaStorageSOPInstanceUID = ds.get("SOPInstanceUID", "1.2.3.1")
+    buffer = io.BytesIO()
+    pydicom.dcmwrite(buffer, ds, enforce_file_format=True)
+    return buffer.getvalue()
+
+
+def bare_bytes(ds: Dataset, *, implicit: bool) -> bytes:
+    """The data set of `ds` alone, without preamble and file meta, little endian."""
+    buffer = io.BytesIO()
+    pydicom.dcmwrite(buffer, ds, implicit_vr=implicit, little_endian=True)
+    return buffer.getvalue()
+
+
+# Cases
+
+_NATIVE = {
+    "implicit": ImplicitVRLittleEndian,
+    "explicit": ExplicitVRLittleEndian,
+    "big-endian": ExplicitVRBigEndian,
+    "deflated": DeflatedExplicitVRLittleEndian,
+}
+_STORAGES = {
+    "12-bit": TWELVE_BIT,
+    "16-bit": Storage(bits=16),
+    "16-bit-signed": SIGNED,
+    "12-bit-signed-hu": Storage(signed=True, intercept=0),
+    "8-bit": EIGHT_BIT,
+    "slope-2": Storage(slope=2, intercept=-1024),
+    "slope-half": Storage(bits=16, slope=0.5),
+}
+# Each syntax with the storages it is written from, and its error in stored units.
+_COMPRESSED: dict[str, tuple[UID, tuple[str, ...], float]] = {
+    "rle": (RLELossless, ("12-bit", "16-bit-signed", "8-bit"), 0),
+    "jpeg-baseline": (JPEGBaseline8Bit, ("8-bit",), LOSSY),
+    "jpeg-extended": (JPEGExtended12Bit, ("12-bit", "8-bit", "slope-2"), LOSSY),
+    "jpeg-lossless": (JPEGLossless, ("12-bit", "16-bit-signed", "8-bit"), 0),
+    "jpeg-lossless-sv1": (JPEGLosslessSV1, ("12-bit", "16-bit-signed", "8-bit", "slope-half"), 0),
+    "jpeg-ls": (JPEGLSLossless, ("12-bit", "16-bit-signed", "8-bit"), 0),
+    "jpeg-ls-near": (JPEGLSNearLossless, ("12-bit", "8-bit"), NEAR),
+    "j2k-lossless": (JPEG2000Lossless, ("12-bit", "16-bit-signed", "8-bit"), 0),
+    "j2k": (JPEG2000, ("12-bit", "16-bit-signed"), LOSSY),
+    "htj2k-lossless": (HTJ2KLossless, ("12-bit",), 0),
+    "htj2k-lossless-rpcl": (HTJ2KLosslessRPCL, ("12-bit",), 0),
+    "htj2k": (HTJ2K_LOSSY, ("12-bit",), LOSSY),
+}
+
+
+@functools.cache
+def cases() -> tuple[Case, ...]:
+    """Every encoding, a file each; names do not repeat."""
+    return (*_native_cases(), *_compressed_cases(), *_odd_cases(), *_multi_frame_cases())
+
+
+def _native_cases() -> Iterator[Case]:
+    for syntax_name, syntax in _NATIVE.items():
+        for storage_name, storage in _STORAGES.items():
+            stored = stored_values(storage)
+            ds = add_native(data_set(stored, storage), [stored], storage, syntax)
+            yield Case(f"{syntax_name}/{storage_name}", file_bytes(ds, syntax), (storage.hu(stored),))
+    for name, implicit in (("implicit", True), ("explicit", False)):
+        stored = stored_values()
+        ds = add_native(data_set(stored, TWELVE_BIT), [stored], TWELVE_BIT, ExplicitVRLittleEndian)
+        yield Case(f"{name}/bare", bare_bytes(ds, implicit=implicit), (TWELVE_BIT.hu(stored),))
+
+
+def _compressed_cases() -> Iterator[Case]:
+    for syntax_name, (syntax, names, error) in _COMPRESSED.items():
+        for storage_name in names:
+            storage = _STORAGES[storage_name]
+            stored = stored_values(storage)
+            ds = add_encapsulated(data_set(stored, storage), [code_stream(stored, storage, syntax)])
+            content = file_bytes(ds, syntax)
+            yield Case(f"{syntax_name}/{storage_name}", content, (storage.hu(stored),), error * storage.slope)
+
+
+def _odd_cases() -> Iterator[Case]:
+    """Single slices that are valid and trip readers."""
+    stored = stored_values()
+    hu = (TWELVE_BIT.hu(stored),)
+    for syntax_name, syntax in (("jpeg-lossless-sv1", JPEGLosslessSV1), ("j2k-lossless", JPEG2000Lossless)):
+        stream = code_stream(stored, TWELVE_BIT, syntax)
+        for fragments, table in ((3, "basic"), (3, "none"), (1, "none")):
+            ds = add_encapsulated(data_set(stored, TWELVE_BIT), [stream], table=table, fragments=fragments)
+            yield Case(f"{syntax_name}/{fragments}-fragments-{table}", file_bytes(ds, syntax), hu)
+    # Most encoders other than GDCM write 12-bit lossless JPEG with a precision of 12, signed values masked.
+    signed = Storage(signed=True, intercept=0)
+    values = stored_values(signed)
+    masked = (values & 0xFFF).astype(np.uint16)
+    as_12 = replace(TWELVE_BIT, allocated=12)
+    for name, syntax, writer in (
+        ("jpeg-lossless-sv1/precision-12", JPEGLosslessSV1, as_12),
+        ("j2k-lossless/unsigned-stream", JPEG2000Lossless, TWELVE_BIT),
+    ):
+        ds = add_encapsulated(data_set(values, signed), [gdcm_stream(masked, writer, syntax)])
+        yield Case(f"{name}-signed", file_bytes(ds, syntax), (signed.hu(values),))
+    ds = add_encapsulated(data_set(stored, TWELVE_BIT), [gdcm_stream(stored, as_12, JPEGLosslessSV1)])
+    yield Case("jpeg-lossless-sv1/precision-12", file_bytes(ds, JPEGLosslessSV1), hu)
+    # An odd number of 8-bit pixels: the value is padded to an even length.
+    odd = stored_values(EIGHT_BIT)[:23, :19]
+    for name, syntax in _NATIVE.items():
+        ds = add_native(data_set(odd, EIGHT_BIT), [odd], EIGHT_BIT, syntax)
+        yield Case(f"{name}/8-bit-odd", file_bytes(ds, syntax), (EIGHT_BIT.hu(odd),))
+
+
+def _multi_frame_cases() -> Iterator[Case]:
+    storages = [replace(TWELVE_BIT, intercept=-1024 + 2 * index) for index in range(3)]
+    frames = [stored_values(storage, phase=index) for index, storage in enumerate(storages)]
+    hu = tuple(storage.hu(frame) for storage, frame in zip(storages, frames, strict=True))
+
+    def make(name: str, syntax: UID, put: Callable[[Dataset], Dataset], **options: bool) -> Case:
+        return Case(f"enhanced/{name}", file_bytes(put(enhanced(frames, storages, **options)), syntax), hu)
+
+    for name, syntax in _NATIVE.items():
+
+        def native(ds: Dataset, syntax: UID = syntax) -> Dataset:
+            return add_native(ds, frames, TWELVE_BIT, syntax)
+
+        yield make(name, syntax, native)
+        yield make(f"{name}-undefined-lengths", syntax, native, undefined=True)
+        yield make(f"{name}-legacy", syntax, native, legacy=True)
+    for name, syntax in (
+        ("rle", RLELossless),
+        ("jpeg-lossless-sv1", JPEGLosslessSV1),
+        ("jpeg-ls", JPEGLSLossless),
+        ("j2k-lossless", JPEG2000Lossless),
+    ):
+        streams = [code_stream(frame, TWELVE_BIT, syntax) for frame in frames]
+        for table, fragments in (("basic", 1), ("none", 1), ("extended", 1), ("basic", 2), ("none", 2)):
+            if syntax == RLELossless and fragments > 1:
+                continue  # PS3.5 A.4.2: one fragment a frame
+
+            def packed(
+                ds: Dataset,
+                streams: Sequence[bytes] = streams,
+                table: str = table,
+                fragments: int = fragments,
+            ) -> Dataset:
+                return add_encapsulated(ds, streams, table=table, fragments=fragments)
+
+            yield make(f"{name}-{table}-{fragments}", syntax, packed, undefined=table == "none")

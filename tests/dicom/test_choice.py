@@ -1,0 +1,323 @@
+"""Which series stands for a study, the reason in words, and the lines for the others."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from ich_mil.dicom.choice import not_chosen, rank_series, reason_for
+from ich_mil.dicom.order import Series
+from ich_mil.ledger import Code, LedgerEntry
+from tests.dicom.test_series import PIXELS, header, ordered, series_of, stack
+
+
+def coronal(uid: str, n: int, step: float) -> Series:
+    slices = [
+        header(
+            i, number=i, series_uid=uid, position=(0.0, step * i, 0.0), orientation=(1.0, 0, 0, 0, 0, -1.0)
+        )
+        for i in range(n)
+    ]
+    return ordered(slices)
+
+
+def chosen(*series: Series) -> tuple[str, str]:
+    ranked = rank_series(series)
+    assert rank_series(series[::-1]) == ranked
+    assert sorted(map(id, ranked)) == sorted(map(id, series))
+    entries = not_chosen(ranked[0], series)
+    assert [e.code for e in entries] == [Code.SERIES_NOT_CHOSEN] * (len(series) - 1)
+    return ranked[0].series_uid, reason_for(ranked[0], series)
+
+
+def kind(series: Series) -> str:
+    return reason_for(series, [series]).split(",")[0]
+
+
+def test_choice_as_in_cq500():
+    picked, reason = chosen(
+        series_of("thin", 250, 0.625, description="CT PRE CONTRAST THIN"),
+        series_of("thick", 32, 5.0, description="CT PRE CONTRAST 5MM"),
+        series_of("post", 33, 5.0, description="CT POST CONTRAST"),
+        series_of("bone", 34, 5.0, description="CT BONE"),
+    )
+    assert picked == "thick"
+    assert reason == "plain, 5.0 mm, 32 slices, 155 mm; 2 of 4 series are post-contrast, bone or not axial"
+
+
+def test_entry_for_a_series_that_is_not_chosen():
+    other = ordered(
+        [*stack([0, 5, 10], series_uid="b", description="CT BONE"), header(5, number=9, series_uid="b")]
+    )
+    best = series_of("a", 32, 5.0)
+    (entry,) = not_chosen(best, [other, best])
+    assert (entry.scan, entry.file, entry.code) == ("study", "s/0-0.dcm", Code.SERIES_NOT_CHOSEN)
+    assert entry.detail == "series 'CT BONE' (b), 4 files: bone, 5.0 mm, 3 slices, 10 mm, 1 duplicate"
+
+
+def test_the_only_series_is_always_chosen():
+    assert chosen(series_of("a", 3, 10, description="CT BONE POST CONTRAST"))[0] == "a"
+
+
+def test_no_series_raises():
+    with pytest.raises(ValueError, match="at least one series"):
+        rank_series([])
+    with pytest.raises(ValueError, match="series a is not among the 1 series of the study"):
+        reason_for(series_of("a", 3, 5.0), [series_of("b", 3, 5.0)])
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        (series_of("z", 32, 5.0), series_of("a", 32, 5.0, contrast=True)),
+        (series_of("z", 32, 5.0), series_of("a", 32, 5.0, kernel="BONEPLUS")),
+        (series_of("z", 32, 5.0), series_of("a", 32, 5.0, kernel="H60s")),
+        (series_of("z", 32, 5.0, kernel="FC68"), series_of("a", 40, 5.0, kernel="FC81")),
+        (series_of("z", 32, 5.0, kernel="H31s"), series_of("a", 40, 5.0, kernel="Hr64h\\3")),
+        (series_of("z", 22, 7.0), series_of("a", 32, 5.0, contrast=True)),
+        (series_of("z", 32, 5.0), series_of("a", 260, 0.625)),
+        (series_of("z", 50, 2.5), series_of("a", 260, 0.625)),
+        (series_of("z", 24, 7.0), series_of("a", 260, 0.625)),
+        (series_of("z", 260, 0.625), series_of("a", 17, 10.0)),
+        (series_of("z", 32, 5.0), series_of("a", 24, 7.0)),
+        (series_of("z", 260, 0.625), series_of("a", 14, 5.0)),  # 65 mm are not a head
+        (series_of("z", 32, 5.0), series_of("a", 31, 5.0)),
+        (series_of("z", 32, 5.0, kernel="BONE"), series_of("a", 32, 5.0, contrast=True)),
+        (series_of("z", 18, 5.0), series_of("a", 32, 5.0, contrast=True)),  # 85 mm plain
+        (series_of("z", 32, 5.0, contrast=True), series_of("a", 2, 5.0)),  # a plain stub
+        (series_of("z", 32, 5.0, contrast=True), coronal("a", 60, 4.0)),
+        (series_of("z", 260, 0.625), ordered(stack([0, 5, 10, 15, 40, *range(45, 150, 5)], series_uid="a"))),
+        (
+            series_of("z", 30, 5.0),
+            ordered([*stack(range(0, 160, 5), series_uid="a"), header(5, number=99, series_uid="a")]),
+        ),
+    ],
+)
+def test_preferences(better, worse):
+    assert chosen(better, worse)[0] == "z"
+
+
+def test_reason_names_the_lack_of_a_plain_series():
+    _, reason = chosen(series_of("a", 32, 5.0, contrast=True), series_of("b", 2, 5.0))
+    assert reason.startswith("post-contrast, 5.0 mm, 32 slices, 155 mm; 1 of 2 series are post-contrast")
+    assert reason.endswith("and the plain ones cover less than 60 mm")
+
+
+def test_coronal_series_are_ordered_and_named():
+    series = coronal("a", 40, 4.0)
+    assert (len(series.headers), series.spacing, series.extent) == (40, 4.0, 156.0)
+    assert series.entries == ()
+    assert reason_for(series, [series]).startswith("not axial, 4.0 mm, 40 slices, 156 mm")
+
+
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [
+        ("CT PLAIN", "plain"),
+        ("CT PRE CONTRAST THIN", "plain"),
+        ("Non-Contrast Head", "plain"),
+        ("HEAD W/O CONTRAST", "plain"),
+        ("UNENHANCED", "plain"),
+        ("HEAD_WITHOUT_IV_CONTRAST", "plain"),
+        ("Post Fossa 2.5mm", "plain"),
+        ("CT POST CONTRAST-2", "post-contrast"),
+        ("CE_5MM", "post-contrast"),
+        ("HEAD C+", "post-contrast"),
+        ("CTA HEAD", "post-contrast"),
+        ("5mm POST", "post-contrast"),
+        ("CT BONE", "bone"),
+        ("Temporal bones", "bone"),
+        ("BONE POST CONTRAST", "post-contrast bone"),
+        ("Schädel nativ", "plain"),
+        ("Kopf ohne KM", "plain"),
+        ("Kopf mit KM", "post-contrast"),
+        ("HEAD NO IV CONTRAST", "plain"),
+        ("without and with contrast", "post-contrast"),
+        ("Post Op 5mm", "plain"),
+        ("Circle of Willis", "post-contrast"),
+        ("AX MIP 10mm", "post-contrast"),
+        ("PreMonitoring", "post-contrast"),
+        # as CQ500 names its folders
+        ("CT Plain", "plain"),
+        ("CT Plain THIN", "plain"),
+        ("CT PLAIN THIN", "plain"),
+        ("CT Thin Plain", "plain"),
+        ("CT Plain 3mm", "plain"),
+        ("CT 55mm Plain", "plain"),
+        ("CT 3.753.75mm Plain", "plain"),
+        ("CT PRE CONTRAST 5MM STD", "plain"),
+        ("CT Thin Stnd", "plain"),
+        ("CT I To S", "plain"),
+        ("CT 0.625mm", "plain"),
+        ("CT 0.625mm-2", "plain"),
+        ("CT 5mm", "plain"),
+        ("CT 2.55mm", "plain"),
+        ("CT 4cc sec 150cc D3D on", "post-contrast"),
+        ("CT 4cc sec 150cc D3D on-2", "post-contrast"),
+        ("CT POST CONTRAST", "post-contrast"),
+        ("CT 5mm POST CONTRAST", "post-contrast"),
+        ("CT 55mm Contrast", "post-contrast"),
+        ("CT ORAL IV", "post-contrast"),
+        ("CT ORAL", "post-contrast"),
+        ("CT Thin Details", "bone"),
+        ("CT Thin Bone", "bone"),
+        ("CT PRE CONTRAST BONE", "bone"),
+    ],
+)
+def test_descriptions(description, expected):
+    assert kind(series_of("a", 32, 5.0, description=description)) == expected
+    in_folder = [header(5 * i, path=f"scan/{description.replace('/', '')}/{i}.dcm") for i in range(30)]
+    assert kind(ordered(in_folder)) == expected
+
+
+def test_folder_stands_for_a_missing_description():
+    series = ordered([header(5 * i, path=f"scan/CT BONE/CT{i:06d}.dcm") for i in range(30)])
+    assert reason_for(series, [series]).startswith("bone, 5.0 mm")
+
+
+def test_reformats_of_cq500_are_told_by_their_orientation():
+    axial = series_of("z", 300, 0.625, description="CT SPO axi")
+    assert [s.series_uid for s in rank_series([coronal("cor", 60, 3.0), axial])] == ["z", "cor"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["CT 5mm", "CT Plain"], "CT Plain"),  # called plain rather than not called anything
+        (["CT I To S", "CT PRE CONTRAST 5MM STD"], "CT PRE CONTRAST 5MM STD"),
+        (["CT 5mm-2", "CT 5mm", "CT 5mm-3"], "CT 5mm"),
+        (["CT Plain-2", "CT 4cc sec 150cc D3D on"], "CT Plain-2"),
+        (["CT 4cc sec 150cc D3D on", "CT 4cc sec 150cc D3D on-2"], "CT 4cc sec 150cc D3D on"),
+        (["CT BONE", "CT POST CONTRAST"], "CT BONE"),
+    ],
+)
+def test_names_decide_between_series_that_are_alike(names, expected):
+    # The series UIDs would decide the other way round.
+    order = [expected, *(name for name in names if name != expected)]
+    series = {
+        name: ordered(header(5 * i, path=f"s/{name}/{i}.dcm", series_uid=f"{9 - k}") for i in range(30))
+        for k, name in enumerate(order)
+    }
+    assert chosen(*series.values())[0] == series[expected].series_uid
+
+
+@pytest.mark.parametrize(
+    ("description", "body_part", "other"),
+    [
+        ("", "CHEST", True),
+        ("", "CSPINE", True),
+        ("Neck 3.0", "", True),
+        ("C-Spine", "", True),
+        ("Axial 5mm", "EXTREMITY", True),
+        ("CT HEAD", "CHEST", False),  # the maker's default, not looked at by anybody
+        ("C-Spine", "HEAD", False),
+        ("", "HEADNECK", False),
+        ("Head + Neck", "NECK", False),
+        ("CT BONE", "", False),
+        ("CT Plain", "SKULL", False),
+        ("Alarm shipped", "", False),  # arm, hip
+    ],
+)
+def test_another_body_part_ranks_behind_the_head(description, body_part, other):
+    one = series_of("a", 32, 5.0, description=description, body_part=body_part)
+    head = series_of("z", 30, 5.0, kernel="BONE")
+    assert [s.series_uid for s in rank_series([one, head])] == (["z", "a"] if other else ["a", "z"])
+    assert (", 1 of another body part" in reason_for(head, [one, head])) == other
+
+
+def test_another_body_part_is_never_refused():
+    chest = series_of("a", 32, 5.0, body_part="CHEST")
+    assert reason_for(chest, [chest]) == "plain, 5.0 mm, 32 slices, 155 mm; the only series"
+    assert chosen(chest, series_of("b", 3, 5.0))[0] == "a"  # a stub of the head helps nobody
+
+
+def test_the_uid_decides_last():
+    assert chosen(series_of("b", 32, 5.0), series_of("a", 32, 5.0))[0] == "a"
+
+
+def test_every_series_in_order():
+    series = [
+        series_of("stub", 5, 5.0, description="CT Plain"),
+        series_of("thin", 250, 0.625, description="CT Plain THIN"),
+        series_of("post", 32, 5.0, description="CT POST CONTRAST"),
+        series_of("bone", 32, 5.0, description="CT BONE"),
+        series_of("chest", 80, 5.0, description="CT 5mm", body_part="CHEST"),
+        series_of("thick", 32, 5.0, description="CT Plain"),
+        coronal("cor", 60, 3.0),
+        series_of("7mm", 22, 7.0, description="CT Plain"),
+    ]
+    expected = ["thick", "7mm", "thin", "bone", "post", "cor", "chest", "stub"]
+    for seed in range(5):
+        random.Random(seed).shuffle(series)
+        assert [one.series_uid for one in rank_series(series)] == expected
+
+
+def test_a_later_series_has_a_reason_and_names_the_others():
+    thick, thin = series_of("a", 32, 5.0), series_of("b", 250, 0.625)
+    post = series_of("c", 32, 5.0, contrast=True)
+    series = [post, thin, thick]
+    assert reason_for(thin, series) == (
+        "plain, 0.6 mm, 250 slices, 156 mm; 1 of 3 series are post-contrast, bone or not axial; "
+        "number 2 in order of preference"
+    )
+    # The plain ones cover a head, so that their length is no reason.
+    assert reason_for(post, series) == (
+        "post-contrast, 5.0 mm, 32 slices, 155 mm; 1 of 3 series are post-contrast, bone or not axial; "
+        "number 3 in order of preference"
+    )
+    assert not_chosen(thin, series) == [
+        LedgerEntry(
+            "study",
+            "s/0-0.dcm",
+            Code.SERIES_NOT_CHOSEN,
+            "series 's' (c), 32 files: post-contrast, 5.0 mm, 32 slices, 155 mm",
+        ),
+        LedgerEntry(
+            "study",
+            "s/0-0.dcm",
+            Code.SERIES_NOT_CHOSEN,
+            "series 's' (a), 32 files: plain, 5.0 mm, 32 slices, 155 mm",
+        ),
+    ]
+
+
+def test_frames_of_one_file_count_as_one_file():
+    stored = replace(PIXELS, frames=30)
+    multi = ordered(
+        header(5 * k, number=1, path="multi.dcm", frame=k, sop_uid="1.2", pixels=stored, series_uid="m")
+        for k in range(30)
+    )
+    (entry,) = not_chosen(series_of("a", 32, 5.0), [multi])
+    assert entry.detail == "series '' (m), 1 files: plain, 5.0 mm, 30 slices, 145 mm"
+
+
+def test_the_kernel_of_most_slices_counts():
+    def mixed(n_bone: int) -> Series:
+        return ordered(header(5 * i, number=i, kernel="BONE" if i < n_bone else "SOFT") for i in range(30))
+
+    assert (kind(mixed(10)), kind(mixed(20))) == ("plain", "bone")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("BONEPLUS", "bone"),
+        ("EDGE", "bone"),
+        ("FC30", "bone"),
+        ("FC81\\FC81", "bone"),
+        ("H70h", "bone"),
+        ("Hr64h\\3", "bone"),
+        ("YD", "bone"),
+        ("STANDARD", "plain"),
+        ("STD+", "plain"),
+        ("SOFT", "plain"),
+        ("FC68", "plain"),
+        ("FC21", "plain"),
+        ("H31s", "plain"),
+        ("Hc40f", "plain"),
+        ("UB", "plain"),
+        ("EB", "plain"),
+    ],
+)
+def test_kernels(kernel, expected):
+    assert kind(series_of("a", 32, 5.0, kernel=kernel)) == expected

@@ -1,0 +1,110 @@
+"""Code streams that do not fit their header, that are cut off, or that need a package which is not there."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from pydicom.uid import (
+    MPEG2MPML,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from ich_mil.dicom import codec
+from ich_mil.dicom.codec import CodecError, decode
+from tests.dicom.encodings import EIGHT_BIT, TWELVE_BIT, H, W, code_stream, stored_values
+
+LOSSLESS = (RLELossless, JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless)
+WITH_END = LOSSLESS[1:]
+
+
+def decoded(stream, syntax, *, storage=TWELVE_BIT, rows=H, columns=W):
+    return decode(
+        stream,
+        syntax,
+        rows=rows,
+        columns=columns,
+        bits_allocated=storage.allocated,
+        bits_stored=storage.bits,
+        signed=storage.signed,
+    )
+
+
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_lossless_values(syntax):
+    stored = stored_values()
+    np.testing.assert_array_equal(decoded(code_stream(stored, TWELVE_BIT, syntax), syntax), stored)
+
+
+@pytest.mark.parametrize("syntax", WITH_END)
+def test_padding_behind_the_end_is_no_part_of_it(syntax):
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, syntax).rstrip(b"\0\xff")
+    for padding in (b"", b"\0", b"\xff", b"\0\0\0"):
+        np.testing.assert_array_equal(decoded(stream + padding, syntax), stored)
+
+
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_no_part_of_a_code_stream_is_decoded(syntax):
+    """What is cut off must not come back as grey: each prefix is refused."""
+    stream = code_stream(stored_values(), TWELVE_BIT, syntax).rstrip(b"\0\xff")
+    for n in range(0, len(stream) - 1, 5):
+        with pytest.raises(Exception, match=r"."):
+            decoded(stream[:n], syntax)
+
+
+@pytest.mark.parametrize("syntax", WITH_END)
+def test_another_size_than_the_header_says(syntax):
+    stream = code_stream(stored_values(), TWELVE_BIT, syntax)
+    with pytest.raises(
+        CodecError, match=f"has {H} x {W} pixels of 1 samples, its header says {W} x {H} of 1"
+    ):
+        decoded(stream, syntax, rows=W, columns=H)
+
+
+def test_more_bits_than_the_header_allocates():
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
+    with pytest.raises(CodecError, match="has samples of 12 bits, its header allocates 8"):
+        decoded(stream, JPEGLSLossless, storage=EIGHT_BIT)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "place", "value"),
+    [
+        (JPEGLosslessSV1, 6, 0x7F),  # bits a sample: GDCM reads outside its memory
+        (JPEGLosslessSV1, 15, 0x00),  # no marker where one must be: GDCM ends the process
+        (JPEG2000Lossless, 42, 0xFE),  # bits a sample: GDCM ends the process
+    ],
+)
+def test_code_streams_that_would_end_the_process(syntax, place, value):
+    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, syntax))
+    stream[place] = value
+    with pytest.raises(CodecError, match=r"its code stream has samples|of its code stream do not"):
+        decoded(bytes(stream), syntax)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "package"),
+    [
+        (JPEGBaseline8Bit, "python-gdcm"),
+        (JPEGExtended12Bit, "python-gdcm"),
+        (JPEG2000Lossless, "python-gdcm"),
+        (JPEGLSLossless, "pyjpegls"),
+    ],
+)
+def test_a_missing_decoder_is_named_by_its_package(syntax, package, monkeypatch):
+    modules = {"python-gdcm": "gdcm", "pyjpegls": "jpeg_ls"}
+    monkeypatch.setattr(
+        codec, "find_spec", lambda name: None if name == modules[package] else find_spec(name)
+    )
+    with pytest.raises(CodecError, match=rf"needs the package {package}: pip install {package}$"):
+        decoded(b"", syntax)
+
+
+def test_a_syntax_that_is_not_read():
+    with pytest.raises(CodecError, match=r"^MPEG2 Main .* is not read; save the file as Explicit VR"):
+        decoded(b"", MPEG2MPML)
