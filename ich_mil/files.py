@@ -14,6 +14,16 @@ import numpy as np
 from ich_mil.errors import DataError
 
 
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+_UMASK = _umask()
+"""Looked up once: the call sets it for a moment, which no other thread may see."""
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary path that takes the name of `path` if the block ends well, else is removed.
@@ -27,7 +37,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # some writers make files only their owner can read
+        temporary.chmod(0o666 & ~_UMASK)  # some writers make files only their owner can read
         temporary.replace(path)
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
@@ -49,12 +59,6 @@ def remove_leftovers(*folders: Path) -> None:
     for folder in folders:
         for path in folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,7 +234,7 @@ def _read_chunk(paths: Sequence[str], root: Path) -> list[_Found]:
 
 def _text(header: SliceHeader) -> str:
     """A header as JSON."""
-    return json.dumps(asdict(header), separators=(",", ":"))
+    return json.dumps(vars(header) | {"pixels": vars(header.pixels)}, separators=(",", ":"))
 
 
 def _header(path: str, text: str) -> SliceHeader:

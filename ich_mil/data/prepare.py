@@ -25,7 +25,7 @@ from ich_mil.data.folder import FolderCollection
 from ich_mil.data.index import HeaderIndex, IndexedScan
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.rsna import RsnaCollection
-from ich_mil.data.scan import ScanRecord, ScanTask, prepare_scan, read_record, scan_fingerprint
+from ich_mil.data.scan import ScanRecord, ScanTask, prepare_scans, read_record, scan_fingerprint
 from ich_mil.data.store import COLUMNS, FORMAT, PreparedSet, open_prepared
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError
@@ -35,6 +35,8 @@ from ich_mil.progress import progress, say
 
 Layout = Literal["rsna", "cq500", "folder", "unlabelled"]
 """`folder` needs a labels.csv; `unlabelled` is a folder to predict on."""
+BATCH = 8
+"""Scans that a worker takes at a time, where there are enough for all workers."""
 
 
 def open_collection(layout: Layout, root: Path) -> Collection:
@@ -157,14 +159,18 @@ def _prepare_scans(index: HeaderIndex, out: Path, thickness_mm: float, jobs: int
         if record is None or record.fingerprint != fingerprint:
             todo.append((scan.scan, fingerprint))
     if todo:
-        tasks = (
-            ScanTask(scan, index.headers(scan), fingerprint, thickness_mm, root, out)
-            for scan, fingerprint in todo
+        at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
+        batches = (
+            [
+                ScanTask(scan, index.headers(scan), fingerprint, thickness_mm, root, out)
+                for scan, fingerprint in todo[first : first + at_once]
+            ]
+            for first in range(0, len(todo), at_once)
         )
         work = Parallel(n_jobs=min(jobs, len(todo)), return_as="generator_unordered")(
-            delayed(prepare_scan)(task) for task in tasks
+            delayed(prepare_scans)(batch) for batch in batches
         )
-        for _ in progress(work, total=len(todo), what="prepare"):
+        for _ in progress(work, total=len(todo), what="prepare", weight=int):
             pass
     return len(todo)
 

@@ -11,8 +11,10 @@ Legend: `n` slices of the scan, `H, W` pixels.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +27,7 @@ from ich_mil.dicom.order import Series, slice_entry, slice_name
 from ich_mil.dicom.read import read_slice
 from ich_mil.dicom.series import average_groups, group_series
 from ich_mil.errors import DicomError
-from ich_mil.files import digest, write_array, write_json
+from ich_mil.files import digest, write_array, write_text
 from ich_mil.ledger import Code, LedgerEntry
 
 
@@ -78,8 +80,36 @@ def read_record(out: Path, scan: str) -> ScanRecord | None:
     return ScanRecord(**row, entries=entries)
 
 
-def prepare_scan(task: ScanTask) -> str:
-    """Order, choose, read and write one scan; runs in a worker process. Returns the scan's id."""
+def prepare_scans(tasks: Sequence[ScanTask]) -> int:
+    """Order, choose, read and write some scans; runs in a worker process. Returns their number.
+
+    While one is written and the disk catches up, the next is read.
+    """
+    with ThreadPoolExecutor(1) as writer:
+        writing: Future[None] | None = None
+        for task in tasks:
+            record, stack = _prepare(task)
+            if writing is not None:
+                writing.result()  # no more than two scans in memory, and a full disk ends it here
+            writing = writer.submit(_write, task, record, stack)
+        if writing is not None:
+            writing.result()
+    return len(tasks)
+
+
+def _write(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
+    """The pixels first, the record last."""
+    path = scan_file(task.out, task.scan)
+    if stack is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_array(path, stack)
+    row = {"format": FORMAT, **vars(record), "entries": [vars(entry) for entry in record.entries]}
+    write_text(path.with_suffix(".json"), json.dumps(row) + "\n")
+
+
+def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
+    """The record of a scan and its HU (n, H, W), lowest slice first; None where no slice can be used."""
     chosen, entries = _choose_and_read(task)
     if chosen is None:
         detail = "none of its series shows a head that can be read; the scan is left out"
@@ -90,15 +120,9 @@ def prepare_scan(task: ScanTask) -> str:
         patient=next(patients, task.scan),
         pixel_mm=chosen.series.headers[0].spacing if chosen else (0.0, 0.0),
         slices=chosen.rows if chosen else [],
-        entries=[replace(entry, scan=task.scan) for entry in entries],
+        entries=[LedgerEntry(task.scan, entry.file, entry.code, entry.detail) for entry in entries],
     )
-    path = scan_file(task.out, task.scan)
-    if chosen is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_array(path, chosen.stack)
-    write_json(path.with_suffix(".json"), {"format": FORMAT, **asdict(record)})
-    return task.scan
+    return record, chosen.stack if chosen else None
 
 
 class _Slice(NamedTuple):
@@ -139,14 +163,13 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
             # what was found about files that never became a candidate must not be lost
             return None, refused + [entry for series in every_series for entry in series.entries]
         series = rank_series(candidates)[0]
-        unreadable = _read(series, task, done)
+        stack, unreadable = _read(series, task, done)
         if unreadable:
             refused += [error.entry for error in unreadable]
             lost = {slice_name(error.header) for error in unreadable}
             headers = [header for header in headers if slice_name(header) not in lost]
             continue
         slices = [done[_names(group)] for group in _groups(series, task.thickness_mm)]
-        stack = np.stack([item.picture for item in slices])  # (n, H, W)
         no_head = head_refusal(stack, spacing=series.headers[0].spacing)
         if no_head is None:
             break
@@ -180,17 +203,29 @@ def _groups(series: Series, thickness_mm: float) -> list[tuple[SliceHeader, ...]
     return [tuple(series.headers[i] for i in group) for group in groups]
 
 
-def _read(series: Series, task: ScanTask, done: dict[tuple[str, ...], _Slice]) -> list[_UnreadableError]:
-    """Read the slices of a series into `done` unless they are there. Returns what could not be read."""
+def _read(
+    series: Series, task: ScanTask, done: dict[tuple[str, ...], _Slice]
+) -> tuple[np.ndarray, list[_UnreadableError]]:
+    """Read the slices of a series into `done` unless they are there.
+
+    Returns:
+        HU (n, H, W), each of them a picture of `done`, and the slices that could not be read.
+    """
     heights = {slice_name(header): at for header, at in zip(series.headers, series.positions, strict=True)}
+    groups = _groups(series, task.thickness_mm)
+    first = series.headers[0]
+    # one piece of memory, which the system hands out in large pages: slice by slice takes as long as decoding
+    stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
     unreadable = []
-    for group in _groups(series, task.thickness_mm):
-        if _names(group) not in done:
-            try:
-                done[_names(group)] = _read_group(group, heights, task)
-            except _UnreadableError as error:
-                unreadable.append(error)
-    return unreadable
+    for picture, group in zip(stack, groups, strict=True):
+        try:
+            old = done.get(_names(group)) or _read_group(group, heights, task)
+        except _UnreadableError as error:
+            unreadable.append(error)
+        else:
+            picture[:] = old.picture
+            done[_names(group)] = old._replace(picture=picture)
+    return stack, unreadable
 
 
 def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: ScanTask) -> _Slice:
@@ -200,7 +235,7 @@ def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: S
     entries: list[LedgerEntry] = []
     for header in group:
         try:
-            hu, notes = read_slice(replace(header, path=str(task.root / header.path)))
+            hu, notes = read_slice(header, root=task.root)
         except DicomError as error:
             reason = str(error).removeprefix(f"{task.root}{os.sep}")
             raise _UnreadableError(header, slice_entry(header, Code(error.code), reason)) from error
@@ -216,7 +251,7 @@ def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: S
         "sources": list(_names(group)),
         "sops": [header.sop_uid for header in group],
         "sop": group[len(group) // 2].sop_uid,
-        "position_mm": float(np.mean([heights[slice_name(header)] for header in group])),
+        "position_mm": fmean(heights[slice_name(header)] for header in group),
         "corrections": sorted(corrections),
     }
     return _Slice(total, row, entries)

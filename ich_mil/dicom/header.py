@@ -10,21 +10,24 @@ Legend: `H, W` pixels.
 import math
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from pydicom.datadict import tag_for_keyword
 from pydicom.uid import (
     UID,
     CTImageStorage,
     DeflatedExplicitVRLittleEndian,
     EnhancedCTImageStorage,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
     LegacyConvertedEnhancedCTImageStorage,
     MediaStorageDirectoryStorage,
 )
 
-from ich_mil.dicom.elements import Elements, NotDicomError, read_elements
+from ich_mil.dicom.elements import CHARACTER_SET, Elements, NotDicomError, read_elements
 from ich_mil.dicom.frames import Frame, read_frames
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
@@ -33,7 +36,13 @@ MOST_PIXELS = 4096
 """Rows or columns above this are a damaged header: CT scanners make 256 to 2048."""
 MOST_REASON = 400
 """Characters of a reason."""
-MULTI_FRAME_CT = {EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage}
+MULTI_FRAME_CT = frozenset({EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage})
+NATIVE = frozenset(
+    {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
+)
+"""Transfer syntaxes whose pixels are not compressed frame by frame (PS3.5 A.1-A.5)."""
+
+_CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 
 # RescaleType (0028,1054) values under which CT values are Hounsfield units, or not said (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
@@ -83,12 +92,12 @@ PADDING = _tag("PixelPaddingValue")
 PADDING_LIMIT = _tag("PixelPaddingRangeLimit")
 
 # fmt: off
-_TAGS = (
-    SOP_CLASS, SOP_UID, STUDY_UID, SERIES_UID, PATIENT_ID, MODALITY, IMAGE_TYPE, NUMBER_OF_FRAMES, SAMPLES,
-    PHOTOMETRIC, ROWS, COLUMNS, POSITION, ORIENTATION, SPACING, THICKNESS, INSTANCE, DESCRIPTION, KERNEL,
-    BODY_PART, AGENT, BITS_ALLOCATED, BITS_STORED, SIGNED, SLOPE, INTERCEPT, RESCALE_TYPE, PADDING,
+_TAGS = frozenset((
+    CHARACTER_SET, SOP_CLASS, SOP_UID, STUDY_UID, SERIES_UID, PATIENT_ID, MODALITY, IMAGE_TYPE, ROWS, COLUMNS,
+    NUMBER_OF_FRAMES, SAMPLES, PHOTOMETRIC, POSITION, ORIENTATION, SPACING, THICKNESS, INSTANCE, DESCRIPTION,
+    KERNEL, BODY_PART, AGENT, BITS_ALLOCATED, BITS_STORED, SIGNED, SLOPE, INTERCEPT, RESCALE_TYPE, PADDING,
     PADDING_LIMIT,
-)
+))
 # fmt: on
 
 
@@ -269,16 +278,16 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     return tuple(headers)
 
 
-def _check_kind(path: Path, elements: Elements) -> tuple[UID, tuple[tuple[Code, str], ...]]:
+def _check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, str], ...]]:
     """Refuse all but grey CT slices of a patient. Returns the SOP class, and what was accepted."""
-    sop_class = UID(elements.text(SOP_CLASS) or elements.media_sop_class)
+    sop_class = elements.text(SOP_CLASS) or elements.media_sop_class
     modality = elements.text(MODALITY).upper()
     if sop_class == MediaStorageDirectoryStorage:
         raise refusal(path, Code.NOT_AN_IMAGE, "it is a DICOMDIR, the index of a medium")
     if modality not in ("", "CT"):
         raise refusal(path, Code.NOT_CT, f"modality is {modality!r}, CT is needed")
-    if sop_class not in {"", CTImageStorage, *MULTI_FRAME_CT}:
-        raise refusal(path, Code.NOT_CT, f"SOP class is {sop_class.name}, CT Image Storage is needed")
+    if sop_class not in _CT:
+        raise refusal(path, Code.NOT_CT, f"SOP class is {UID(sop_class).name}, CT Image Storage is needed")
     if not modality and not sop_class:
         raise refusal(path, Code.NOT_CT, "neither Modality nor SOP Class UID says that it is CT")
     image_type = [value.upper() for value in elements.texts(IMAGE_TYPE)]
@@ -344,14 +353,18 @@ def _geometry(
         }
         absent = ", ".join(name for name, value in found.items() if value is None)
         raise refusal(path, Code.NO_GEOMETRY, f"{absent} absent or not numbers")
-    row, column = np.array(orientation[:3]), np.array(orientation[3:])
-    off = max(abs(row @ row - 1), abs(column @ column - 1), abs(row @ column))
+    row, column = orientation[:3], orientation[3:]
+    off = max(abs(_dot(row, row) - 1), abs(_dot(column, column) - 1), abs(_dot(row, column)))
     if off > _COSINE_TOLERANCE:
         reason = f"ImageOrientationPatient {orientation} is not two unit vectors at a right angle"
         raise refusal(path, Code.NO_GEOMETRY, reason)
     if min(spacing) <= 0:
         raise refusal(path, Code.NO_GEOMETRY, f"PixelSpacing must be positive; got {spacing} mm")
     return (position[0], position[1], position[2]), orientation, (spacing[0], spacing[1])
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
 
 
 def _rescale(path: Path, frame: Frame, *, needs_hu: bool) -> tuple[float, float]:
@@ -378,12 +391,11 @@ def _stored_pixels(path: Path, elements: Elements, n_pixels: int, n_frames: int)
     stored = elements.short(BITS_STORED) or allocated
     if not 1 <= stored <= allocated:
         raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}, BitsAllocated is {allocated}")
-    syntax = UID(elements.syntax)
     available = elements.n_bytes - elements.pixel_offset
     length = elements.pixel_length
     needed = n_pixels * n_frames * allocated // 8
-    deflated = syntax == DeflatedExplicitVRLittleEndian  # only its header was inflated
-    if not syntax.is_encapsulated:
+    deflated = elements.syntax == DeflatedExplicitVRLittleEndian  # only its header was inflated
+    if elements.syntax in NATIVE:
         if length < needed or (available < needed and not deflated):
             have = max(min(length, available), 0)
             reason = f"pixel data are cut off: {have} of {needed} bytes"

@@ -38,6 +38,8 @@ WRAP_BY = 4096
 WRAPPED_FRACTION = 0.01
 # Air and the partial volume at the skin: a CT slice whose scale is right has pixels between these.
 AIR_BELOW = -500
+# Pixels that are looked up in the table at once.
+PIXELS_AT_ONCE = 1 << 15
 
 
 class NoHounsfieldError(ValueError):
@@ -147,7 +149,7 @@ def to_hu(
 
 
 class _Pixels:
-    """The pixels of one slice as places in the list of the values that may occur.
+    """The pixels of one slice and the list of the values that may occur in it.
 
     Counting is a pass over the picture, made only when a rule asks: most rules are decided by the values.
 
@@ -155,29 +157,29 @@ class _Pixels:
         stored: (H, W) integers of 8 or 16 bits.
 
     Attributes:
+        stored: the same.
         values: (V,) lowest to highest stored value; both occur.
-        places: (H, W) uint16, where in `values` each pixel stands.
     """
 
     def __init__(self, stored: np.ndarray) -> None:
+        self.stored = stored
         lowest, highest = int(stored.min()), int(stored.max())
         self.values = np.arange(lowest, highest + 1, dtype=np.int32)
-        self.places = stored.astype(np.uint16, order="C")
-        self.places -= np.uint16(lowest & 0xFFFF)
         self._n_below = {0: 0, self.values.size: stored.size}
 
     def places_of(self, first: int, last: int) -> slice:
-        """Where the values first to last stand, both included; empty where none may occur."""
+        """Where in `values` first to last stand, both included; empty where none may occur."""
         lowest = int(self.values[0])
         return slice(max(first - lowest, 0), min(max(last + 1 - lowest, 0), self.values.size))
 
     def count(self, start: int, stop: int) -> int:
-        """Pixels whose place is in start..stop - 1."""
+        """Pixels whose value is one of values[start:stop]."""
         if start >= stop:
             return 0
         for place in (start, stop):
             if place not in self._n_below:
-                self._n_below[place] = int(np.count_nonzero(self.places < place))
+                below = self.stored < self.stored.dtype.type(self.values[place])
+                self._n_below[place] = int(np.count_nonzero(below))
         return self._n_below[stop] - self._n_below[start]
 
     def count_where(self, chosen: np.ndarray) -> int:
@@ -188,22 +190,34 @@ class _Pixels:
         start, stop = int(at[0]), int(at[-1]) + 1
         if at.size == stop - start:  # one run, as almost always: a comparison is ten times faster
             return self.count(start, stop)
-        return int(np.count_nonzero(chosen.take(self.places)))
+        return int(np.count_nonzero(self._take(chosen)))
 
     def look_up(self, table: np.ndarray) -> np.ndarray:
-        """table[places], int16 (H, W).
+        """The entry of `table`, (V,) int16, for each pixel: int16 (H, W).
 
-        Most tables are clip(place + shift, lowest, highest): slope 1, and no repair but of padding that is
+        Most tables are clip(value, lowest, highest) + shift: slope 1, and no repair but of padding that is
         less than air. These are clipped and added, at a fifth of the time of the look-up.
         """
         rise = int(np.argmax(table != table[0]))  # the first place off the lower limit
-        shift = int(table[rise]) - rise
+        shift = int(table[rise]) - int(self.values[rise])
         low, high = int(table[0]) - shift, int(table[-1]) - shift
-        if np.array_equal(table, np.arange(table.size, dtype=np.int32).clip(low, high) + shift):
-            hu = self.places.clip(np.uint16(low), np.uint16(high))
-            hu += np.uint16(shift & 0xFFFF)
-            return hu.view(np.int16)
-        return table.take(self.places)
+        if np.array_equal(table, self.values.clip(low, high) + shift):
+            limits = np.iinfo(self.stored.dtype)
+            hu = self.stored.clip(max(low, limits.min), min(high, limits.max))
+            hu = hu.astype(np.int16, order="C", copy=False)  # modulo 2^16, as the sum is
+            hu += np.array(shift).astype(np.int16)
+            return hu
+        return self._take(table)
+
+    def _take(self, table: np.ndarray) -> np.ndarray:
+        """table[value - lowest] of each pixel, a few rows at a time: their places stay in the cache."""
+        taken = np.empty(self.stored.shape, dtype=table.dtype)
+        rows = max(1, PIXELS_AT_ONCE // self.stored.shape[1])
+        for first in range(0, len(taken), rows):
+            places = self.stored[first : first + rows].astype(np.intp)
+            places -= int(self.values[0])
+            np.take(table, places, out=taken[first : first + rows], mode="clip")  # `clip` looks up unchecked
+        return taken
 
 
 def _check(
@@ -229,7 +243,7 @@ def _is_wrapped(pixels: _Pixels, *, slope: float, intercept: float, bits_stored:
     if signed or bits_stored != 12 or slope != 1 or intercept <= INTERCEPT_OF_HU:
         return False
     high = pixels.places_of(WRAP_FROM, WRAP_BY - 1)
-    return pixels.count(high.start, high.stop) >= WRAPPED_FRACTION * pixels.places.size
+    return pixels.count(high.start, high.stop) >= WRAPPED_FRACTION * pixels.stored.size
 
 
 def _rescale(values: np.ndarray, *, slope: float, intercept: float, wrapped: bool) -> np.ndarray:

@@ -17,17 +17,20 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from ich_mil.dicom.codec import CodecError, decode
 from ich_mil.dicom.elements import inflate
-from ich_mil.dicom.header import SliceHeader, one_line, refusal
+from ich_mil.dicom.header import NATIVE, SliceHeader, one_line, refusal
 from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
 from ich_mil.ledger import Code
 
 
-def read_slice(header: SliceHeader) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
+def read_slice(
+    header: SliceHeader, *, root: Path = Path()
+) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
     """The HU of one CT slice.
 
     Args:
-        header: of the slice; its `path` is opened.
+        header: of the slice.
+        root: the folder that the header's path is relative to, where it is.
 
     Returns:
         int16 HU (H, W) within -1024..3095, and one (code, detail) pair for each repair (`hounsfield.to_hu`).
@@ -39,9 +42,9 @@ def read_slice(header: SliceHeader) -> tuple[np.ndarray, tuple[tuple[Code, str],
             `flat` (all pixels equal),
             `noise` (rows whose neighbouring pixels are unrelated).
     """
-    path = header.path
+    path = root / header.path
     try:
-        stored = _stored_values(header)  # (H, W)
+        stored = _stored_values(path, header)  # (H, W)
     except OSError as error:
         raise refusal(path, Code.UNREADABLE, f"it cannot be opened: {error.strerror or error}") from error
     except Exception as error:  # decoders raise anything; they have no common base class
@@ -82,11 +85,10 @@ class _BoundedFile(io.FileIO):
         return super().read(rest if size is None or size < 0 else min(size, rest)) or b""
 
 
-def _stored_values(header: SliceHeader) -> np.ndarray:
+def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     """Stored values (H, W) of one frame, bits above BitsStored still as in the file."""
     pixels = header.pixels
-    path = Path(header.path)
-    if UID(pixels.syntax).is_encapsulated:
+    if pixels.syntax not in NATIVE:
         with _BoundedFile(path) as file:
             file.seek(pixels.offset)
             stream = get_frame(file, header.frame, number_of_frames=pixels.frames)
@@ -102,14 +104,15 @@ def _stored_values(header: SliceHeader) -> np.ndarray:
     n_bytes = header.rows * header.columns * pixels.bits_allocated // 8
     start = pixels.offset + header.frame * n_bytes
     if pixels.syntax == DeflatedExplicitVRLittleEndian:
-        content = inflate(path, start, n_bytes)
+        content = np.frombuffer(inflate(path, start, n_bytes), dtype=np.uint8)
     else:
+        content = np.empty(n_bytes, dtype=np.uint8)
         with path.open("rb", buffering=0) as file:
             file.seek(start)
-            content = file.read(n_bytes)
+            content = content[: file.readinto(content.data)]
     if len(content) < n_bytes:
         raise CodecError(f"pixel data are cut off: {len(content)} of {n_bytes} bytes")
     order = ">" if pixels.syntax == ExplicitVRBigEndian else "<"
     kind = f"{order}{'i' if pixels.signed else 'u'}{pixels.bits_allocated // 8}"
-    values = np.frombuffer(content, kind).reshape(header.rows, header.columns)
+    values = content.view(kind).reshape(header.rows, header.columns)
     return values.astype(values.dtype.newbyteorder("="), copy=False)

@@ -110,7 +110,9 @@ def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, t
     lost = scan_file(tmp_path, first.scans.index[1])
 
     asked = []
-    monkeypatch.setattr(module, "read_slice", lambda header: asked.append(header.path) or read_slice(header))
+    monkeypatch.setattr(
+        module, "read_slice", lambda header, root: asked.append(header.path) or read_slice(header, root=root)
+    )
     prepare("rsna", rsna_root, tmp_path, jobs=1)
     assert asked == []
     lost.unlink()
