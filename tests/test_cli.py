@@ -11,7 +11,7 @@ import yaml
 from ich_mil.cli import main, train_main
 from ich_mil.config import read_config
 from ich_mil.data.features import read_feature_csv
-from ich_mil.dicom.read import read_header
+from ich_mil.dicom.header import read_headers
 from ich_mil.gp.head import Head
 from tests import phantoms
 from tests.feature_table import write_features
@@ -253,7 +253,7 @@ def test_models_that_cannot_be_used(place, tmp_path, capsys):
     for name, old, new, message in (
         ("run.json", '"cnn"', '"dnn"', "lacks cnn"),
         ("run.json", "{", "[", "is no run of ich_mil"),
-        ("run.json", "ich_mil.run.1", "ich_mil.run.0", "is a run of another version (ich_mil.run.0"),
+        ("run.json", "ich_mil.run.2", "ich_mil.run.0", "is a run of another version (ich_mil.run.0"),
         ("cnn.json", "ich_mil.cnn.1", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),
         ("head.json", "ich_mil.head.2", "ich_mil.head.0", "ich_mil.head.0"),
         ("cnn.json", '"features": 8', '"features": 32', "holds no CNN that can be read"),
@@ -381,7 +381,36 @@ def test_a_complete_real_study_from_folder_to_page(place, shared_data, tmp_path,
     assert len(scan["slices"]) == 28
     assert all("already-hu" in one["corrections"] for one in scan["slices"])
     assert {"spacing-changes", "tilted", "padding"} <= {line["code"] for line in scan["ledger"]}
-    name = read_header(shared_data / "ge_head_ct" / "01.dcm").patient_id
+    name = read_headers(shared_data / "ge_head_ct" / "01.dcm")[0].patient_id
     for path in Path(tmp_path).rglob("*.*"):
         if path.suffix in (".json", ".csv", ".html", ".jsonl"):
             assert not name or name not in path.read_text(), path
+
+
+def test_prepare_and_its_story_on_the_command_line(place, tmp_path, capsys):
+    words = ["prepare", place / "b", "--layout", "cq500", "--out", tmp_path / "set", "--jobs", 1]
+    assert run(words, capsys)[0] == 0
+    scan = pd.read_csv(tmp_path / "set" / "slices.csv").scan[0]
+    assert main(["prepare", "--explain", scan, "--out", str(tmp_path / "set")]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == scan
+    assert " slices in " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--explain", "CQ500-CT-77"], "is no prepared set"),
+        (["--layout", "cq500"], "prepare needs a folder and --layout, or --explain SCAN"),
+        (["somewhere"], "prepare needs a folder and --layout, or --explain SCAN"),
+    ],
+)
+def test_prepare_that_is_asked_for_too_little(tmp_path, capsys, words, message):
+    assert message in refused(["prepare", *words, "--out", tmp_path / "set"], capsys)
+
+
+@pytest.mark.parametrize("thickness", ["-1", "thin", "nan", "inf"])
+def test_a_thickness_that_is_none(tmp_path, capsys, thickness):
+    with pytest.raises(SystemExit):
+        main(["prepare", "x", "--layout", "rsna", "--out", str(tmp_path), "--thickness", thickness])
+    assert f"must be a number of mm from 0 up, got '{thickness}'" in capsys.readouterr().err

@@ -136,6 +136,16 @@ class HeaderIndex:
         for scan, path, code, detail in rows:
             yield LedgerEntry(scan, os.fsdecode(path), Code(code), detail)
 
+    def empty_scans(self) -> Iterator[LedgerEntry]:
+        """A ledger line for each scan of which there are files, but none that is a usable slice."""
+        rows = self._database.execute(
+            "SELECT scan, count(*), min(detail) FROM file WHERE scan != '' "
+            "AND scan NOT IN (SELECT scan FROM slice) GROUP BY scan ORDER BY scan"
+        )
+        for scan, n_files, reason in rows:
+            detail = f"none of its {n_files} files is a usable slice; one of them: {reason}"
+            yield LedgerEntry(scan, "", Code.SCAN_EMPTY, detail)
+
     def _told(self, error: Exception) -> DataError:
         reason = "delete it and run the same command again; the headers are read anew"
         return DataError(f"{self.path}: cannot be used ({error}); {reason}")

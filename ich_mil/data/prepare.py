@@ -204,6 +204,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
         table = csv.DictWriter(table_file, COLUMNS, lineterminator="\n")
         table.writeheader()
         ledger.write(index.refused())
+        ledger.write(index.empty_scans())
         for scan in index.scans():
             record = read_record(out, scan.scan)
             assert record is not None, scan.scan  # it was prepared a moment ago

@@ -63,7 +63,8 @@ def explain(folder: Path, scan: str) -> str:
         if found:
             story.append(f"  {title}")
         for code in found:
-            story += _lines(code, by_code[code])
+            # a correction is the same on most slices: one of them tells it
+            story += _lines(code, by_code[code], shown=1 if codes is CORRECTED else SHOWN)
     return "\n".join(story)
 
 
@@ -86,11 +87,11 @@ def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]
     yield f"  lowest {record.slices[0]['sources'][0]}, highest {record.slices[-1]['sources'][-1]}"
 
 
-def _lines(code: Code, lines: Sequence[dict[str, str]]) -> Iterator[str]:
+def _lines(code: Code, lines: Sequence[dict[str, str]], *, shown: int) -> Iterator[str]:
     """The ledger's lines of one code, the first few of them."""
-    for line in lines[:SHOWN]:
+    for line in lines[:shown]:
         # refusals name their file themselves
         file = "" if not line["file"] or line["detail"].startswith(line["file"]) else f"{line['file']}: "
         yield f"    {code}: {file}{line['detail']}"
-    if len(lines) > SHOWN:
-        yield f"    {code}: and {len(lines) - SHOWN} more"
+    if len(lines) > shown:
+        yield f"    {code}: and {len(lines) - shown} more"

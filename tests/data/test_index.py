@@ -73,6 +73,21 @@ def test_a_refused_file_is_told_with_its_scan(root, tmp_path):
     assert told[path.name] == (study, Code.UNREADABLE)
 
 
+def test_a_scan_of_refused_files_only_is_told(root, tmp_path):
+    studies = {}
+    for path in sorted(root.glob("*.dcm")):
+        studies.setdefault(read_headers(path)[0].study_uid, []).append(path)
+    lost, paths = studies.popitem()
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-100])
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        assert {scan.scan for scan in index.scans()} == set(studies)
+        (entry,) = index.empty_scans()
+    assert (entry.scan, entry.code) == (lost, Code.SCAN_EMPTY)
+    assert entry.detail.startswith(f"none of its {len(paths)} files is a usable slice; one of them: ")
+
+
 def test_only_new_and_changed_files_are_read_again(root, tmp_path, monkeypatch):
     with opened(root, tmp_path / "index.sqlite") as index:
         index.update(jobs=1)

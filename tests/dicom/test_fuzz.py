@@ -1,4 +1,4 @@
-"""Seeds are read rightly, broken files never do harm, and the watch notices each kind of harm."""
+"""Broken files never do harm, and the watch notices each kind of harm."""
 
 import ctypes
 import hashlib
@@ -12,25 +12,13 @@ import numpy as np
 import pydicom
 import pytest
 
-from ich_mil.dicom.header import read_headers
-from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DicomError
-from tests.dicom.encodings import Case, cases
-from tests.dicom.fuzz import KINDS, Corpus, Limits, Mutant, report, run, take_apart
+from tests.dicom.encodings import cases
+from tests.dicom.fuzz import main, report
+from tests.dicom.mutations import KINDS, Corpus, Mutant, take_apart
+from tests.dicom.watch import Limits, run
 
 N_QUICK = 300
-CASES = cases()
-
-
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_seed_is_read_rightly(tmp_path, case: Case):
-    path = tmp_path / "seed.dcm"
-    path.write_bytes(case.content)
-    headers = read_headers(path)
-    assert len(headers) == len(case.hu)
-    for header, expected in zip(headers, case.hu, strict=True):
-        hu, _ = read_slice(header)
-        np.testing.assert_allclose(hu.astype(float), expected, rtol=0, atol=case.tolerance)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +33,7 @@ def test_seed_is_read_rightly(tmp_path, case: Case):
     ],
 )
 def test_elements_are_found_where_pydicom_finds_them(tmp_path, name):
-    case = next(case for case in CASES if case.name == name)
+    case = next(case for case in cases() if case.name == name)
     path = tmp_path / "seed.dcm"
     path.write_bytes(case.content)
     layout = take_apart(case.content)
@@ -75,7 +63,7 @@ def test_corpus_is_made_again_by_its_seed():
 
 def test_each_kind_occurs_and_changes_the_file():
     corpus = Corpus(0, real=False)
-    seeds = {case.content for case in CASES}
+    seeds = {case.content for case in cases()}
     for number, kind in enumerate(KINDS):
         mutant = corpus[number]
         assert mutant.kind == kind
@@ -157,14 +145,19 @@ def planted_recursion() -> None:
     planted_recursion()
 
 
+def refuses_to_say(path: Path) -> Iterator[DicomError]:
+    """A reader of which nothing comes."""
+    yield from ()
+
+
 PLANTED = "tests.dicom.test_fuzz:planted"
-LIMITS = Limits(seconds=0.5, patience=5, memory=200 << 20, addressed=1 << 30)
+LIMITS = Limits(seconds=0.5, patience=2, memory=200 << 20, addressed=1 << 30)
 
 
-def watched(*words: str) -> list[tuple[str, str]]:
+def watched(*words: str, jobs: int = 1) -> list[tuple[str, str]]:
     """Outcome and detail of each planted word."""
     mutants = [Mutant(number, "planted", word, word.encode()) for number, word in enumerate(words)]
-    results = run(mutants, range(len(words)), reader=PLANTED, limits=LIMITS)
+    results = run(mutants, range(len(words)), reader=PLANTED, limits=LIMITS, jobs=jobs)
     return [(result.outcome, result.detail) for result in results.values()]
 
 
@@ -176,7 +169,7 @@ PLANTS = [
     ("crash", "dead", "SIGSEGV"),
     ("abort", "dead", "SIGABRT"),
     ("exit", "dead", "exit 3"),
-    ("hang", "slow", "killed after 5 s by the clock"),
+    ("hang", "slow", "killed after 2 s by the clock"),
     ("spin", "slow", "of processor time"),
     ("hog", "memory", "peak "),
     ("too much", "memory", "MemoryError"),
@@ -200,7 +193,7 @@ PLANTS = [
 def plants() -> dict[str, tuple[str, str]]:
     """What the watch made of each plant, a good file after each."""
     words = [word for plant, _, _ in PLANTS for word in (plant, "fine")]
-    found = watched(*words)
+    found = watched(*words, jobs=2)
     assert found[1::2] == [("read", "")] * len(PLANTS)
     return dict(zip(words[::2], found[::2], strict=True))
 
@@ -234,3 +227,16 @@ def test_report_counts_and_names_failures():
     assert "unreadable                 1" in text
     assert "FAILED 1 high of seed: values: HU from 0 to 3096" in text
     assert "1 files gave Python warnings, 1 made a decoder print" in text
+
+
+def test_command_keeps_the_files_that_failed(tmp_path, capsys):
+    words = ["--no-real", "--only", "0", "1", "--keep", str(tmp_path), "--seed", "3", "--reader"]
+    assert main([*words, "tests.dicom.test_fuzz:refuses_to_say"]) == 1
+    corpus = Corpus(3, real=False)
+    for number in (0, 1):
+        assert (tmp_path / f"seed3_{number}.dcm").read_bytes() == corpus[number].content
+    said = capsys.readouterr().out
+    assert (
+        said.count(f"FAILED 1 {corpus[1].kind} of {corpus[1].origin}: values: no slice and no refusal") == 2
+    )
+    assert main([*words, "tests.dicom.watch:read_all"]) == 0

@@ -1,0 +1,106 @@
+"""Labels from the files of RSNA 2019 and CQ500 as they are: BOM, repeats, rows or scans without a partner."""
+
+import pytest
+
+from ich_mil.data.collection import Source
+from ich_mil.data.cq500 import Cq500Collection
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.rsna import RsnaCollection
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code
+from tests.dicom.test_read import write
+
+SUBTYPES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural", "any")
+
+
+def rsna_rows(sop, label):
+    """The six rows of one image; `any` has the label, the subtypes are 0 but one."""
+    return [f"{sop}_{kind},{int(label and kind in ('subdural', 'any'))}" for kind in SUBTYPES]
+
+
+def source(sop, path="x.dcm"):
+    return Source(path, 0, sop)
+
+
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_rsna(tmp_path, bom):
+    rows = [row for i in range(4) for row in rsna_rows(f"ID_{i:09x}", i == 2)]
+    repeated = [
+        *rows,
+        *rsna_rows("ID_000000001", label=False),
+    ]  # as ID_a64d5deed and three more in the real file
+    (tmp_path / "stage_2_train.csv").write_text(bom + "ID,Label\r\n" + "\r\n".join(repeated) + "\r\n")
+    collection = RsnaCollection(tmp_path)
+    assert [collection.slice_label(f"ID_{i:09x}") for i in range(5)] == [0, 0, 1, 0, UNKNOWN]
+    scan = [source("ID_000000001"), source("ID_000000002")]
+    assert collection.scan_label("a", scan) == 1
+    assert collection.scan_label("b", scan[:1]) == 0
+    collection.check([("a", scan)])
+    told = {entry.code: entry.detail for entry in collection.entries}
+    assert told[Code.LABEL_REPEATED] == "ID_000000001 is listed 2 times with equal labels, counted once"
+    assert told[Code.LABEL_UNUSED] == "2 labelled images are not among the readable files"
+    with pytest.raises(DataError, match=r"stage_2_train\.csv: no label for 1 images: ID_000000009"):
+        collection.check([("a", [*scan, source("ID_000000009")])])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("ID_000000001_any,1", "images labelled both 0 and 1: ID_000000001"),
+        ("ID_000000007_any,2", "line 8: Label must be 0 or 1, got '2'"),
+        ("ID_000000007_any,", "line 8: Label must be 0 or 1, got ''"),
+        ("nonsense,1", r"line 8: ID must be ID_<image>_<subtype>, got 'nonsense'"),
+    ],
+)
+def test_rsna_rows_that_cannot_be_used(tmp_path, row, message):
+    rows = [*rsna_rows("ID_000000001", label=False), row]
+    (tmp_path / "stage_2_train.csv").write_text("ID,Label\n" + "\n".join(rows) + "\n")
+    with pytest.raises(DataError, match=message):
+        RsnaCollection(tmp_path)
+
+
+READS = "name,Category,R1:ICH,R1:IPH,R2:ICH,R2:IPH,R3:ICH,R3:IPH\n"
+
+
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_cq500(tmp_path, bom):
+    rows = ["CQ500-CT-0,B1,1,1,1,0,0,0", "CQ500-CT-1,B1,1,1,0,0,0,0", "CQ500-CT-20,B2,1,1,1,1,1,1"]
+    (tmp_path / "reads.csv").write_text(bom + READS + "\n".join(rows) + "\n\n")
+    for name in ("CQ500CT0 CQ500CT0", "CQ500CT1 CQ500CT1"):
+        folder = tmp_path / name / "Unknown Study" / "CT Plain"
+        folder.mkdir(parents=True)
+        write(folder)
+    collection = Cq500Collection(tmp_path)
+    files = [path.relative_to(tmp_path).as_posix() for path in collection.files()]
+    scans = sorted(collection.scan_id(path, "1.2.3") for path in files)
+    assert scans == ["CQ500-CT-0", "CQ500-CT-1"]
+    assert [collection.scan_label(scan, []) for scan in scans] == [1, 0]
+    assert collection.slice_label("1.2.3.1") == UNKNOWN
+    collection.check([(scan, []) for scan in scans])
+    (entry,) = collection.entries
+    assert (entry.scan, entry.code) == ("CQ500-CT-20", Code.LABEL_UNUSED)
+    with pytest.raises(DataError, match=r"reads\.csv: no row for 1 scans: CQ500-CT-7"):
+        collection.check([("CQ500-CT-7", [])])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("CQ500-CT-0,B1,0,0,0,0,0,0", "scans listed twice: CQ500-CT-0"),
+        ("CQ500-CT-1,B1,1,1,,0,0,0", "line 3: R2:ICH must be 0 or 1, got ''"),
+    ],
+)
+def test_cq500_rows_that_cannot_be_used(tmp_path, row, message):
+    (tmp_path / "reads.csv").write_text(READS + f"CQ500-CT-0,B1,1,1,1,0,0,0\n{row}\n")
+    with pytest.raises(DataError, match=message):
+        Cq500Collection(tmp_path)
+
+
+@pytest.mark.realdata
+def test_the_public_reads_of_cq500(shared_data, tmp_path):
+    """491 scans, 205 positive by majority (Chilamkurthy et al. 2018, table 2)."""
+    text = (shared_data / "features" / "cq500_reads.csv").read_text(encoding="utf-8-sig")
+    (tmp_path / "reads.csv").write_text(text)
+    collection = Cq500Collection(tmp_path)
+    assert len(collection.labels) == 491
+    assert sum(collection.labels.values()) == 205
