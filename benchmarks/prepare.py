@@ -15,7 +15,6 @@ of the largest worker, seconds of the first run and of a second one that finds n
 
 import argparse
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -39,6 +38,21 @@ from ich_mil.windows import PRESETS, apply_windows
 WINDOWS = PRESETS["winners"]
 COPIED = 5
 """Phantom studies that are linked again and again."""
+# nothing but prepare is imported: the benchmark's own process has torch in it
+_ONCE = """
+import sys, time
+from pathlib import Path
+import psutil
+from ich_mil.data.prepare import prepare
+started = time.perf_counter()
+prepare("cq500", Path(sys.argv[1]), Path(sys.argv[2]), jobs=int(sys.argv[3]))
+seconds = time.perf_counter() - started
+def peak(process):
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+own = psutil.Process()
+print(seconds, peak(own), max(map(peak, own.children(recursive=True)), default=0))
+"""
 
 
 def plain(path: Path) -> list[np.ndarray]:
@@ -109,19 +123,13 @@ def link_copies(root: Path, n_scans: int) -> None:
     rest = [line.split(",", 1)[1] for line in votes[1:]]
     lines = votes[:1]
     for i in range(n_scans):
-        copied = studies[i % len(studies)]
-        shutil.copytree(copied, root / f"CQ500CT{i} CQ500CT{i}", copy_function=os.link)
+        series = min(
+            (studies[i % len(studies)] / "Unknown Study").iterdir(), key=lambda s: len(os.listdir(s))
+        )
+        place = root / f"CQ500CT{i} CQ500CT{i}" / "Unknown Study" / series.name
+        shutil.copytree(series, place, copy_function=os.link)
         lines.append(f"CQ500-CT-{i},{rest[i % len(rest)]}")
     (root / "reads.csv").write_text("\n".join(lines) + "\n")
-
-
-def run_once(root: Path, out: Path) -> None:
-    """Prepare in this process, and print seconds and peak bytes of it and of its largest worker."""
-    started = perf_counter()
-    prepare("cq500", root, out, jobs=os.cpu_count() or 1)
-    seconds = perf_counter() - started
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print("figures", seconds, *peaks)
 
 
 def scale(arguments: argparse.Namespace) -> None:
@@ -151,9 +159,10 @@ def scale(arguments: argparse.Namespace) -> None:
 
 
 def _measure_run(root: Path, out: Path) -> list[float]:
-    words = [sys.executable, "-m", "benchmarks.prepare", "once", str(root), str(out)]
+    """Seconds of one run, and peak kilobytes of its process and of its largest worker."""
+    words = [sys.executable, "-c", _ONCE, str(root), str(out), str(os.cpu_count() or 1)]
     told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    return [float(word) for word in told.splitlines()[-1].split()[1:]]
+    return [float(word) for word in told.splitlines()[-1].split()]
 
 
 def main() -> None:
@@ -170,18 +179,13 @@ def main() -> None:
     one = parts.add_parser("scale")
     one.add_argument("--scans", type=int, nargs="+", default=[100, 1000, 10_000])
     one.add_argument("--write", action="store_true")
-    one = parts.add_parser("once")
-    one.add_argument("root", type=Path)
-    one.add_argument("out", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     with disable_value_validation():
         if arguments.part == "speed":
             speed(arguments)
-        elif arguments.part == "scale":
-            scale(arguments)
         else:
-            run_once(arguments.root, arguments.out)
+            scale(arguments)
 
 
 if __name__ == "__main__":

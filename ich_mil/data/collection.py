@@ -38,8 +38,8 @@ class Collection(ABC):
         self.entries: list[LedgerEntry] = []
 
     @abstractmethod
-    def files(self) -> Iterator[Path]:
-        """Every file that may be a slice. Raises `DataError` if there is none."""
+    def files(self) -> Iterator[str]:
+        """Every file that may be a slice, by its path below the root. Raises `DataError` if there is none."""
 
     def scan_id(self, path: str, study_uid: str) -> str:
         """The scan that a file below the root belongs to: its study, '' where that is not known."""
@@ -62,18 +62,21 @@ class Collection(ABC):
         """
 
 
-def every_file(folder: Path) -> Iterator[Path]:
-    """All files below `folder`, hidden and linked ones too; `DataError` if there is none."""
-    seen: set[str] = set()
+def every_file(folder: Path, root: Path) -> Iterator[str]:
+    """All files below `folder`, hidden and linked ones too, as text below `root`: a `Path` each would take longer
+    than all the rest of a second run. `DataError` if there is none."""
+    seen: set[tuple[int, int]] = set()
     found = False
+    skipped = len(os.path.join(root, ""))  # noqa: PTH118
     for place, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:  # a link back up
+        status = os.stat(place)  # noqa: PTH116
+        if (status.st_dev, status.st_ino) in seen:  # a link back up
             folders.clear()
             continue
-        seen.add(real)
+        seen.add((status.st_dev, status.st_ino))
+        start = os.path.join(place, "")[skipped:]  # noqa: PTH118
         for name in names:
             found = True
-            yield Path(place) / name
+            yield start + name
     if not found:
         raise DataError(f"{folder}: holds no file; name the folder with the DICOM files")

@@ -34,14 +34,14 @@ class Cq500Collection(Collection):
         votes = pd.concat([binary(table[reader], self.path) for reader in READERS], axis=1).sum(axis=1)
         self.labels = dict(zip(table["name"], (votes >= MAJORITY).astype(int), strict=True))
 
-    def files(self) -> Iterator[Path]:
+    def files(self) -> Iterator[str]:
         """Every file below a folder named CQ500CT<n>."""
         folders = [
             folder for folder in sorted(self.root.iterdir()) if folder.is_dir() and _FOLDER.match(folder.name)
         ]
         if not folders:
             raise DataError(f"{self.root}: holds no folder named like 'CQ500CT0 CQ500CT0'")
-        return chain.from_iterable(every_file(folder) for folder in folders)
+        return chain.from_iterable(every_file(folder, self.root) for folder in folders)
 
     def scan_id(self, path: str, study_uid: str) -> str:
         """`CQ500-CT-<n>` from the folder, as `reads.csv` writes it."""

@@ -30,9 +30,9 @@ class FolderCollection(Collection):
                 raise DataError(f"{self.path}: scans listed twice: {name_some(list(repeated))}")
             self.labels = dict(zip(table.scan, binary(table.label, self.path), strict=True))
 
-    def files(self) -> Iterator[Path]:
+    def files(self) -> Iterator[str]:
         """Every file below the folder but `labels.csv`."""
-        return (path for path in every_file(self.root) if path != self.path)
+        return (path for path in every_file(self.root, self.root) if path != LABELS)
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
         """The row that names the study, or the folder that holds it."""

@@ -118,8 +118,8 @@ class HeaderIndex:
         for scan, group in groupby(rows, key=lambda row: row[0]):
             members = list(group)
             sources = [Source(os.fsdecode(path), frame, sop) for _, path, frame, sop, _, _ in members]
-            files = sorted({(os.fsdecode(path), size, mtime) for _, path, _, _, size, mtime in members})
-            yield IndexedScan(scan, sources, digest(json.dumps(files).encode()))
+            files = sorted({b"%d %d %s" % (size, mtime, path) for _, path, _, _, size, mtime in members})
+            yield IndexedScan(scan, sources, digest(*files))
 
     def headers(self, scan: str) -> list[SliceHeader]:
         """The headers of one scan, by path and frame; paths are below the root."""
@@ -168,8 +168,10 @@ class HeaderIndex:
             database.execute("CREATE TEMP TABLE IF NOT EXISTS found (path BLOB PRIMARY KEY, size, mtime)")
             database.execute("DELETE FROM found")
             database.executemany("INSERT INTO found VALUES (?, ?, ?)", self._listing())
-            same = "SELECT path FROM found n WHERE n.size = file.size AND n.mtime = file.mtime"
-            database.execute(f"DELETE FROM file WHERE path NOT IN ({same})")
+            database.execute(
+                "DELETE FROM file WHERE NOT EXISTS (SELECT 1 FROM found n "
+                "WHERE n.path = file.path AND n.size = file.size AND n.mtime = file.mtime)"
+            )
             database.execute("DELETE FROM slice WHERE path NOT IN (SELECT path FROM file)")
             n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
             database.execute("DELETE FROM found WHERE path IN (SELECT path FROM file)")
@@ -178,13 +180,14 @@ class HeaderIndex:
 
     def _listing(self) -> Iterator[tuple[bytes, int, int]]:
         """Name below the root as the file system has it, size and time of change of every file."""
+        root = str(self.collection.root)
         for path in self.collection.files():
+            place = f"{root}{os.sep}{path}"
             try:
-                status = path.stat()
+                status = os.stat(place)  # noqa: PTH116 - a Path takes longer than the call
             except OSError:  # a broken link: reading it says so
-                status = path.lstat()
-            name = os.fsencode(path.relative_to(self.collection.root))
-            yield name, status.st_size, status.st_mtime_ns
+                status = os.lstat(place)
+            yield os.fsencode(path), status.st_size, status.st_mtime_ns
 
     def _chunks(self) -> Iterator[list[str]]:
         """What is to be read, `CHUNK` files at a time."""

@@ -80,7 +80,8 @@ def prepare(
     with _alone(out), HeaderIndex(out / "index.sqlite", collection) as index:
         remove_leftovers(out, out / "scans")
         n_files = index.update(jobs=jobs)
-        _check_usable(index, n_files)
+        if next(index.scans(), None) is None:
+            raise _no_slice(index, n_files, out)
         collection.check((scan.scan, scan.sources) for scan in index.scans())
         n_new = _prepare_scans(index, out, thickness_mm, jobs)
         summary = _write_tables(index, out)
@@ -137,16 +138,15 @@ def _alone(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_usable(index: HeaderIndex, n_files: int) -> None:
-    """Some file must be a CT slice."""
-    if next(index.scans(), None) is None:
-        first = next(index.refused(), None)
-        reason = (
-            f"none of its {n_files} files is a CT slice; the first: {first.detail}"
-            if first
-            else "holds no file"
-        )
-        raise DataError(f"{index.collection.root}: {reason}")
+def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
+    """The error of a folder without a CT slice; its ledger says why of each file."""
+    root = index.collection.root
+    first = next(index.refused(), None)
+    if first is None:
+        return DataError(f"{root}: holds no DICOM file")
+    _write_tables(index, out)
+    reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"
+    return DataError(f"{root}: {reason}: {first.detail}")
 
 
 def _prepare_scans(index: HeaderIndex, out: Path, thickness_mm: float, jobs: int) -> int:

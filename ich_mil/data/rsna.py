@@ -43,12 +43,12 @@ class RsnaCollection(Collection):
         self.path = path
         self.labels = {str(sop): int(value) for sop, value in spread["max"].items()}
 
-    def files(self) -> Iterator[Path]:
+    def files(self) -> Iterator[str]:
         """Every file in `stage_2_train`."""
         folder = self.base / "stage_2_train"
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; the RSNA layout keeps its images there")
-        return every_file(folder)
+        return every_file(folder, self.root)
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
         """1 if any slice of the scan is positive: RSNA 2019 has one series a study."""

@@ -71,8 +71,7 @@ def test_cq500(tmp_path, bom):
         folder.mkdir(parents=True)
         write(folder)
     collection = Cq500Collection(tmp_path)
-    files = [path.relative_to(tmp_path).as_posix() for path in collection.files()]
-    scans = sorted(collection.scan_id(path, "1.2.3") for path in files)
+    scans = sorted(collection.scan_id(path, "1.2.3") for path in collection.files())
     assert scans == ["CQ500-CT-0", "CQ500-CT-1"]
     assert [collection.scan_label(scan, []) for scan in scans] == [1, 0]
     assert collection.slice_label("1.2.3.1") == UNKNOWN

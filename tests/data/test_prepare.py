@@ -304,8 +304,9 @@ def test_folders_that_cannot_be_used(study, tmp_path):
     with pytest.raises(DataError, match="holds no file"):
         prepare("unlabelled", empty, tmp_path / "out", jobs=1)
     (empty / "a.txt").write_text("x")
-    with pytest.raises(DataError, match="none of its 1 files is a CT slice"):
+    with pytest.raises(DataError, match=r"none of its 1 files is a CT slice; .*ledger\.csv says why"):
         prepare("unlabelled", empty, tmp_path / "out", jobs=1)
+    assert pd.read_csv(tmp_path / "out" / "ledger.csv").file.tolist() == ["a.txt"]
     prepare("unlabelled", study, tmp_path / "good", jobs=1)
     with pytest.raises(DataError, match="was prepared from"):
         prepare("unlabelled", empty, tmp_path / "good", jobs=1)
