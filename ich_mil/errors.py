@@ -19,13 +19,14 @@ class DataError(IchMilError):
 class DicomError(IchMilError):
     """One DICOM file that is refused.
 
-    `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` the study it is of, '' where not known.
+    `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` the study it is of and `sop_uid` its own
+    name, '' where not known.
     """
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
         self.code = code
-        self.study_uid = ""
+        self.study_uid = self.sop_uid = ""
 
 
 class ModelError(IchMilError):

@@ -1,13 +1,14 @@
 """Whole files or none: everything the project writes goes through a temporary name, fsync and a rename."""
 
+import csv
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -37,7 +38,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_UMASK)  # some writers make files only their owner can read
+        with suppress(OSError):  # some file systems have no modes
+            temporary.chmod(0o666 & ~_UMASK)  # some writers make files only their owner can read
         temporary.replace(path)
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
@@ -78,6 +80,24 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON to `path`, whole or not at all."""
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+class CsvRows:
+    """Writes rows to an open CSV file, its columns first.
+
+    A carriage return, which a file name may hold, ends a row unless its field is quoted, and `csv.writer`
+    quotes only what ends its own lines.
+    """
+
+    def __init__(self, file: TextIO, columns: Sequence[str]) -> None:
+        self._plain = csv.writer(file, lineterminator="\n")
+        self._quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self._plain.writerow(columns)
+
+    def write(self, row: Sequence[object]) -> None:
+        """Write one row, in the order of the columns."""
+        odd = any(isinstance(value, str) and "\r" in value for value in row)
+        (self._quoted if odd else self._plain).writerow(row)
 
 
 def printable(text: str) -> str:

@@ -4,12 +4,13 @@ In: entries from reading, ordering and choosing. Out: `ledger.csv` with columns 
 Nothing leaves a data set without a line here.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
+
+from ich_mil.files import CsvRows
 
 
 class Code(StrEnum):
@@ -25,6 +26,9 @@ class Code(StrEnum):
     NO_UID = "no-uid"
     NO_HU_SCALE = "no-hu-scale"
     UNREADABLE = "unreadable"
+    NOT_OPENED = "not-opened"
+    NO_DECODER = "no-decoder"
+    OTHER_FOLDER = "other-folder"
     FLAT = "flat"
     NOISE = "noise"
     DUPLICATE = "duplicate"
@@ -32,6 +36,7 @@ class Code(StrEnum):
     OTHER_ORIENTATION = "other-orientation"
     NO_HEAD = "no-head"
     SERIES_NOT_CHOSEN = "series-not-chosen"
+    """Another series stands for the scan."""
     SCAN_EMPTY = "scan-empty"
     # corrected: the value was changed by a stated rule
     INTERCEPT_12_BIT = "intercept-12-bit"
@@ -40,14 +45,25 @@ class Code(StrEnum):
     UNUSED_BITS = "unused-bits"
     HU_CLIPPED = "hu-clipped"
     AVERAGED = "averaged"
+    THINNED = "thinned"
+    """Of thick slices that overlap only some are taken."""
     # noted: used as it is
     SERIES_CHOSEN = "series-chosen"
+    """Why this series stands for the scan."""
     SERIES_JOINED = "series-joined"
+    """One scan that was stored in several parts."""
+    SERIES_KIND = "series-kind"
+    """The series that stands for the scan is no plain axial one of the head."""
     GAP = "gap"
     SPACING_CHANGES = "spacing-changes"
     TILTED = "tilted"
+    FLIPPED = "flipped"
+    CENTRE_MOVES = "centre-moves"
+    SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"
+    SEVERAL_PATIENTS = "several-patients"
     LABEL_REPEATED = "label-repeated"
+    LABEL_CLASH = "label-clash"
     LABEL_UNUSED = "label-unused"
 
 
@@ -58,6 +74,8 @@ REFUSED = frozenset(_CODES[: _CODES.index(Code.INTERCEPT_12_BIT)]) - CHOICES
 """What takes no part."""
 CORRECTED = frozenset(_CODES[_CODES.index(Code.INTERCEPT_12_BIT) : _CODES.index(Code.SERIES_CHOSEN)])
 """What was changed by a stated rule."""
+PASSING = frozenset({Code.NOT_OPENED, Code.NO_DECODER})
+"""Refusals that may be over by the next run: it tries again."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +98,7 @@ class LedgerWriter:
     def __init__(self, path: Path) -> None:
         self.codes: Counter[str] = Counter()
         self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(field.name for field in fields(LedgerEntry))
+        self._rows = CsvRows(self._file, [field.name for field in fields(LedgerEntry)])
 
     def __enter__(self) -> "LedgerWriter":
         return self
@@ -93,4 +110,4 @@ class LedgerWriter:
         """Write `entries` in the order given."""
         for entry in entries:
             self.codes[str(entry.code)] += 1
-            self._writer.writerow((entry.scan, entry.file, entry.code, entry.detail))
+            self._rows.write((entry.scan, entry.file, entry.code, entry.detail))

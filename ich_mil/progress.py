@@ -14,7 +14,8 @@ PLAIN_SECONDS = 15.0
 
 def say(text: str) -> None:
     """Print one line at once, so that a log shows it when it happens."""
-    print(text, flush=True)
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def progress(

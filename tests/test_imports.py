@@ -7,7 +7,7 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "ledger", "progress", "files", "windows", "kernels", "dicom", "data", "models", "gp"]
+LAYERS = ["errors", "progress", "files", "ledger", "windows", "kernels", "dicom", "data", "models", "gp"]
 LAYERS += ["training", "evaluate", "predictions", "model", "report", "config", "pipeline", "cli"]
 
 

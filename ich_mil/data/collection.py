@@ -63,20 +63,36 @@ class Collection(ABC):
 
 
 def every_file(folder: Path, root: Path) -> Iterator[str]:
-    """All files below `folder`, hidden and linked ones too, as text below `root`: a `Path` each would take longer
-    than all the rest of a second run. `DataError` if there is none."""
+    """All files below `folder`, hidden and linked ones too, as paths below `root`.
+
+    A folder that cannot be listed is given too, so that reading it says why. Paths are text: making a `Path`
+    for each file would take longer than all the rest of a second run.
+
+    Raises:
+        DataError: there is no file.
+    """
+    closed: list[str] = []
     seen: set[tuple[int, int]] = set()
     found = False
-    skipped = len(os.path.join(root, ""))  # noqa: PTH118
-    for place, folders, names in os.walk(folder, followlinks=True):
+    prefix = os.path.join(folder.relative_to(root), "") if folder != root else ""  # noqa: PTH118
+    skipped = len(os.path.join(folder, ""))  # noqa: PTH118
+
+    def keep(error: OSError) -> None:
+        closed.append(str(error.filename))
+
+    for place, folders, names in os.walk(folder, onerror=keep, followlinks=True):
+        folders.sort()
         status = os.stat(place)  # noqa: PTH116
         if (status.st_dev, status.st_ino) in seen:  # a link back up
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        start = os.path.join(place, "")[skipped:]  # noqa: PTH118
-        for name in names:
+        start = prefix + os.path.join(place, "")[skipped:]  # noqa: PTH118
+        for name in sorted(names):
             found = True
             yield start + name
+    for place in closed:
+        found = True
+        yield prefix + place[skipped:]
     if not found:
         raise DataError(f"{folder}: holds no file; name the folder with the DICOM files")

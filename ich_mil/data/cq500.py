@@ -18,7 +18,7 @@ from ich_mil.ledger import Code, LedgerEntry
 
 READERS = ("R1:ICH", "R2:ICH", "R3:ICH")
 MAJORITY = 2
-_FOLDER = re.compile(r"^CQ500-?CT-?(\d+)\b")
+_FOLDER = re.compile(r"^CQ500-?CT-?(\d+)\b", re.IGNORECASE)
 
 
 class Cq500Collection(Collection):
@@ -36,9 +36,12 @@ class Cq500Collection(Collection):
 
     def files(self) -> Iterator[str]:
         """Every file below a folder named CQ500CT<n>."""
-        folders = [
-            folder for folder in sorted(self.root.iterdir()) if folder.is_dir() and _FOLDER.match(folder.name)
-        ]
+        below = [path for path in sorted(self.root.iterdir()) if path != self.path]
+        folders = [path for path in below if path.is_dir() and _FOLDER.match(path.name)]
+        for path in below:
+            if path not in folders:
+                detail = "its name is not that of a CQ500 scan; it was not looked at"
+                self.entries.append(LedgerEntry("", path.name, Code.OTHER_FOLDER, detail))
         if not folders:
             raise DataError(f"{self.root}: holds no folder named like 'CQ500CT0 CQ500CT0'")
         return chain.from_iterable(every_file(folder, self.root) for folder in folders)

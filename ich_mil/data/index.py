@@ -10,6 +10,7 @@ import json
 import os
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -22,19 +23,19 @@ from ich_mil.data.collection import Collection, Source
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.errors import DataError, DicomError
 from ich_mil.files import digest, printable
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
 
-FORMAT = "ich_mil.index.2"
+FORMAT = "ich_mil.index.3"
 CHUNK = 64
 """Files a worker takes at a time: reading a header takes a third of a millisecond, handing it over longer."""
 COMMIT_SECONDS = 2.0
 """A killed run loses at most so much of its work."""
 
 _TABLES = """
-CREATE TABLE about (format TEXT);
+CREATE TABLE about (format TEXT, layout TEXT, root TEXT);
 CREATE TABLE file (
-    path BLOB PRIMARY KEY, size INTEGER, mtime INTEGER, scan TEXT, code TEXT, detail TEXT
+    path BLOB PRIMARY KEY, size INTEGER, mtime INTEGER, scan TEXT, sop TEXT, code TEXT, detail TEXT
 ) WITHOUT ROWID;
 CREATE TABLE slice (
     scan TEXT, path BLOB, frame INTEGER, sop TEXT, header TEXT, PRIMARY KEY (scan, path, frame)
@@ -62,6 +63,7 @@ class _Found:
     path: str
     headers: tuple[SliceHeader, ...]
     study: str
+    sop: str
     code: str
     detail: str
 
@@ -77,14 +79,18 @@ class HeaderIndex:
     Args:
         path: the database; made where it does not exist.
         collection: whose files it holds.
+        layout: of the collection. The database of another layout or root is made anew.
+        leave_out: a folder whose files are no part of the collection, though it may lie below its root.
 
     Raises:
         DataError: the database is damaged, or cannot be written.
     """
 
-    def __init__(self, path: Path, collection: Collection) -> None:
+    def __init__(self, path: Path, collection: Collection, *, layout: str, leave_out: Path) -> None:
         self.path = path
         self.collection = collection
+        self._about = (FORMAT, layout, str(collection.root.resolve()))
+        self._leave_out = os.path.join(leave_out.resolve(), "")  # noqa: PTH118 - with its last separator
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # joblib asks for work from threads of its own, one at a time
@@ -96,17 +102,16 @@ class HeaderIndex:
     def __enter__(self) -> "HeaderIndex":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._database.close()
+        if isinstance(error, sqlite3.Error):
+            raise self._told(error) from error
 
     def update(self, *, jobs: int) -> int:
         """Read the headers of files that are new or have changed. Returns the number of files."""
-        try:
-            n_files, n_new = self._compare()
-            if n_new:
-                self._read_new(n_new, jobs)
-        except sqlite3.Error as error:
-            raise self._told(error) from error
+        n_files, n_new = self._compare()
+        if n_new:
+            self._read_new(n_new, jobs)
         return n_files
 
     def scans(self) -> Iterator[IndexedScan]:
@@ -136,6 +141,14 @@ class HeaderIndex:
         for scan, path, code, detail in rows:
             yield LedgerEntry(scan, os.fsdecode(path), Code(code), detail)
 
+    def refused_sources(self) -> dict[str, list[Source]]:
+        """The refused files of each scan: a slice that cannot be read has a label all the same."""
+        found: dict[str, list[Source]] = defaultdict(list)
+        rows = self._database.execute("SELECT scan, path, sop FROM file WHERE code != '' AND sop != ''")
+        for scan, path, sop in rows:
+            found[scan].append(Source(os.fsdecode(path), 0, sop))
+        return found
+
     def empty_scans(self) -> Iterator[LedgerEntry]:
         """A ledger line for each scan of which there are files, but none that is a usable slice."""
         rows = self._database.execute(
@@ -154,12 +167,15 @@ class HeaderIndex:
         """Make the tables; those of another version are dropped, for the index can always be made again."""
         database = self._database
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        if "about" in tables and database.execute("SELECT format FROM about").fetchall() == [(FORMAT,)]:
+        if "about" in tables and database.execute("SELECT * FROM about").fetchall() == [self._about]:
             return
         with database:
             for name in tables:
                 database.execute(f'DROP TABLE "{name}"')
-        database.executescript(f"BEGIN; {_TABLES} INSERT INTO about VALUES ('{FORMAT}'); COMMIT;")
+        with database:
+            for statement in _TABLES.split(";"):
+                database.execute(statement)
+            database.execute("INSERT INTO about VALUES (?, ?, ?)", self._about)
 
     def _compare(self) -> tuple[int, int]:
         """Drop what has gone or changed, note what is to be read. Returns the numbers of files and of new."""
@@ -172,6 +188,7 @@ class HeaderIndex:
                 "DELETE FROM file WHERE NOT EXISTS (SELECT 1 FROM found n "
                 "WHERE n.path = file.path AND n.size = file.size AND n.mtime = file.mtime)"
             )
+            database.executemany("DELETE FROM file WHERE code = ?", [(code,) for code in sorted(PASSING)])
             database.execute("DELETE FROM slice WHERE path NOT IN (SELECT path FROM file)")
             n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
             database.execute("DELETE FROM found WHERE path IN (SELECT path FROM file)")
@@ -180,13 +197,18 @@ class HeaderIndex:
 
     def _listing(self) -> Iterator[tuple[bytes, int, int]]:
         """Name below the root as the file system has it, size and time of change of every file."""
-        root = str(self.collection.root)
+        root = str(self.collection.root.resolve())
         for path in self.collection.files():
             place = f"{root}{os.sep}{path}"
+            if place.startswith(self._leave_out):
+                continue
             try:
                 status = os.stat(place)  # noqa: PTH116 - a Path takes longer than the call
             except OSError:  # a broken link: reading it says so
-                status = os.lstat(place)
+                try:
+                    status = os.lstat(place)
+                except FileNotFoundError:  # gone since it was listed
+                    continue
             yield os.fsencode(path), status.st_size, status.st_mtime_ns
 
     def _chunks(self) -> Iterator[list[str]]:
@@ -203,7 +225,7 @@ class HeaderIndex:
 
     def _read_new(self, n_new: int, jobs: int) -> None:
         """Read the headers of the files in `found`, and keep them as they come."""
-        root = self.collection.root
+        root = self.collection.root.absolute()
         work = Parallel(n_jobs=min(jobs, -(-n_new // CHUNK)), return_as="generator")(
             delayed(_read_chunk)(chunk, root) for chunk in self._chunks()
         )
@@ -220,8 +242,8 @@ class HeaderIndex:
         for found in chunk:
             path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
             self._database.execute(
-                "INSERT INTO file SELECT path, size, mtime, ?, ?, ? FROM found WHERE path = ?",
-                (scan, found.code, printable(found.detail), path),
+                "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ? FROM found WHERE path = ?",
+                (scan, found.sop, found.code, printable(found.detail), path),
             )
             self._database.executemany(
                 "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
@@ -237,11 +259,11 @@ def _read_chunk(paths: Sequence[str], root: Path) -> list[_Found]:
             headers = read_headers(root / path)
         except DicomError as error:
             reason = str(error).removeprefix(f"{root}{os.sep}")
-            chunk.append(_Found(path, (), error.study_uid, error.code, reason))
+            chunk.append(_Found(path, (), error.study_uid, error.sop_uid, error.code, reason))
         else:
             key = patient_key(headers[0].patient_id)
             headers = tuple(replace(header, path="", patient_id=key) for header in headers)
-            chunk.append(_Found(path, headers, headers[0].study_uid, "", ""))
+            chunk.append(_Found(path, headers, headers[0].study_uid, headers[0].sop_uid, "", ""))
     return chunk
 
 

@@ -4,6 +4,7 @@ In: a CSV file. Out: its columns as stripped text, or as 0 and 1. Anything else 
 and line.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,21 +17,42 @@ UNKNOWN = -1
 
 
 def read_label_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A label table as stripped text; its index is the line less 2. `DataError` if a column is missing."""
+    """A label table as stripped text; its index is the line less 2.
+
+    A row with fewer fields than the header has empty ones at its end.
+
+    Raises:
+        DataError: a row has more fields than the header, a column is missing or there twice, or the file is
+            no CSV table.
+    """
     if not path.is_file():
         raise DataError(f"{path}: no such label file")
     try:
+        # The header is read as a row, so that no row may be longer: otherwise pandas lets the first decide.
         table = pd.read_csv(
-            path, dtype=str, encoding="utf-8-sig", keep_default_na=False, skip_blank_lines=False
+            path,
+            dtype=str,
+            encoding="utf-8-sig",
+            header=None,
+            index_col=False,
+            keep_default_na=False,
+            skip_blank_lines=False,
         )
     except (ValueError, OSError) as error:
+        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+            named, line, fields = found.groups()
+            raise DataError(f"{path}: line {line}: {fields} fields, but the header names {named}") from error
         raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
-    table.columns = table.columns.str.strip()
+    table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
+    table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
     table = table.fillna("").apply(lambda column: column.str.strip())
     table = table[(table != "").any(axis=1)]  # blank lines go, the index still counts them
     missing = [column for column in columns if column not in table]
     if missing:
         raise DataError(f"{path}: column {', '.join(missing)} is missing; found {', '.join(table.columns)}")
+    twice = [column for column in columns if list(table.columns).count(column) > 1]
+    if twice:
+        raise DataError(f"{path}: column {', '.join(twice)} is there twice")
     return table
 
 

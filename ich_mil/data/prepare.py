@@ -7,7 +7,6 @@ does only what is missing or has changed; a killed run leaves whole scans only. 
 so memory does not grow with the collection.
 """
 
-import csv
 import fcntl
 import json
 from collections import Counter
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from ich_mil.data.collection import Collection
 from ich_mil.data.cq500 import Cq500Collection
@@ -26,11 +26,11 @@ from ich_mil.data.index import HeaderIndex, IndexedScan
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.rsna import RsnaCollection
 from ich_mil.data.scan import ScanRecord, ScanTask, prepare_scans, read_record, scan_fingerprint
-from ich_mil.data.store import COLUMNS, FORMAT, PreparedSet, open_prepared
+from ich_mil.data.store import COLUMNS, FORMAT, PreparedSet, open_prepared, scan_file
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError
-from ich_mil.files import digest, remove_leftovers, whole_file, write_json
-from ich_mil.ledger import LedgerWriter
+from ich_mil.files import CsvRows, digest, remove_leftovers, whole_file, write_json
+from ich_mil.ledger import PASSING, LedgerWriter
 from ich_mil.progress import progress, say
 
 Layout = Literal["rsna", "cq500", "folder", "unlabelled"]
@@ -73,17 +73,18 @@ def prepare(
         "format": FORMAT,
         "layout": layout,
         "root": str(root.resolve()),
-        "thickness_mm": thickness_mm,
+        "thickness_mm": float(thickness_mm),
     }
     _check_target(out, about)
     collection = open_collection(layout, root)
-    with _alone(out), HeaderIndex(out / "index.sqlite", collection) as index:
+    place = out / "index.sqlite"
+    with _alone(out), HeaderIndex(place, collection, layout=layout, leave_out=out) as index:
         remove_leftovers(out, out / "scans")
         n_files = index.update(jobs=jobs)
         if next(index.scans(), None) is None:
             raise _no_slice(index, n_files, out)
         collection.check((scan.scan, scan.sources) for scan in index.scans())
-        n_new = _prepare_scans(index, out, thickness_mm, jobs)
+        n_new = _prepare_scans(index, out, float(thickness_mm), jobs)
         summary = _write_tables(index, out)
         about["files"] = summary.files
         write_json(out / "prepared.json", about)
@@ -100,14 +101,16 @@ def prepare(
 
 def _check_target(out: Path, about: dict[str, Any]) -> None:
     """Refuse a folder that holds something else."""
+    if str(out.resolve()) == about["root"]:
+        raise DataError(f"{out}: is the folder to read; choose another folder for the prepared set")
     path = out / "prepared.json"
     if not path.is_file():
         return
     try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        old = {**json.loads(path.read_text(encoding="utf-8"))}
+    except (TypeError, ValueError) as error:
         raise DataError(f"{path}: is damaged ({error}); delete it and run the same command again") from error
-    if old.get("format") != FORMAT:
+    if old.get("format") != FORMAT or not {*about} <= {*old}:
         return  # of another version: everything is prepared again
     if (old["root"], old["layout"]) != (about["root"], about["layout"]):
         raise DataError(
@@ -126,16 +129,16 @@ def _alone(out: Path) -> Iterator[None]:
     """Hold the folder for one run; the system lets go of it when the process ends, however it ends."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with (out / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DataError(f"{out}: another run is preparing it; wait for that one") from error
-            yield
+        file = (out / ".lock").open("w")
     except OSError as error:
-        raise DataError(
-            f"{out}: cannot be written ({error.strerror or error}); choose another folder"
-        ) from error
+        reason = f"cannot be written ({error.strerror or error}); choose another folder"
+        raise DataError(f"{out}: {reason}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(f"{out}: another run is preparing it; wait for that one") from error
+        yield
 
 
 def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
@@ -151,12 +154,16 @@ def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
 
 def _prepare_scans(index: HeaderIndex, out: Path, thickness_mm: float, jobs: int) -> int:
     """Prepare every scan that is not there yet, or not as its files are now. Returns their number."""
-    root = index.collection.root
+    root, out = index.collection.root.absolute(), out.absolute()
     todo = []
     for scan in index.scans():
         fingerprint = scan_fingerprint(scan.fingerprint, thickness_mm)
         record = read_record(out, scan.scan)
-        if record is None or record.fingerprint != fingerprint:
+        if (
+            record is None
+            or record.fingerprint != fingerprint
+            or any(entry.code in PASSING for entry in record.entries)
+        ):
             todo.append((scan.scan, fingerprint))
     if todo:
         at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
@@ -170,8 +177,14 @@ def _prepare_scans(index: HeaderIndex, out: Path, thickness_mm: float, jobs: int
         work = Parallel(n_jobs=min(jobs, len(todo)), return_as="generator_unordered")(
             delayed(prepare_scans)(batch) for batch in batches
         )
-        for _ in progress(work, total=len(todo), what="prepare", weight=int):
-            pass
+        try:
+            for _ in progress(work, total=len(todo), what="prepare", weight=int):
+                pass
+        except TerminatedWorkerError as error:
+            raise DataError(
+                f"{root}: a worker process was killed (out of memory, or by a decoder); run the same command "
+                "with --jobs 1, what is done is kept"
+            ) from error
     return len(todo)
 
 
@@ -195,21 +208,24 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
     summary = _Summary()
     fingerprints = []
     collection = index.collection
+    refused = index.refused_sources()
+    kept: set[str] = set()
     with (
         whole_file(out / "ledger.csv") as ledger_path,
         whole_file(out / "slices.csv") as table_path,
         LedgerWriter(ledger_path) as ledger,
         table_path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as table_file,
     ):
-        table = csv.DictWriter(table_file, COLUMNS, lineterminator="\n")
-        table.writeheader()
+        table = CsvRows(table_file, COLUMNS)
         ledger.write(index.refused())
         ledger.write(index.empty_scans())
         for scan in index.scans():
             record = read_record(out, scan.scan)
             assert record is not None, scan.scan  # it was prepared a moment ago
-            label = collection.scan_label(scan.scan, scan.sources)
-            table.writerows(_rows(scan, record, label, collection))
+            label = collection.scan_label(scan.scan, [*scan.sources, *refused.get(scan.scan, [])])
+            for row in _rows(scan, record, label, collection):
+                table.write([row[name] for name in COLUMNS])
+            kept.add(scan_file(out, scan.scan).stem)
             ledger.write(record.entries)
             fingerprints.append(record.fingerprint.encode())
             if record.slices:
@@ -219,6 +235,9 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
                 summary.n_positive += label == 1
         ledger.write(collection.entries)
         summary.codes = ledger.codes
+    for path in (out / "scans").glob("*"):
+        if path.stem not in kept:
+            path.unlink()  # of a scan whose files are gone
     summary.files = digest(*fingerprints)
     return summary
 

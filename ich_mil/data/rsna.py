@@ -2,7 +2,8 @@
 
 `ROOT/stage_2_train/ID_<sop>.dcm`, one flat folder, and `ROOT/stage_2_train.csv` with columns `ID,Label`,
 where ID is `ID_<sop>_<subtype>`; both may sit one folder down, in `rsna-intracranial-hemorrhage-detection/`.
-A scan is a study; it is positive if one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
+An image's label is its row `any`, also
+where a subtype contradicts it. A scan is a study; it is positive if one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ class RsnaCollection(Collection):
                 f"{path}: line {line}: ID must be ID_<image>_<subtype>, got {table.ID[line - 2]!r}"
             )
         table = table.assign(sop=parts[0], kind=parts[1], value=binary(table.Label, path))
+        subtypes = table[(table.kind != "any") & (table.value == 1)]
         table = table[table.kind == "any"]
         spread = table.groupby("sop").value.agg(["min", "max", "size"])
         clash = spread.index[spread["min"] != spread["max"]]
@@ -40,6 +42,11 @@ class RsnaCollection(Collection):
         for sop in spread.index[spread["size"] > 1]:
             detail = f"{sop} is listed {spread['size'][sop]} times with equal labels, counted once"
             self.entries.append(LedgerEntry("", path.name, Code.LABEL_REPEATED, detail))
+        negative = spread.index[spread["max"] == 0]
+        unlike = subtypes[subtypes["sop"].isin(negative)]
+        for sop, kinds in unlike.groupby("sop")["kind"].unique().items():
+            detail = f"{sop} has any 0 but {', '.join(kinds)} 1, taken as 0"
+            self.entries.append(LedgerEntry("", path.name, Code.LABEL_CLASH, detail))
         self.path = path
         self.labels = {str(sop): int(value) for sop, value in spread["max"].items()}
 

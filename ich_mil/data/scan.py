@@ -37,6 +37,7 @@ class ScanRecord:
 
     Attributes:
         fingerprint: `scan_fingerprint` of what it was made from.
+        n_bytes: size of the .npy file, 0 where there is none.
         patient: pseudonymous patient key, the scan id where the files name none.
         pixel_mm: distance of rows and of columns, mm.
         slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` of the
@@ -45,6 +46,7 @@ class ScanRecord:
     """
 
     fingerprint: str
+    n_bytes: int
     patient: str
     pixel_mm: tuple[float, float]
     slices: list[dict[str, Any]]
@@ -68,16 +70,19 @@ def scan_fingerprint(files: str, thickness_mm: float) -> str:
 
 
 def read_record(out: Path, scan: str) -> ScanRecord | None:
-    """The record of a scan prepared earlier; None where there is none, or one of another version."""
+    """The record of a scan prepared earlier; None if there is none, a damaged one, or another version's."""
     path = scan_file(out, scan)
     try:
         row = json.loads(path.with_suffix(".json").read_bytes())
     except (OSError, ValueError):
         return None
-    if row.pop("format", None) != FORMAT or (row["slices"] and not path.is_file()):
+    try:
+        if row.pop("format") != FORMAT or (row["n_bytes"] and path.stat().st_size != row["n_bytes"]):
+            return None
+        entries = [LedgerEntry(**{**entry, "code": Code(entry["code"])}) for entry in row.pop("entries")]
+        return ScanRecord(**row, entries=entries)
+    except (OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
-    entries = [LedgerEntry(**{**entry, "code": Code(entry["code"])}) for entry in row.pop("entries")]
-    return ScanRecord(**row, entries=entries)
 
 
 def prepare_scans(tasks: Sequence[ScanTask]) -> int:
@@ -100,11 +105,14 @@ def prepare_scans(tasks: Sequence[ScanTask]) -> int:
 def _write(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
     """The pixels first, the record last."""
     path = scan_file(task.out, task.scan)
+    n_bytes = 0
     if stack is None:
         path.unlink(missing_ok=True)
     else:
         write_array(path, stack)
-    row = {"format": FORMAT, **vars(record), "entries": [vars(entry) for entry in record.entries]}
+        n_bytes = path.stat().st_size
+    entries = [vars(entry) for entry in record.entries]
+    row = {"format": FORMAT, **vars(record), "n_bytes": n_bytes, "entries": entries}
     write_text(path.with_suffix(".json"), json.dumps(row) + "\n")
 
 
@@ -114,10 +122,16 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     if chosen is None:
         detail = "none of its series shows a head that can be read; the scan is left out"
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
-    patients = (header.patient_id for header in task.headers if header.patient_id)
+    headers = chosen.series.headers if chosen else task.headers
+    patients = {header.patient_id for header in headers if header.patient_id}
+    if len(patients) > 1:
+        shown = ", ".join(sorted(patients))
+        detail = f"its files are of {len(patients)} patients: {shown}; the first stands for it"
+        entries.append(LedgerEntry(task.scan, "", Code.SEVERAL_PATIENTS, detail))
     record = ScanRecord(
         fingerprint=task.fingerprint,
-        patient=next(patients, task.scan),
+        n_bytes=0,
+        patient=min(patients, default=task.scan),
         pixel_mm=chosen.series.headers[0].spacing if chosen else (0.0, 0.0),
         slices=chosen.rows if chosen else [],
         entries=[LedgerEntry(task.scan, entry.file, entry.code, entry.detail) for entry in entries],
@@ -160,8 +174,7 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         every_series = [series for study in group_series(headers).values() for series in study]
         candidates = [series for series in every_series if _names(series.headers) not in no_heads]
         if not candidates:
-            # what was found about files that never became a candidate must not be lost
-            return None, refused + [entry for series in every_series for entry in series.entries]
+            return None, refused
         series = rank_series(candidates)[0]
         stack, unreadable = _read(series, task, done)
         if unreadable:
@@ -176,8 +189,9 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         detail = (
             f"series {series.description!r} ({series.series_uid}), {len(series.headers)} slices: {no_head}"
         )
-        refused.append(slice_entry(series.headers[0], Code.NO_HEAD, detail))
+        refused += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
         no_heads.add(_names(series.headers))
+        done.clear()
     entries = [*refused, *not_chosen(series, candidates), *series.entries]
     if len(every_series) > 1:
         reason = f"{series.description or series.series_uid}: {reason_for(series, candidates)}"

@@ -125,15 +125,17 @@ class PreparedSet:
 def open_prepared(folder: Path) -> PreparedSet:
     """Open a prepared set. `DataError` if the folder is none, or of another version."""
     try:
-        about = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+        about = {**json.loads((folder / "prepared.json").read_text(encoding="utf-8"))}
         with (folder / "slices.csv").open("rb") as file:
             table = hashlib.file_digest(file, "sha256").digest()
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise _no_set(folder, error) from error
     if about.get("format") != FORMAT:
         raise DataError(
             f"{folder}: was prepared by another version ({about.get('format')}); prepare it again"
         )
+    if missing := {"layout", "root", "files"} - {*about}:
+        raise DataError(f"{folder}: prepared.json lacks {', '.join(sorted(missing))}; prepare it again")
     return PreparedSet(folder, about["layout"], Path(about["root"]), digest(about["files"].encode(), table))
 
 

@@ -52,6 +52,10 @@ class CodecError(Exception):
     """A frame that cannot be decoded; the text says why, without the file's name."""
 
 
+class NoDecoderError(CodecError):
+    """The package that decodes it is not installed."""
+
+
 def decode(
     stream: bytes,
     syntax: str,
@@ -77,15 +81,16 @@ def decode(
         Stored values (H, W), 8 or 16 bit; bits above `bits_stored` as decoded.
 
     Raises:
-        CodecError: no decoder, one that is not installed (with the package to install), or a code stream that
-            is cut off, has another size than the header says, or cannot be decoded.
+        NoDecoderError: the decoder is not installed; the text names the package.
+        CodecError: a syntax that is not read, or a code stream that is cut off, has another size than the
+            header says, or cannot be decoded.
     """
     name = UID(syntax).name
     if syntax not in _PLUGINS:
         raise CodecError(f"{name} is not read; save the file as Explicit VR Little Endian")
     plugin, module, package = _PLUGINS[UID(syntax)]
     if find_spec(module) is None:
-        raise CodecError(f"{name} needs the package {package}: pip install {package}")
+        raise NoDecoderError(f"{name} needs the package {package}: pip install {package}")
     said = None if syntax == RLELossless else _look_at(stream, syntax)
     if said is not None and said[:3] != (rows, columns, 1):
         raise CodecError(

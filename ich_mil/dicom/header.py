@@ -9,6 +9,7 @@ Legend: `H, W` pixels.
 
 import math
 import re
+import stat
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -78,6 +79,7 @@ ORIENTATION = _tag("ImageOrientationPatient")
 SPACING = _tag("PixelSpacing")
 THICKNESS = _tag("SliceThickness")
 INSTANCE = _tag("InstanceNumber")
+ACQUISITION = _tag("AcquisitionNumber")
 DESCRIPTION = _tag("SeriesDescription")
 KERNEL = _tag("ConvolutionKernel")
 BODY_PART = _tag("BodyPartExamined")
@@ -94,7 +96,8 @@ PADDING_LIMIT = _tag("PixelPaddingRangeLimit")
 # fmt: off
 _TAGS = frozenset((
     CHARACTER_SET, SOP_CLASS, SOP_UID, STUDY_UID, SERIES_UID, PATIENT_ID, MODALITY, IMAGE_TYPE, ROWS, COLUMNS,
-    NUMBER_OF_FRAMES, SAMPLES, PHOTOMETRIC, POSITION, ORIENTATION, SPACING, THICKNESS, INSTANCE, DESCRIPTION,
+    NUMBER_OF_FRAMES, SAMPLES, PHOTOMETRIC, POSITION, ORIENTATION, SPACING, THICKNESS, INSTANCE, ACQUISITION,
+    DESCRIPTION,
     KERNEL, BODY_PART, AGENT, BITS_ALLOCATED, BITS_STORED, SIGNED, SLOPE, INTERCEPT, RESCALE_TYPE, PADDING,
     PADDING_LIMIT,
 ))
@@ -149,6 +152,7 @@ class SliceHeader:
         spacing: PixelSpacing (0028,0030), mm between rows and between columns.
         thickness: SliceThickness (0018,0050), mm.
         instance_number: InstanceNumber (0020,0013); frames have that of their file.
+        acquisition: AcquisitionNumber (0020,0012).
         description: SeriesDescription (0008,103E).
         kernel: ConvolutionKernel (0018,1210); several values are joined by a backslash.
         body_part: BodyPartExamined (0018,0015), upper case.
@@ -170,6 +174,7 @@ class SliceHeader:
     spacing: tuple[float, float]
     thickness: float | None
     instance_number: int | None
+    acquisition: int | None
     description: str
     kernel: str
     body_part: str
@@ -197,18 +202,21 @@ def read_headers(path: Path) -> tuple[SliceHeader, ...]:
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, or one to other units),
-            `unreadable` (cannot be opened or parsed, pixel data cut off, impossible sizes).
+            `not-opened` (the system says no),
+            `unreadable` (cannot be parsed, pixel data cut off, impossible sizes).
     """
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
         )  # pydicom warns of every invalid value, and RSNA files are full of them
         try:
+            if stat.S_ISFIFO(path.stat().st_mode):  # opening one waits for a writer
+                raise NotDicomError
             elements = read_elements(path, _TAGS)
             try:
                 return _headers(path, elements)
             except DicomError as error:
-                error.study_uid = elements.text(STUDY_UID)
+                error.study_uid, error.sop_uid = elements.text(STUDY_UID), elements.text(SOP_UID)
                 raise
         except DicomError:
             raise
@@ -216,7 +224,7 @@ def read_headers(path: Path) -> tuple[SliceHeader, ...]:
             raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
         except OSError as error:
             reason = f"it cannot be opened: {error.strerror or error}"
-            raise refusal(path, Code.UNREADABLE, reason) from error
+            raise refusal(path, Code.NOT_OPENED, reason) from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
             reason = f"its header cannot be parsed: {one_line(error)}"
             raise refusal(path, Code.UNREADABLE, reason) from error
@@ -267,6 +275,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
                 spacing=spacing,
                 thickness=frame.thickness if frame.thickness and frame.thickness > 0 else None,
                 instance_number=elements.integer(INSTANCE),
+                acquisition=elements.integer(ACQUISITION),
                 description=elements.text(DESCRIPTION),
                 kernel=frame.kernel,
                 body_part=elements.text(BODY_PART).upper(),

@@ -5,8 +5,8 @@ one (code, detail) pair for each repair. Stored values have at most 16 bits, so 
 values that may occur, lowest to highest, and makes one table of HU that the pixels are looked up in. Every
 repair is decided by a rule on the values and the header, never by a file's name:
 
-* outside the field of view -> air: `_padding_ranges`, `_is_background`
-* bits above BitsStored are cleared or sign-extended: `_use_stored_bits`
+* outside the field of view -> air: `_padding_ranges`, `_is_background`, `_declared_rim`
+* bits above BitsStored are cleared or sign-extended: `_use_stored_bits`, unless they are image: `_check_bits`
 * 12-bit unsigned values that are two's complement HU: `_is_wrapped`
 * HU that the CT scale cannot hold -> its nearest limit.
 
@@ -17,6 +17,7 @@ Legend: `H, W` pixels, `V` values that may occur.
 import math
 
 import numpy as np
+from scipy.ndimage import label
 
 from ich_mil.ledger import Code
 
@@ -27,8 +28,12 @@ HU_MAX = 3095
 AIR = HU_MIN
 # Nothing that reaches all four corners of an image is denser than this: dense bone.
 BACKGROUND_MAX = 1000
-# -2000, the usual padding, whose sign bit was lost on the way: 0xF830 & 0x7FFF. Seen in RSNA 2019.
+# Padding up to this looks like the air it stands for: no rim shows.
+LIKE_AIR = -900
+# -2000, the usual padding, whose sign was lost on the way. 0xF830 & 0x7FFF is seen in RSNA 2019; 0xF830 is
+# the same number read as unsigned.
 PADDING_WITHOUT_SIGN = 30768
+PADDING_UNSIGNED = 63536
 # An intercept above this says that the stored values are HU as they stand.
 INTERCEPT_OF_HU = -100
 # Wrapped 12-bit values: HU -1000..-1 are stored as 3096..4095.
@@ -36,6 +41,9 @@ WRAP_FROM = 3096
 WRAP_BY = 4096
 # A head slice is at least this much air; metal denser than 3095 HU never covers so much.
 WRAPPED_FRACTION = 0.01
+# Bits above BitsStored hold an overlay in old files: text, a ruler, an outline, at most a few percent of the
+# pixels. A head fills tens of percent: where more values than this reach up there, they are the image.
+OVERLAY_FRACTION = 0.05
 # Air and the partial volume at the skin: a CT slice whose scale is right has pixels between these.
 AIR_BELOW = -500
 # Pixels that are looked up in the table at once.
@@ -75,6 +83,11 @@ def to_hu(
     Where the intercept is about 0 and no such repair applies, the stored values claim to be HU as they stand.
     Every CT slice shows air, so they are believed where some pixel is air, and refused where none is.
 
+    Values that use bits above BitsStored lose them, as an overlay. They are refused instead where that would
+    make noise of a picture (12 bits written to the upper end of 16): where more than 5 % of the pixels that
+    are not padding use them, or where the bits that such a picture leaves empty are empty in every pixel.
+    Negative numbers whose sign was not extended are not counted among these.
+
     Args:
         stored: (H, W) integers of 8 or 16 bits as decoded, unused high bits still as in the file.
         slope: RescaleSlope (0028,1053), HU per stored unit.
@@ -89,8 +102,9 @@ def to_hu(
         are rounded to the nearest even, as `np.rint` does in float64.
 
     Raises:
-        NoHounsfieldError: all pixels are equal, as stored or once set right (`flat`), or intercept is
-            about 0 and no pixel is air (`no-hu-scale`).
+        NoHounsfieldError: all pixels are equal, as stored or once set right (`flat`), intercept is about
+            0 and no pixel is air (`no-hu-scale`), or the bits above BitsStored hold the picture
+            (`no-hu-scale`).
         ValueError: `stored` is empty, not two-dimensional or not of 8 or 16 bits, bits_stored is not 1 to 16,
             slope or intercept is not a finite number, the slope is 0, or padding ends before it begins.
     """
@@ -113,6 +127,15 @@ def to_hu(
             notes.append((Code.PADDING, f"{count} pixels of stored {named} ({source}) set to {AIR} HU"))
 
     used = _use_stored_bits(pixels.values, bits_stored=bits_stored, signed=signed)  # (V,)
+    can_be_rim = (used == pixels.values) & (hu_of_value > LIKE_AIR) & ~outside  # (V,)
+    rim = _declared_rim(pixels, padding, can_be_rim)  # (H, W)
+    if rim is not None:
+        n_rim = int(np.count_nonzero(rim))
+        named = f"value {stored[0, 0]} (PixelPaddingValue and all four corners)"
+        notes.append((Code.PADDING, f"{n_rim} pixels of stored {named} set to {AIR} HU"))
+        pixels.leave_out(int(stored[0, 0]), n_rim)
+
+    _check_bits(pixels, used, outside, bits_stored=bits_stored, signed=signed)
     if n_bits_changed := pixels.count_where((used != pixels.values) & ~outside):
         detail = f"{n_bits_changed} values used bits above the {bits_stored} stored ones"
         notes.append((Code.UNUSED_BITS, detail))
@@ -132,6 +155,8 @@ def to_hu(
         detail = f"{below} pixels raised to {HU_MIN} HU, {above} lowered to {HU_MAX} HU"
         notes.append((Code.HU_CLIPPED, detail))
     hu = pixels.look_up(np.clip(hu_of_value, HU_MIN, HU_MAX).astype(np.int16))  # (H, W)
+    if rim is not None:
+        hu[rim] = AIR
 
     if hu.min() == hu.max():
         detail = f"all pixels are {hu[0, 0]} HU once padding and range are set right"
@@ -166,6 +191,11 @@ class _Pixels:
         lowest, highest = int(stored.min()), int(stored.max())
         self.values = np.arange(lowest, highest + 1, dtype=np.int32)
         self._n_below = {0: 0, self.values.size: stored.size}
+        self._left_out = (-1, 0)  # a place in values, and how many of its pixels are not counted
+
+    def leave_out(self, value: int, n: int) -> None:
+        """Count n pixels fewer of `value` from now on; for one value only."""
+        self._left_out = (value - int(self.values[0]), n)
 
     def places_of(self, first: int, last: int) -> slice:
         """Where in `values` first to last stand, both included; empty where none may occur."""
@@ -180,7 +210,8 @@ class _Pixels:
             if place not in self._n_below:
                 below = self.stored < self.stored.dtype.type(self.values[place])
                 self._n_below[place] = int(np.count_nonzero(below))
-        return self._n_below[stop] - self._n_below[start]
+        place, n = self._left_out
+        return self._n_below[stop] - self._n_below[start] - (n if start <= place < stop else 0)
 
     def count_where(self, chosen: np.ndarray) -> int:
         """Pixels whose value is chosen; `chosen` is (V,) bool."""
@@ -190,7 +221,8 @@ class _Pixels:
         start, stop = int(at[0]), int(at[-1]) + 1
         if at.size == stop - start:  # one run, as almost always: a comparison is ten times faster
             return self.count(start, stop)
-        return int(np.count_nonzero(self._take(chosen)))
+        place, n = self._left_out
+        return int(np.count_nonzero(self._take(chosen))) - (n if place >= 0 and chosen[place] else 0)
 
     def look_up(self, table: np.ndarray) -> np.ndarray:
         """The entry of `table`, (V,) int16, for each pixel: int16 (H, W).
@@ -259,7 +291,7 @@ def _padding_ranges(
 ) -> list[tuple[int, int, str]]:
     """Stored values that may stand for 'outside the field of view': first, last, and where it was found.
 
-    They are the range of PixelPaddingValue, 30768, and the one value that fills all four corners:
+    They are the range of PixelPaddingValue, -2000 with its sign lost, and the one value that fills all four corners:
     reconstruction fills a circle, so its outside reaches every corner. A corner that is a negative number
     whose sign was not extended to the allocated bits is left to the rule on unused bits.
     """
@@ -268,12 +300,44 @@ def _padding_ranges(
         source = "PixelPaddingValue" + (" and its RangeLimit" if padding[0] != padding[1] else "")
         found.append((*padding, source))
     found.append((PADDING_WITHOUT_SIGN, PADDING_WITHOUT_SIGN, "padding -2000 without its sign"))
-    corners = {int(stored[row, column]) for row in (0, -1) for column in (0, -1)}
-    if len(corners) == 1:
-        corner = corners.pop()
-        if not (signed and 1 << (bits_stored - 1) <= corner < 1 << bits_stored):
-            found.append((corner, corner, "all four corners"))
+    if not signed:
+        found.append((PADDING_UNSIGNED, PADDING_UNSIGNED, "padding -2000 read as unsigned"))
+    corner = _corner(stored)
+    if corner is not None and not (signed and 1 << (bits_stored - 1) <= corner < 1 << bits_stored):
+        found.append((corner, corner, "all four corners"))
     return found
+
+
+def _corner(stored: np.ndarray) -> int | None:
+    """The value that fills all four corners; None where they differ."""
+    corners = {int(stored[row, column]) for row in (0, -1) for column in (0, -1)}
+    return corners.pop() if len(corners) == 1 else None
+
+
+def _declared_rim(
+    pixels: _Pixels, padding: tuple[int, int] | None, can_be_rim: np.ndarray
+) -> np.ndarray | None:
+    """(H, W) bool: pixels outside the field of view whose padding is a number that tissue has too.
+
+    As PixelPaddingValue 0 where the values are HU: a rim of water. What is declared to be padding and fills
+    all four corners is padding whatever its HU, but only as far as it is joined to a corner: inside the head
+    the same value is tissue, since who pads with such a value does not keep it free.
+
+    Args:
+        pixels: of the slice.
+        padding: as `to_hu` takes it.
+        can_be_rim: (V,) bool, values that need this: not air already, and not known to be padding otherwise.
+
+    Returns:
+        The rim, or None where there is none.
+    """
+    corner = _corner(pixels.stored)
+    if padding is None or corner is None or not padding[0] <= corner <= padding[1]:
+        return None
+    if not can_be_rim[corner - int(pixels.values[0])]:
+        return None
+    areas, _ = label(pixels.stored == corner)
+    return np.isin(areas, areas[[0, 0, -1, -1], [0, -1, 0, -1]])
 
 
 def _is_background(hu: np.ndarray) -> bool:
@@ -292,3 +356,20 @@ def _use_stored_bits(values: np.ndarray, *, bits_stored: int, signed: bool) -> n
     """
     lowest = -(1 << (bits_stored - 1)) if signed else 0
     return ((values - lowest) & ((1 << bits_stored) - 1)) + lowest
+
+
+def _check_bits(
+    pixels: _Pixels, used: np.ndarray, outside: np.ndarray, *, bits_stored: int, signed: bool
+) -> None:
+    """Refuse a picture that lies in the bits above BitsStored (`to_hu` states the rule)."""
+    changed = (used != pixels.values) & ~outside
+    if signed:  # a sign that was not extended
+        changed &= (pixels.values < 0) | (pixels.values >= 1 << bits_stored)
+    n_changed = pixels.count_where(changed)
+    if not n_changed:
+        return
+    n = pixels.count(0, pixels.values.size) - pixels.count_where(outside)
+    empty = (1 << (8 * pixels.stored.itemsize - bits_stored)) - 1  # the lowest bits
+    if n_changed > OVERLAY_FRACTION * n or not int(np.bitwise_or.reduce(pixels.stored, axis=None)) & empty:
+        detail = f"{n_changed} of {n} values use bits above the {bits_stored} stored ones"
+        raise NoHounsfieldError(detail, code=Code.NO_HU_SCALE)

@@ -127,6 +127,7 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
     for header in whole.headers:
         files[header.series_uid].add(header.path)
     shown = ", ".join(f"{uid} ({len(paths)} files)" for uid, paths in sorted(files.items()))
-    detail = f"one scan under {len(files)} series UIDs, {how}: {shown}"
+    under = f"{len(files)} series UIDs" if len(files) > 1 else f"{len(parts)} passes"
+    detail = f"one scan under {under}, {how}: {shown}"
     joined = LedgerEntry(whole.study_uid, "", Code.SERIES_JOINED, detail)
     return [replace(whole, entries=(*refused, *whole.entries, joined))]

@@ -19,6 +19,7 @@ from ich_mil.dicom.planes import (
     SAME_ORIENTATION_DEGREES,
     SAME_POSITION_MM,
     TILT_DEGREES,
+    centre_moves,
     heights_along,
     normal_of,
     tilt_degrees,
@@ -33,6 +34,15 @@ from ich_mil.ledger import Code, LedgerEntry
 TILTS_APART_DEGREES = 35.0
 TILT_SLICES = 3
 TILT_OVERLAP = 0.5
+# Pixel spacings (and with them fields of view) that differ by no more are the same: makers round to 3 digits.
+SAME_SPACING = 0.01
+
+# Along x, y and z, and against them (PS3.3 C.7.6.2.1.1).
+_COURSES = (
+    ("right to left", "left to right"),
+    ("front to back", "back to front"),
+    ("feet to head", "head to feet"),
+)
 
 REFUSED = {Code.DUPLICATE, Code.OTHER_SHAPE, Code.OTHER_ORIENTATION}
 """Codes of the entries that stand for a slice which takes no part."""
@@ -46,7 +56,7 @@ class Series:
         study_uid: StudyInstanceUID.
         series_uid: SeriesInstanceUID; of a joined scan the one that sorts first, the headers keep theirs.
         description: SeriesDescription of the first slice.
-        headers: n slices of one shape, lowest position first, of one orientation or of several gantry tilts.
+        headers: n slices of one shape and pixel spacing, lowest position first, of one orientation or of several gantry tilts.
             The normal points along the patient axis it is nearest to: from feet to head for axial slices,
             however the patient lay.
         positions: n positions along the normal, mm, strictly rising; of several tilts those of the slice
@@ -80,9 +90,11 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
         entries.append(slice_entry(header, code, detail))
 
     members = sorted(members, key=_file_order)
-    by_sop: dict[tuple[str, int], SliceHeader] = {}
+    # Some anonymisers give every file the same UID: at another position it is another slice.
+    by_sop: dict[tuple[str, int, tuple[float, ...]], SliceHeader] = {}
     for header in members:
-        first = by_sop.setdefault((header.sop_uid, header.frame), header)
+        place = tuple(round(mm / SAME_POSITION_MM) for mm in header.position)
+        first = by_sop.setdefault((header.sop_uid, header.frame, place), header)
         if first is not header:
             refuse(header, Code.DUPLICATE, f"same SOP Instance UID as {slice_name(first)}")
     kept = list(by_sop.values())
@@ -95,6 +107,16 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
             detail = f"{here} pixels; {n_shape} slices of the series have {there}"
             refuse(header, Code.OTHER_SHAPE, detail)
     kept = [header for header in kept if (header.rows, header.columns) == shape]
+
+    spacings = Counter(header.spacing for header in kept)
+    n_like = {one: sum(n for other, n in spacings.items() if _same_spacing(one, other)) for one in spacings}
+    spacing = max(n_like, key=n_like.__getitem__)
+    for header in kept:
+        if not _same_spacing(header.spacing, spacing):
+            here, there = (" x ".join(f"{mm:.3f}" for mm in both) for both in (header.spacing, spacing))
+            detail = f"pixels of {here} mm; {n_like[spacing]} slices of the series have {there} mm"
+            refuse(header, Code.OTHER_SHAPE, detail)
+    kept = [header for header in kept if _same_spacing(header.spacing, spacing)]
 
     clusters: list[list[SliceHeader]] = []
     for header in kept:
@@ -158,6 +180,11 @@ def _file_order(header: SliceHeader) -> tuple[float, str, str, int]:
     return number, header.sop_uid, header.path, header.frame
 
 
+def _same_spacing(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """Whether two pixel spacings (mm) differ by no more than rounding."""
+    return all(math.isclose(one, other, rel_tol=SAME_SPACING) for one, other in zip(a, b, strict=True))
+
+
 def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) -> bool:
     """Whether `cluster` goes on where `slab` ends, with the gantry turned about the row direction."""
     a, b = cluster[0], slab[0]
@@ -175,7 +202,7 @@ def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) 
 def _irregularities(
     uid: str, headers: Sequence[SliceHeader], positions: Sequence[float], tilts: Sequence[tuple[int, float]]
 ) -> list[LedgerEntry]:
-    """Gaps, changes of spacing and tilts (slices, degrees) of an ordered series."""
+    """What is irregular in an ordered series, whose tilts are given as (slices, degrees)."""
     study = headers[0].study_uid
     entries = []
     gaps = find_gaps(headers, positions)
@@ -197,4 +224,35 @@ def _irregularities(
     elif TILT_DEGREES <= tilts[0][1] <= AXIAL_DEGREES:
         detail = f"series {uid}: slices are tilted by {tilts[0][1]:.1f} degrees; ordered along their normal"
         entries.append(LedgerEntry(study, "", Code.TILTED, detail))
+    if flips := _flips(headers[0]):
+        detail = f"series {uid}: {flips}; the pixels are left as they are"
+        entries.append(LedgerEntry(study, "", Code.FLIPPED, detail))
+    if moves := centre_moves(headers, positions):
+        at, furthest = slice_name(headers[min(moves)]), max(moves.values())
+        detail = f"series {uid}: the picture centre moves in the plane {len(moves)} times, by up to"
+        detail = f"{detail} {furthest:.1f} mm, first after {at}"
+        entries.append(LedgerEntry(study, "", Code.CENTRE_MOVES, detail))
+    sops = Counter((header.sop_uid, header.frame) for header in headers)
+    if n_repeated := sum(n for n in sops.values() if n > 1):
+        detail = f"series {uid}: {n_repeated} slices at different positions share a SOP Instance UID with another"
+        entries.append(LedgerEntry(study, "", Code.SOP_REPEATED, detail))
     return entries
+
+
+def _flips(header: SliceHeader) -> str:
+    """How the rows and columns of an axial slice run, in words; empty where they run as is usual.
+
+    Patient axes are LPS: x from right to left, y from front to back. Usual are rows along x (the patient's
+    left at the right of the picture) and columns along y.
+    """
+    if tilt_degrees(header) > AXIAL_DEGREES:
+        return ""
+    flips = []
+    for name, usual, direction in (
+        ("rows", 0, header.orientation[:3]),
+        ("columns", 1, header.orientation[3:]),
+    ):
+        axis = int(np.argmax(np.abs(direction)))
+        if axis != usual or direction[axis] < 0:
+            flips.append(f"{name} run from {_COURSES[axis][int(direction[axis] < 0)]}")
+    return ", ".join(flips)

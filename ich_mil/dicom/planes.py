@@ -1,10 +1,11 @@
-"""Where slices lie in space: normals, angles, tilts, heights.
+"""Where slices lie in space: normals, angles, tilts, heights, picture centres.
 
 Source: DICOM PS3.3 C.7.6.2.1.1 (position and orientation: the normal is row x column, patient axes are LPS).
 """
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +17,9 @@ SAME_POSITION_MM = 0.01
 SAME_ORIENTATION_DEGREES = 0.5
 TILT_DEGREES = 1.0
 AXIAL_DEGREES = 45.0
+# A picture centre that moves further in the plane than this is of another field of view: couches and rounding
+# move it by less than 1 mm.
+CENTRE_MOVES_MM = 5.0
 
 
 def normal_of(header: SliceHeader) -> np.ndarray:
@@ -37,11 +41,35 @@ def tilt_degrees(header: SliceHeader) -> float:
 
 def heights_along(slab: Sequence[SliceHeader], axis: np.ndarray) -> list[float]:
     """Where the centres of slices of one orientation lie along the unit vector `axis` (3,), mm."""
-    first = slab[0]
-    across = np.multiply(first.orientation[:3], first.spacing[1] * (first.columns - 1) / 2)
-    down = np.multiply(first.orientation[3:], first.spacing[0] * (first.rows - 1) / 2)
-    to_centre = float(np.dot(across + down, axis))
+    to_centre = float(np.dot(_to_centre(slab[0]), axis))
     return [float(np.dot(header.position, axis)) + to_centre for header in slab]
+
+
+def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
+    """Where the picture centre leaves the line it runs along: index of the slice before -> how far, mm.
+
+    The centres of a tilted gantry drift in the plane as the couch moves: by the same for each mm of height.
+
+    Args:
+        headers: n slices in order; of several orientations nothing is said.
+        positions: n heights along the normal, mm, strictly rising.
+    """
+    first = headers[0]
+    if len(headers) < 3 or any(turned_by(h, first) > SAME_ORIENTATION_DEGREES for h in headers):
+        return {}
+    plane = np.array([first.orientation[:3], first.orientation[3:]])  # (2, 3)
+    places = [plane @ np.add(header.position, _to_centre(header)) for header in headers]
+    steps = np.array([b - a for a, b in pairwise(places)])  # (n - 1, 2)
+    rises = np.diff(positions)[:, None]  # (n - 1, 1)
+    moves = np.linalg.norm(steps - np.median(steps / rises, axis=0) * rises, axis=1)  # (n - 1,)
+    return {int(i): float(moves[i]) for i in np.flatnonzero(moves > CENTRE_MOVES_MM)}
+
+
+def _to_centre(header: SliceHeader) -> np.ndarray:
+    """From the first pixel of a slice to the centre of its picture (3,), mm."""
+    across = np.multiply(header.orientation[:3], header.spacing[1] * (header.columns - 1) / 2)
+    down = np.multiply(header.orientation[3:], header.spacing[0] * (header.rows - 1) / 2)
+    return across + down
 
 
 def unit(vector: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from pydicom.encaps import get_frame
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
-from ich_mil.dicom.codec import CodecError, decode
+from ich_mil.dicom.codec import CodecError, NoDecoderError, decode
 from ich_mil.dicom.elements import inflate
 from ich_mil.dicom.header import NATIVE, SliceHeader, one_line, refusal
 from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
@@ -38,7 +38,9 @@ def read_slice(
     Raises:
         DicomError: the file is refused, with code
             `no-hu-scale` (values near 0 that hold no air),
-            `unreadable` (cannot be opened, cut off, no decoder, not what the header says),
+            `not-opened` (the system says no),
+            `no-decoder` (a package is missing; it is named),
+            `unreadable` (cut off, or not what the header says),
             `flat` (all pixels equal),
             `noise` (rows whose neighbouring pixels are unrelated).
     """
@@ -46,7 +48,9 @@ def read_slice(
     try:
         stored = _stored_values(path, header)  # (H, W)
     except OSError as error:
-        raise refusal(path, Code.UNREADABLE, f"it cannot be opened: {error.strerror or error}") from error
+        raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {error.strerror or error}") from error
+    except NoDecoderError as error:
+        raise refusal(path, Code.NO_DECODER, str(error)) from error
     except Exception as error:  # decoders raise anything; they have no common base class
         reason = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded: {one_line(error)}"
         raise refusal(path, Code.UNREADABLE, reason) from error

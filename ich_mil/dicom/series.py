@@ -1,8 +1,8 @@
 """Slice headers to the series of each study, and thin slices to groups that are averaged.
 
 In: `SliceHeader`s in any order, from any number of studies. Out: for each study its ordered series
-(`ich_mil.dicom.order`). A series UID that holds several reconstructions of the same slices is divided, a scan
-that was stored under several series UIDs is joined (`ich_mil.dicom.join`).
+(`ich_mil.dicom.order`). A series UID that holds several reconstructions of the same slices, or a scan and its
+repeat, is divided; a scan that was stored under several series UIDs is joined (`ich_mil.dicom.join`).
 """
 
 import math
@@ -16,8 +16,8 @@ import numpy as np
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.join import join_series
 from ich_mil.dicom.order import Series, order_slices
-from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, normal_of, turned_by
-from ich_mil.dicom.steps import alike, find_gaps
+from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, centre_moves, normal_of, turned_by
+from ich_mil.dicom.steps import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of
 
 # Slices of this fraction of the wanted thickness are left alone: 2.5 mm is thick enough for 5 mm.
 AVERAGE_TO_MM = 5.0
@@ -38,22 +38,27 @@ def group_series(headers: Iterable[SliceHeader]) -> dict[str, list[Series]]:
         by_series[header.study_uid, header.series_uid].append(header)
     studies: dict[str, list[Series]] = defaultdict(list)
     for (study_uid, _), members in sorted(by_series.items(), key=lambda item: item[0]):
-        studies[study_uid] += [order_slices(part) for part in _reconstructions(members)]
+        for part in _reconstructions(members):
+            studies[study_uid] += [order_slices(one) for one in _passes(part)]
     return {study_uid: join_series(series) for study_uid, series in studies.items()}
 
 
 def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[tuple[int, ...]]:
-    """Which slices are averaged into each output slice.
+    """Which slices make each output slice: several that are averaged, or one.
 
-    A stretch without gap and with one spacing s is cut into consecutive groups of about round(thickness / s)
-    slices, as equal in size as they can be; where s is above 0.48 * thickness every slice is its own group.
+    A stretch without gap and with one spacing s is cut into consecutive parts of about round(thickness / s)
+    slices, as equal in size as they can be; where s is above 0.48 * thickness every slice is its own part.
+    Thin slices of a part are averaged. Slices that are thick enough already (SliceThickness t of at least
+    0.48 * thickness) overlap where s is small, and their mean would smear: parts have about
+    round(min(t, thickness) / s) slices, and the middle one stands for each.
 
     Args:
         series: an ordered series.
         thickness: of the output slices, mm.
 
     Returns:
-        Groups of indices into `series.headers`, each index once, in order.
+        Groups of indices into `series.headers`, in order, each index at most once. Where thick slices
+        overlap, those that do not stand for their part are in no group.
 
     Raises:
         ValueError: `thickness` is not positive.
@@ -64,9 +69,15 @@ def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[
     for stretch in _stretches(series):
         steps = [series.positions[j] - series.positions[i] for i, j in pairwise(stretch)]
         spacing = median(steps) if steps else math.inf
-        factor = 1 if spacing > ALREADY_THICK * thickness else max(round(thickness / spacing), 1)
+        known = [mm for i in stretch if (mm := series.headers[i].thickness) is not None]
+        slice_mm = median(known) if known else 0.0
+        thick = slice_mm >= ALREADY_THICK * thickness
+        wanted = min(slice_mm, thickness) if thick else thickness
+        factor = 1 if spacing > ALREADY_THICK * thickness else max(round(wanted / spacing), 1)
         n_groups = max(round(len(stretch) / factor), 1)
-        groups += [tuple(int(i) for i in part) for part in np.array_split(stretch, n_groups)]
+        for part in np.array_split(stretch, n_groups):
+            group = tuple(int(i) for i in part)
+            groups.append((group[len(group) // 2],) if thick else group)
     return groups
 
 
@@ -82,11 +93,46 @@ def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
     return [parts[key] for key in sorted(parts)] if 2 * ties >= min(map(len, places)) else [members]
 
 
+def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
+    """Slices of one series UID, apart by acquisition numbers where these cover the same slices again.
+
+    Acquisition numbers may count passes over the head or, in sequential scans, table positions. So the
+    numbers are taken in order, and a new pass begins where most slices of one overlap slices of the pass so
+    far: their distance is less than their thickness / 1.2. Each pass has to be regular by itself.
+    """
+    first = members[0]
+    by_number: dict[int, list[tuple[float, SliceHeader]]] = defaultdict(list)
+    normal = normal_of(first)
+    for header in members:
+        same = turned_by(header, first) <= SAME_ORIENTATION_DEGREES
+        if header.acquisition is None or not header.thickness or not same:
+            return [members]
+        by_number[header.acquisition].append((float(np.dot(header.position, normal)), header))
+    if len(by_number) == 1:
+        return [members]
+    passes: list[list[tuple[float, SliceHeader]]] = [[]]
+    for _, slices in sorted(by_number.items()):
+        so_far = np.array([height for height, _ in passes[-1]])
+        reaches = [header.thickness / ABUTTING_FACTOR for _, header in slices if header.thickness]
+        overlapping = sum(
+            bool(np.any(np.abs(so_far - height) < reach))
+            for (height, _), reach in zip(slices, reaches, strict=True)
+        )
+        if 2 * overlapping > len(slices):
+            passes.append([])
+        passes[-1] += slices
+    for one in passes:
+        heights = sorted(height for height, _ in one)
+        if len(one) <= SLAB_STEPS or len(runs_of([b - a for a, b in pairwise(heights)])) != 1:
+            return [members]
+    return [[header for _, header in one] for one in passes]
+
+
 def _stretches(series: Series) -> list[list[int]]:
-    """Slices of one scan, one tilt and one spacing with no gap between them, as lists of indices."""
+    """Slices of one scan, tilt, field of view and spacing with no gap between them, as lists of indices."""
     headers = series.headers
     steps = [b - a for a, b in pairwise(series.positions)]
-    cuts = set(find_gaps(headers, series.positions))
+    cuts = {*find_gaps(headers, series.positions), *centre_moves(headers, series.positions)}
     last = {header.series_uid: i for i, header in enumerate(headers)}
     reach = 0
     for i, (here, after) in enumerate(pairwise(headers)):

@@ -1,15 +1,16 @@
-"""Kill runs of prepare at random moments: what is there is whole, and the next run ends as if nothing had been.
+"""Kill runs of prepare at random moments: what is there is whole, and the next run mends the rest.
 
     python -m tests.data.kills --kills 50 --seed 0 [--jobs 2]
 
 Two references are prepared without disturbance, one of a folder of files, one after some of these were taken
 away. Then, again and again, prepare is started in a process of its own, in turn into an empty folder and over
-a copy of the first reference, and killed with SIGKILL at a moment drawn from the time such a run takes; every
-other time with its workers, else they live on as orphans while the next run goes on. Two things must hold:
+a copy of the first reference, and killed with SIGKILL; every other two times without its workers, which live
+on as orphans while the next run goes on. One kill in three falls anywhere in the run, the others while scans
+are written. Two things must hold:
 
-* at the moment of the kill every file with a final name has the bytes that a reference has under that name;
-* after the next run, left alone, all files have the bytes of the second reference, and the header index, which
-  is a cache, has its rows.
+* at the moment of the kill every file with its final name has the bytes that a reference has under that name;
+* after the next run, left alone, all files have the bytes of the second reference, and the header index,
+  which is a cache, has its rows.
 
 Phantom scans are small and written within a millisecond, where no kill would ever fall. So the runs to be
 killed write slowly: what they open below the result goes out in pieces, with a pause after each (`_SLOWLY`).
@@ -76,8 +77,8 @@ class Tally:
     Attributes:
         runs: how many were started.
         killed: before their end.
-        halfway: of these, with some of their files written and not all.
-        writing: of these, with a file half written under its temporary name.
+        halfway: of these, with some files written and not all.
+        writing: of these, with a file under its temporary name.
         wrong: a line for each thing that must not be.
     """
 
@@ -87,10 +88,19 @@ class Tally:
     writing: int = 0
     wrong: list[str] = field(default_factory=list)
 
+    def count(self, now: Contents, before: Contents, new: Contents, *, running: bool, writing: bool) -> None:
+        """Count one run by the files at its kill, those it began with and those it was to make."""
+        changed = [path for path in new if new[path] != before.get(path)]
+        done = sum(now.get(path) == new[path] for path in changed)
+        self.runs += 1
+        self.killed += running
+        self.halfway += running and 0 < done < len(changed)
+        self.writing += running and writing
+
     def __str__(self) -> str:
         return (
-            f"{self.runs} runs, {self.killed} killed before their end: {self.halfway} with some of their files "
-            f"written and not all, {self.writing} in the middle of a file; {len(self.wrong)} things wrong"
+            f"{self.runs} runs, {self.killed} killed before their end: {self.halfway} with some files written "
+            f"and not all, {self.writing} in the middle of a file; {len(self.wrong)} things wrong"
         )
 
 
@@ -153,11 +163,10 @@ class Run:
             self.process.kill()
         self.process.wait()
 
-    def begin(self) -> float:
-        """Wait until it has the folder. Returns the time."""
-        while not (self.out / LOCK).exists() and self.process.poll() is None:
-            time.sleep(0.005)
-        return time.monotonic()
+    def wait_for(self, pattern: str) -> None:
+        """Wait until there is a file of this name, or the process has ended."""
+        while next(self.out.glob(pattern), None) is None and self.process.poll() is None:
+            time.sleep(0.001)
 
     def end(self) -> str:
         """Wait until it ends; what went wrong, or ''."""
@@ -170,67 +179,67 @@ class Run:
 
 def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> Tally:
     """Kill `kills` runs over `root`, some of whose files are taken away, with results below `folder`."""
-    draw, tally = random.Random(seed), Tally()
-    prepare("rsna", root, folder / "old", jobs=1)
+    draw, tally, out = random.Random(seed), Tally(), folder / "out"
+    moments = [_moments(root, out, jobs)]
+    out.rename(folder / "old")
     for path in sorted(root.rglob("*.dcm"))[::TAKEN_AWAY]:
         path.unlink()
     prepare("rsna", root, folder / "new", jobs=1)
-    olds, new, new_rows = ({}, files(folder / "old")), files(folder / "new"), rows(folder / "new")
-    seconds = []
-    for old in olds:
-        out = _fresh(folder, bool(old))
-        with Run(root, out, jobs, slowly=True) as run:
-            started = run.begin()
-            if trouble := run.end():
-                raise RuntimeError(f"a run that nobody disturbs {trouble}")
-            seconds.append(time.monotonic() - started)
+    old, new, new_rows = files(folder / "old"), files(folder / "new"), rows(folder / "new")
+    _copy(folder / "old", out)
+    moments.append(_moments(root, out, jobs))
+    tally.wrong += _differences(files(out) | rows(out), new | new_rows, "a run that nobody disturbs:")
     for number in range(kills):
         over_old, orphans = number % 2, number // 2 % 2
-        old, out = olds[over_old], _fresh(folder, bool(over_old))
         name = f"kill {number} ({'over an older set' if over_old else 'from nothing'}"
-        name += ", workers live on)" if orphans else ")"
+        name += ", workers live on):" if orphans else "):"
+        before = old if over_old else {}
+        shutil.rmtree(out)
+        if over_old:
+            _copy(folder / "old", out)
         with Run(root, out, jobs, slowly=True) as run:
-            run.begin()
-            time.sleep(draw.uniform(0, seconds[over_old]))
+            sign, seconds = moments[over_old][0 if number % 3 == 0 else 1]
+            run.wait_for(sign)
+            time.sleep(draw.uniform(0, seconds))
             running = run.process.poll() is None
             run.kill(workers=not orphans)
             now = files(out)
-            changed = [path for path in new if new[path] != old.get(path)]
-            tally.runs += 1
-            tally.killed += running
-            tally.halfway += running and 0 < sum(now.get(path) == new[path] for path in changed) < len(
-                changed
-            )
-            tally.writing += running and bool(temporary(out))
-            whole = ({new.get(path), old.get(path)} for path in now)
-            tally.wrong += [
-                f"{name}: {path} is torn"
-                for path, allowed in zip(now, whole, strict=True)
-                if now[path] not in allowed
-            ]
+            tally.count(now, before, new, running=running, writing=bool(temporary(out)))
+            torn = [path for path in now if now[path] not in (before.get(path), new.get(path))]
+            tally.wrong += [f"{name} {path} is torn" for path in torn]
             with Run(root, out, jobs, slowly=False) as following:
-                if trouble := following.end():
-                    tally.wrong.append(f"{name}: the next run {trouble}")
-                    continue
+                trouble = following.end()
             after = files(out) | rows(out)
-        expected = new | new_rows
-        tally.wrong += [
-            f"{name}: {path} differs after the next run"
-            for path in sorted({*after, *expected})
-            if after.get(path) != expected.get(path)
-        ]
+        if trouble:
+            tally.wrong.append(f"{name} the next run {trouble}")
+        else:
+            tally.wrong += _differences(after, new | new_rows, f"{name} after the next run")
         if not orphans:
-            tally.wrong += [f"{name}: {path.name} is left over" for path in temporary(out)]
+            tally.wrong += [f"{name} {path.name} is left over" for path in temporary(out)]
     return tally
 
 
-def _fresh(folder: Path, over_old: bool) -> Path:
-    """The folder to prepare into: none yet, or a copy of the older set."""
-    out = folder / "out"
-    shutil.rmtree(out, ignore_errors=True)
-    if over_old:
-        shutil.copytree(folder / "old", out, ignore=shutil.ignore_patterns(LOCK))
-    return out
+def _moments(root: Path, out: Path, jobs: int) -> list[tuple[str, float]]:
+    """Prepare slowly and undisturbed; a sign to wait for, and the seconds from then on to the last file.
+
+    The first is for the whole run, the second for its writing.
+    """
+    with Run(root, out, jobs, slowly=True) as run:
+        if trouble := run.end():
+            raise RuntimeError(f"a run that nobody disturbs {trouble}")
+    began = (out / LOCK).stat().st_mtime
+    times = (path.stat().st_mtime for path in out.rglob("*.*") if not path.name.startswith(CACHE))
+    written = sorted(time for time in times if time > began)
+    return [(LOCK, written[-1] - began), ("scans/.*.tmp", written[-1] - written[0])]
+
+
+def _copy(old: Path, out: Path) -> None:
+    shutil.copytree(old, out, ignore=shutil.ignore_patterns(LOCK))
+
+
+def _differences(found: Contents, expected: Contents, name: str) -> list[str]:
+    paths = sorted({*found, *expected})
+    return [f"{name} {path} differs" for path in paths if found.get(path) != expected.get(path)]
 
 
 def main() -> None:

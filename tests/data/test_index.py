@@ -32,7 +32,8 @@ def root(made, tmp_path):
 
 
 def opened(root, path):
-    return HeaderIndex(path, FolderCollection(root, labelled=False))
+    collection = FolderCollection(root, labelled=False)
+    return HeaderIndex(path, collection, layout="unlabelled", leave_out=path.parent / "out")
 
 
 def count_reads(monkeypatch):

@@ -148,7 +148,7 @@ def test_links_are_followed_and_broken_ones_told(study, tmp_path):
     (tmp_path / "links" / "broken.dcm").symlink_to(tmp_path / "nowhere")
     prepared = prepare("unlabelled", tmp_path / "links", tmp_path / "out", jobs=1)
     assert prepared.scans.slices.tolist() == [len(list((study / "a").iterdir()))]
-    assert prepared.ledger.set_index("file").code["broken.dcm"] == Code.UNREADABLE
+    assert prepared.ledger.set_index("file").code["broken.dcm"] == Code.NOT_OPENED
 
 
 def test_another_spelling_of_the_root_is_the_same_root(study, tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def test_thickness(cq500_root, tmp_path):
     assert not whole.table.corrections.str.contains(Code.AVERAGED).any()
     means = prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1, thickness_mm=10)
     assert len(means.table) < len(prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1).table)
-    with pytest.raises(DataError, match=r"was prepared with thickness 10, not 5\.0"):
+    with pytest.raises(DataError, match=r"was prepared with thickness 10\.0, not 5\.0"):
         prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1)
 
 

@@ -99,6 +99,7 @@ def test_header_and_hu(tmp_path):
         spacing=(0.5, 0.45),
         thickness=5.0,
         instance_number=7,
+        acquisition=None,
         description="CT PLAIN",
         kernel="STANDARD",
         body_part="HEAD",
@@ -295,8 +296,8 @@ def test_not_dicom(tmp_path, content, code):
 
 
 def test_absent_file_and_folder(tmp_path):
-    assert refused(read_headers, tmp_path / "absent.dcm") == Code.UNREADABLE
-    assert refused(read_headers, tmp_path) == Code.UNREADABLE
+    assert refused(read_headers, tmp_path / "absent.dcm") == Code.NOT_OPENED
+    assert refused(read_headers, tmp_path) == Code.NOT_OPENED
 
 
 def test_no_prefix_of_a_file_raises_anything_but_a_refusal(tmp_path):

@@ -31,6 +31,7 @@ def header(z: float, *, number: int | None = None, **changes: object) -> SliceHe
         "spacing": (0.5, 0.5),
         "thickness": None,
         "instance_number": number,
+        "acquisition": None,
         "description": "",
         "kernel": "",
         "body_part": "",
