@@ -2,8 +2,8 @@
 
 `ROOT/stage_2_train/ID_<sop>.dcm`, one flat folder, and `ROOT/stage_2_train.csv` with columns `ID,Label`,
 where ID is `ID_<sop>_<subtype>`; both may sit one folder down, in `rsna-intracranial-hemorrhage-detection/`.
-An image's label is its row `any`, also
-where a subtype contradicts it. A scan is a study; it is positive if one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
+An image's label is its row `any`, also where a subtype contradicts it. A scan is a study; it is positive if
+one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,8 +1,9 @@
 """Which series stands for a study.
 
-In: the ordered series of one study. Out: the same series, best first; for any of them the reason in words,
-and a ledger entry for each that does not stand for the study. A preference never refuses: descriptions,
-kernels and body parts are makers' free text, often empty and sometimes wrong.
+In: the ordered series of one study. Out: the same series, best first; for any of them the reason in words; a
+ledger entry for each that does not stand for the study, and one if that which does is no plain head.
+A preference never refuses: descriptions, kernels and body parts are makers' free text, often empty and
+sometimes wrong.
 
 Source: the series of CQ500 (Chilamkurthy et al. 2018), whose names are folder names such as 'CT Plain THIN',
 'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are PS3.16 annex L.
@@ -18,6 +19,9 @@ from ich_mil.dicom.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.ledger import Code, LedgerEntry
 
 COVER_MM = 100.0
+# From vertex to foramen magnum is at most about 200 mm, and there is room for air above and for a low start.
+# What is longer shows the neck or the trunk as well, and has more slices for that alone.
+LONGEST_MM = 260.0
 STUB_MM = 60.0  # less than half a head: timing and test scans
 THICK_MM = (2.4, 5.5)  # 2.5-5 mm with room for rounding
 THICKEST_MM = 7.5
@@ -32,13 +36,22 @@ _BONE_KERNEL = re.compile(
 # An injection ('4cc sec 150cc'), a phase or a vessel says contrast as well; a MIP is made of an angiography.
 _CONTRAST = re.compile(
     r"contrast|kontrast|\bkm\b|\bce\b|\+c\b|\bc\+|\d\s*(cc|ml)\b|\biv\b|\boral\b|inject|bolus|monitoring"
-    r"|\bpost\b(?!\W*(fossa|op|trauma|surg|evd|coil|clip|shunt|lysis|tpa))"
+    r"|\bpost\b(?!\W*(fossa|op|proc|trauma|surg|evd|coil|clip|shunt|lysis|tpa))"
+    r"|\bdelay(ed)?\b|\bc/c\b|\b(con|dopo|c/)\s*(mdc|civ)\b"
+    # the last word, before no more than the thickness and the number of a repeat: 'HEAD W', 'Head with 5mm-2'
+    r"|\bw(ith)?\b(?!/?o\b)(?=[\W_]*(\d+(\.\d+)?\s*mm)?(-\d)?\W*$)"
     r"|\bct[apv]\b|angio|venous|arterial|perfusion|enhanced|willis|carotid|\bmips?\b",
     re.IGNORECASE,
 )
 _NO_CONTRAST = re.compile(
-    r"(\b(pre|non?|without|w/?o|before|ohne|sans|sin)|un|non)[\s_-]*(iv[\s_-]*)?"
-    r"(contrast\w*|kontrast\w*|enhanced|injection|ce\b|km\b|iv\b)|\bncct\b|\bplain\b|\bnative?\b|-c\b",
+    r"(\b(pre|non?|without|w/?o|before|ohne|sans|sin|sem|senza)|un|non)[\s_-]*(iv[\s_-]*)?"
+    r"(contrast\w*|kontrast\w*|enhanced|injection|ce\b|km\b|iv\b)|\biv-(?!\w)|\bncct\b|\bplain\b|\bnative?\b|-c\b",
+    re.IGNORECASE,
+)
+# Without and with: 'W/WO', 'WWO', 'WO/W', 'w and w/o', 'with & without'.
+_BOTH = re.compile(
+    r"\bw(ith)?\s*[/&+]?\s*(and\s+)?w(/?o|ithout)\b|\bw(/?o|ithout)\s*[/&+]\s*w(ith)?\b"
+    r"|\bw(/?o|ithout)\s+and\s+w(ith)?\b",
     re.IGNORECASE,
 )
 _HEAD = re.compile(r"head|brain|skull|crani|cereb|neuro|kopf|sch(ä|ae?)del|hirn|crane|crâne", re.IGNORECASE)
@@ -55,10 +68,10 @@ def rank_series(series: Sequence[Series]) -> list[Series]:
     """Sort the series of a study, the one that stands for it first.
 
     What counts, in this order: at least 60 mm (a shorter one is a timing or test scan); no other body part
-    named; plain, else bone, else post-contrast, else not axial; at least 100 mm; no gap; steps of 2.5-5 mm,
-    else up to 7.5 mm, else thin (to be averaged), else thicker; called plain rather than not called anything;
-    fewer defects; more slices; no repeat (folder name with -2, -3); the series UID, so that the result does
-    not depend on the order given.
+    named; plain, else bone, else post-contrast, else not axial; at most 260 mm (a longer one is of the trunk
+    as well); at least 100 mm; no gap; steps of 2.5-5 mm, else up to 7.5 mm, else thin (to be averaged), else
+    thicker; called plain rather than not called anything; fewer defects; more slices; no repeat (folder name
+    with -2, -3); the series UID, so that the result does not depend on the order given.
 
     Args:
         series: all series of one study, at least one.
@@ -117,23 +130,42 @@ def not_chosen(chosen: Series, series: Sequence[Series]) -> list[LedgerEntry]:
     return entries
 
 
+def kind_entries(chosen: Series) -> list[LedgerEntry]:
+    """A ledger entry that says in what the series that stands for a study is no plain axial one of the head.
+
+    Args:
+        chosen: the series that stands for the study, be it the only one.
+
+    Returns:
+        One entry; none for a plain axial series that names no other body part and is no longer than a head.
+    """
+    kinds = _kinds(chosen)
+    if _is_other_part(chosen):
+        kinds.append("of another body part")
+    if chosen.extent > LONGEST_MM:
+        kinds.append(f"longer than a head ({chosen.extent:.0f} mm)")
+    if not kinds:
+        return []
+    detail = f"series {_text(chosen)!r} ({chosen.series_uid}) is {', '.join(kinds)}"
+    return [LedgerEntry(chosen.study_uid, "", Code.SERIES_KIND, detail)]
+
+
 def _folder(series: Series) -> str:
     return Path(series.headers[0].path).parent.name
 
 
 def _text(series: Series) -> str:
     """What a person called the series: its description, else the folder it lies in."""
-    return (series.description or _folder(series)).replace(
-        "_", " "
-    )  # to a word pattern 'POST_5MM' is one word
+    text = series.description or _folder(series)
+    return text.replace("_", " ")  # to a word pattern 'POST_5MM' is one word
 
 
 def _is_contrast(series: Series) -> bool:
     """A contrast agent in most headers, or a description that says so."""
     with_agent = sum(header.contrast for header in series.headers)
-    return 2 * with_agent > len(series.headers) or bool(
-        _CONTRAST.search(_NO_CONTRAST.sub(" ", _text(series)))
-    )
+    text = _text(series)
+    said = _BOTH.search(text) or _CONTRAST.search(_NO_CONTRAST.sub(" ", text))
+    return 2 * with_agent > len(series.headers) or bool(said)
 
 
 def _is_bone(series: Series) -> bool:
@@ -171,6 +203,7 @@ def _rank(series: Series) -> tuple[bool | int | str, ...]:
         series.extent < STUB_MM,
         _is_other_part(series),
         _unwanted(series),
+        series.extent > LONGEST_MM,
         series.extent < COVER_MM,
         Code.GAP in codes,
         step_class,
@@ -184,19 +217,20 @@ def _rank(series: Series) -> tuple[bool | int | str, ...]:
     )
 
 
+def _kinds(series: Series) -> list[str]:
+    """What keeps a series from being a plain axial one, in words."""
+    kinds = (
+        ("not axial", not _is_axial(series)),
+        ("post-contrast", _is_contrast(series)),
+        ("bone", _is_bone(series)),
+    )
+    return [word for word, holds in kinds if holds]
+
+
 def _describe(series: Series) -> str:
     """Kind, step, number of slices, extent and defects, in words."""
-    kinds = [
-        word
-        for word, holds in (
-            ("not axial", not _is_axial(series)),
-            ("post-contrast", _is_contrast(series)),
-            ("bone", _is_bone(series)),
-        )
-        if holds
-    ]
     n = len(series.headers)
-    parts = [" ".join(kinds) or "plain"]
+    parts = [" ".join(_kinds(series)) or "plain"]
     if n > 1:
         parts.append(f"{series.spacing:.1f} mm")
     parts += [f"{n} slice{'s' if n > 1 else ''}", f"{series.extent:.0f} mm"]

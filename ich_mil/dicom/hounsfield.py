@@ -291,9 +291,9 @@ def _padding_ranges(
 ) -> list[tuple[int, int, str]]:
     """Stored values that may stand for 'outside the field of view': first, last, and where it was found.
 
-    They are the range of PixelPaddingValue, -2000 with its sign lost, and the one value that fills all four corners:
-    reconstruction fills a circle, so its outside reaches every corner. A corner that is a negative number
-    whose sign was not extended to the allocated bits is left to the rule on unused bits.
+    They are the range of PixelPaddingValue, -2000 with its sign lost, and the one value that fills all
+    four corners: reconstruction fills a circle, so its outside reaches every corner. A corner that is a
+    negative number whose sign was not extended to the allocated bits is left to the rule on unused bits.
     """
     found: list[tuple[int, int, str]] = []
     if padding is not None:

@@ -56,9 +56,9 @@ class Series:
         study_uid: StudyInstanceUID.
         series_uid: SeriesInstanceUID; of a joined scan the one that sorts first, the headers keep theirs.
         description: SeriesDescription of the first slice.
-        headers: n slices of one shape and pixel spacing, lowest position first, of one orientation or of several gantry tilts.
-            The normal points along the patient axis it is nearest to: from feet to head for axial slices,
-            however the patient lay.
+        headers: n slices of one shape and pixel spacing, lowest position first, of one orientation or of
+            several gantry tilts. The normal points along the patient axis it is nearest to: from feet to head
+            for axial slices, however the patient lay.
         positions: n positions along the normal, mm, strictly rising; of several tilts those of the slice
             centres along the mean normal.
         entries: files of the series that take no part, and what is irregular; `scan` is the study UID.
@@ -234,7 +234,9 @@ def _irregularities(
         entries.append(LedgerEntry(study, "", Code.CENTRE_MOVES, detail))
     sops = Counter((header.sop_uid, header.frame) for header in headers)
     if n_repeated := sum(n for n in sops.values() if n > 1):
-        detail = f"series {uid}: {n_repeated} slices at different positions share a SOP Instance UID with another"
+        detail = (
+            f"series {uid}: {n_repeated} slices share a SOP Instance UID with another at another position"
+        )
         entries.append(LedgerEntry(study, "", Code.SOP_REPEATED, detail))
     return entries
 

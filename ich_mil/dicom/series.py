@@ -98,7 +98,8 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
 
     Acquisition numbers may count passes over the head or, in sequential scans, table positions. So the
     numbers are taken in order, and a new pass begins where most slices of one overlap slices of the pass so
-    far: their distance is less than their thickness / 1.2. Each pass has to be regular by itself.
+    far (or most of that, if it is the shorter): their distance is less than their thickness / 1.2. Each pass
+    has to be regular by itself.
     """
     first = members[0]
     by_number: dict[int, list[tuple[float, SliceHeader]]] = defaultdict(list)
@@ -118,7 +119,7 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
             bool(np.any(np.abs(so_far - height) < reach))
             for (height, _), reach in zip(slices, reaches, strict=True)
         )
-        if 2 * overlapping > len(slices):
+        if 2 * overlapping > min(len(slices), len(passes[-1])):
             passes.append([])
         passes[-1] += slices
     for one in passes:

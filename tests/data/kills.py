@@ -2,18 +2,19 @@
 
     python -m tests.data.kills --kills 50 --seed 0 [--jobs 2]
 
-Two references are prepared without disturbance, one of a folder of files, one after some of these were taken
-away. Then, again and again, prepare is started in a process of its own, in turn into an empty folder and over
-a copy of the first reference, and killed with SIGKILL; every other two times without its workers, which live
-on as orphans while the next run goes on. One kill in three falls anywhere in the run, the others while scans
-are written. Two things must hold:
+Two references are prepared without disturbance, of two sets of files that have most in common. Then, again
+and again, prepare is started over the files of the second in a process of its own, in turn into an empty
+folder and over a copy of the first reference, and killed with SIGKILL, every other two times without its
+workers, which live on as orphans while the next run goes on. A third of the kills fall anywhere in the run, a
+third while the index is written, a third while scans are. Two things must hold:
 
 * at the moment of the kill every file with its final name has the bytes that a reference has under that name;
 * after the next run, left alone, all files have the bytes of the second reference, and the header index,
   which is a cache, has its rows.
 
 Phantom scans are small and written within a millisecond, where no kill would ever fall. So the runs to be
-killed write slowly: what they open below the result goes out in pieces, with a pause after each (`_SLOWLY`).
+killed are slow: what they open below the result is written in pieces, with a pause after each, and each
+statement of the index waits a while (`_SLOWLY`).
 """
 
 import argparse
@@ -26,7 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,8 +38,8 @@ from tests import phantoms
 CACHE, LOCK = "index.sqlite", ".lock"
 SECONDS = 300
 """A run that takes longer hangs."""
-TAKEN_AWAY = 40
-"""One file in so many: about half of the scans lose a slice."""
+ASIDE = 40
+"""One file in so many is missing from the first set, and another from the second: about a slice a scan."""
 
 Contents = dict[str, bytes]
 
@@ -49,7 +51,7 @@ prepare("rsna", Path(sys.argv[1]), Path(sys.argv[2]), jobs=int(sys.argv[3]))
 """
 # Python runs a module of this name as it starts, in the workers, too.
 _SLOWLY = """
-import io, os, time
+import io, os, sqlite3, time
 
 as_it_is, slow = io.open, os.environ["SLOW_FOLDER"]
 
@@ -66,8 +68,28 @@ def in_pieces(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
     buffered = io.BufferedWriter(Pieces(file, "w"))
     return buffered if mode == "wb" else io.TextIOWrapper(buffered, encoding, errors, newline)
 
-io.open = in_pieces
+class Database(sqlite3.Connection):
+    def execute(self, *words):
+        time.sleep(0.001)
+        return super().execute(*words)
+
+connect = sqlite3.connect
+io.open, sqlite3.connect = in_pieces, lambda *words, **more: connect(*words, factory=Database, **more)
 """
+
+
+def _is_indexing(out: Path) -> bool:
+    """A transaction of the index is under way, and it is not the first, which makes its tables."""
+    index = out / CACHE
+    return index.exists() and index.stat().st_size > 0 and index.with_name(f"{CACHE}-journal").exists()
+
+
+SIGNS: tuple[Callable[[Path], bool], ...] = (
+    lambda out: (out / LOCK).exists(),
+    _is_indexing,
+    lambda out: any(out.glob("scans/.*.tmp")),
+)
+"""What a folder looks like when a run begins, when its index is written, when its scans are."""
 
 
 @dataclass
@@ -99,8 +121,8 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.runs} runs, {self.killed} killed before their end: {self.halfway} with some files written "
-            f"and not all, {self.writing} in the middle of a file; {len(self.wrong)} things wrong"
+            f"{self.runs} runs, {self.killed} killed before their end: {self.halfway} with some files "
+            f"written and not all, {self.writing} in the middle of a file; {len(self.wrong)} things wrong"
         )
 
 
@@ -163,10 +185,10 @@ class Run:
             self.process.kill()
         self.process.wait()
 
-    def wait_for(self, pattern: str) -> None:
-        """Wait until there is a file of this name, or the process has ended."""
-        while next(self.out.glob(pattern), None) is None and self.process.poll() is None:
-            time.sleep(0.001)
+    def wait_for(self, sign: Callable[[Path], bool]) -> None:
+        """Wait until the folder shows `sign`, or the process has ended."""
+        while not sign(self.out) and self.process.poll() is None:
+            time.sleep(0.0005)
 
     def end(self) -> str:
         """Wait until it ends; what went wrong, or ''."""
@@ -178,63 +200,75 @@ class Run:
 
 
 def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> Tally:
-    """Kill `kills` runs over `root`, some of whose files are taken away, with results below `folder`."""
+    """Kill `kills` runs over `root`, an RSNA set, with results below `folder`."""
     draw, tally, out = random.Random(seed), Tally(), folder / "out"
-    moments = [_moments(root, out, jobs)]
-    out.rename(folder / "old")
-    for path in sorted(root.rglob("*.dcm"))[::TAKEN_AWAY]:
-        path.unlink()
-    prepare("rsna", root, folder / "new", jobs=1)
-    old, new, new_rows = files(folder / "old"), files(folder / "new"), rows(folder / "new")
-    _copy(folder / "old", out)
-    moments.append(_moments(root, out, jobs))
-    tally.wrong += _differences(files(out) | rows(out), new | new_rows, "a run that nobody disturbs:")
-    for number in range(kills):
-        over_old, orphans = number % 2, number // 2 % 2
-        name = f"kill {number} ({'over an older set' if over_old else 'from nothing'}"
-        name += ", workers live on):" if orphans else "):"
-        before = old if over_old else {}
-        shutil.rmtree(out)
-        if over_old:
-            _copy(folder / "old", out)
-        with Run(root, out, jobs, slowly=True) as run:
-            sign, seconds = moments[over_old][0 if number % 3 == 0 else 1]
-            run.wait_for(sign)
-            time.sleep(draw.uniform(0, seconds))
-            running = run.process.poll() is None
-            run.kill(workers=not orphans)
-            now = files(out)
-            tally.count(now, before, new, running=running, writing=bool(temporary(out)))
-            torn = [path for path in now if now[path] not in (before.get(path), new.get(path))]
-            tally.wrong += [f"{name} {path} is torn" for path in torn]
-            with Run(root, out, jobs, slowly=False) as following:
-                trouble = following.end()
-            after = files(out) | rows(out)
-        if trouble:
-            tally.wrong.append(f"{name} the next run {trouble}")
-        else:
-            tally.wrong += _differences(after, new | new_rows, f"{name} after the next run")
-        if not orphans:
-            tally.wrong += [f"{name} {path.name} is left over" for path in temporary(out)]
+    first, second = (sorted(root.rglob("*.dcm"))[start::ASIDE] for start in (0, ASIDE // 2))
+    with _away(first, folder / "away"):
+        prepare("rsna", root, folder / "old", jobs=1)
+    with _away(second, folder / "away"):
+        prepare("rsna", root, folder / "new", jobs=1)
+        old, new, new_rows = files(folder / "old"), files(folder / "new"), rows(folder / "new")
+        moments = []
+        for before in (None, folder / "old"):
+            _begin(out, before)
+            moments.append(_moments(root, out, jobs))
+            tally.wrong += _differences(files(out) | rows(out), new | new_rows, "a run that nobody disturbs:")
+        for number in range(kills):
+            over_old, orphans = number % 2, number // 2 % 2
+            name = f"kill {number} ({'over an older set' if over_old else 'from nothing'}"
+            name += ", workers live on):" if orphans else "):"
+            before = old if over_old else {}
+            _begin(out, folder / "old" if over_old else None)
+            with Run(root, out, jobs, slowly=True) as run:
+                run.wait_for(SIGNS[number % 3])
+                time.sleep(draw.uniform(0, moments[over_old][number % 3]))
+                running = run.process.poll() is None
+                run.kill(workers=not orphans)
+                now = files(out)
+                tally.count(now, before, new, running=running, writing=bool(temporary(out)))
+                torn = [path for path in now if now[path] not in (before.get(path), new.get(path))]
+                tally.wrong += [f"{name} {path} is torn" for path in torn]
+                with Run(root, out, jobs, slowly=False) as following:
+                    trouble = following.end()
+                after = files(out) | rows(out)
+            if trouble:
+                tally.wrong.append(f"{name} the next run {trouble}")
+            else:
+                tally.wrong += _differences(after, new | new_rows, f"{name} after the next run")
+            if not orphans:
+                tally.wrong += [f"{name} {path.name} is left over" for path in temporary(out)]
     return tally
 
 
-def _moments(root: Path, out: Path, jobs: int) -> list[tuple[str, float]]:
-    """Prepare slowly and undisturbed; a sign to wait for, and the seconds from then on to the last file.
-
-    The first is for the whole run, the second for its writing.
-    """
+def _moments(root: Path, out: Path, jobs: int) -> list[float]:
+    """Prepare slowly and undisturbed; for each sign the seconds from then on that a kill may fall into."""
     with Run(root, out, jobs, slowly=True) as run:
+        began = []
+        for sign in SIGNS:
+            run.wait_for(sign)
+            began.append(time.time())
         if trouble := run.end():
             raise RuntimeError(f"a run that nobody disturbs {trouble}")
-    began = (out / LOCK).stat().st_mtime
-    times = (path.stat().st_mtime for path in out.rglob("*.*") if not path.name.startswith(CACHE))
-    written = sorted(time for time in times if time > began)
-    return [(LOCK, written[-1] - began), ("scans/.*.tmp", written[-1] - written[0])]
+    indexed, ended = ((out / name).stat().st_mtime for name in (CACHE, "prepared.json"))
+    return [max(0.0, end - begin) for begin, end in zip(began, (ended, indexed, ended), strict=True)]
 
 
-def _copy(old: Path, out: Path) -> None:
-    shutil.copytree(old, out, ignore=shutil.ignore_patterns(LOCK))
+def _begin(out: Path, old: Path | None) -> None:
+    """An empty place for a run, or a copy of an older result."""
+    shutil.rmtree(out, ignore_errors=True)
+    if old is not None:
+        shutil.copytree(old, out, ignore=shutil.ignore_patterns(LOCK))
+
+
+@contextmanager
+def _away(paths: Sequence[Path], folder: Path) -> Iterator[None]:
+    """Have files somewhere else for a while."""
+    folder.mkdir(exist_ok=True)
+    for number, path in enumerate(paths):
+        path.rename(folder / str(number))
+    yield
+    for number, path in enumerate(paths):
+        (folder / str(number)).rename(path)
 
 
 def _differences(found: Contents, expected: Contents, name: str) -> list[str]:
@@ -248,7 +282,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--studies", type=int, default=40)
+    parser.add_argument("--studies", type=int, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         root = phantoms.rsna(Path(name) / "set", studies=options.studies)

@@ -4,7 +4,7 @@ import pytest
 
 from ich_mil.data.collection import Source
 from ich_mil.data.cq500 import Cq500Collection
-from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.labels import UNKNOWN, read_label_csv
 from ich_mil.data.rsna import RsnaCollection
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
@@ -57,6 +57,44 @@ def test_rsna_rows_that_cannot_be_used(tmp_path, row, message):
     (tmp_path / "stage_2_train.csv").write_text("ID,Label\n" + "\n".join(rows) + "\n")
     with pytest.raises(DataError, match=message):
         RsnaCollection(tmp_path)
+
+
+def test_rsna_any_without_its_subtype_is_told_and_used(tmp_path):
+    agree = [row for i in range(3) for row in rsna_rows(f"ID_{i:09x}", i == 2)]
+    clash = [*rsna_rows("ID_000000007", label=False), "ID_000000007_subdural,1", "ID_000000007_epidural,1"]
+    (tmp_path / "stage_2_train.csv").write_text("ID,Label\n" + "\n".join([*agree, *clash]) + "\n")
+    collection = RsnaCollection(tmp_path)
+    assert [collection.slice_label(f"ID_{i:09x}") for i in (0, 2, 7)] == [0, 1, 0]
+    (entry,) = collection.entries
+    detail = "ID_000000007 has any 0 but subdural, epidural 1, taken as 0"
+    assert (entry.code, entry.file, entry.detail) == (Code.LABEL_CLASH, "stage_2_train.csv", detail)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ID,Label\na_any,1,\nb_any,0,\n", r"t\.csv: line 2: 3 fields, but the header names 2"),
+        ("ID,Label\na_any,1\n\nb_any,0,x,\n", r"t\.csv: line 4: 4 fields, but the header names 2"),
+        ("ID, ID,Label\na,a,1\n", r"t\.csv: column ID is there twice"),
+        ("ID\na\n", r"t\.csv: column Label is missing; found ID"),
+        ("", r"t\.csv: cannot be read as a CSV table"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path, text, message):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_label_csv(path, ["ID", "Label"])
+
+
+def test_blank_lines_and_short_rows(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(" ID ,Label,\n a ,1,\n\n,,\nb\n")
+    table = read_label_csv(path, ["ID", "Label"])
+    assert table[["ID", "Label"]].to_numpy().tolist() == [["a", "1"], ["b", ""]]
+    assert list(table.index) == [0, 3]  # the line less 2
+    path.write_text("ID,Label\n")
+    assert len(read_label_csv(path, ["ID", "Label"])) == 0
 
 
 READS = "name,Category,R1:ICH,R1:IPH,R2:ICH,R2:IPH,R3:ICH,R3:IPH\n"

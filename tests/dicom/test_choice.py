@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ich_mil.dicom.choice import not_chosen, rank_series, reason_for
+from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.order import Series
 from ich_mil.ledger import Code, LedgerEntry
 from tests.dicom.test_series import PIXELS, header, ordered, series_of, stack
@@ -137,6 +137,29 @@ def test_coronal_series_are_ordered_and_named():
         ("Circle of Willis", "post-contrast"),
         ("AX MIP 10mm", "post-contrast"),
         ("PreMonitoring", "post-contrast"),
+        ("HEAD W", "post-contrast"),
+        ("HEAD W-2", "post-contrast"),
+        ("Head with 5mm", "post-contrast"),
+        ("Head With", "post-contrast"),
+        ("HEAD WWO", "post-contrast"),
+        ("HEAD WWO CONTRAST 5MM STD", "post-contrast"),
+        ("Head W AND WO contrast 5.0", "post-contrast"),
+        ("Head Delayed", "post-contrast"),
+        ("HEAD IV+", "post-contrast"),
+        ("Cranio con mdc", "post-contrast"),
+        ("CEREBRO CON CIV", "post-contrast"),
+        ("Post processing", "plain"),
+        ("Postprocess", "plain"),
+        ("post-processed 5mm", "plain"),
+        ("Head WO", "plain"),
+        ("HEAD WITHOUT", "plain"),
+        ("HEAD W/O", "plain"),
+        ("Head with 3D", "plain"),
+        ("BRAIN W 80 L 40", "plain"),
+        ("Cranio senza mdc", "plain"),
+        ("Cranio senza contrasto", "plain"),
+        ("CEREBRO SIN CIV", "plain"),
+        ("HEAD IV-", "plain"),
         # as CQ500 names its folders
         ("CT Plain", "plain"),
         ("CT Plain THIN", "plain"),
@@ -168,6 +191,58 @@ def test_descriptions(description, expected):
     assert kind(series_of("a", 32, 5.0, description=description)) == expected
     in_folder = [header(5 * i, path=f"scan/{description.replace('/', '')}/{i}.dcm") for i in range(30)]
     assert kind(ordered(in_folder)) == expected
+
+
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [
+        ("HEAD W/", "post-contrast"),
+        ("HEAD W/ 5MM", "post-contrast"),
+        ("HEAD W/WO", "post-contrast"),
+        ("HEAD W/WO CONTRAST STD", "post-contrast"),
+        ("HEAD W/O & W/ CONTRAST", "post-contrast"),
+        ("HEAD WO/W", "post-contrast"),
+        ("CRANIO C/C", "post-contrast"),
+        ("HEAD W/O", "plain"),
+        ("HEAD W/O 5MM", "plain"),
+        ("HEAD W/O CONTRAST STD", "plain"),
+        ("CRANIO S/C", "plain"),
+    ],
+)
+def test_descriptions_with_a_slash(description, expected):
+    assert kind(series_of("a", 32, 5.0, description=description)) == expected
+
+
+def test_a_series_longer_than_a_head_stands_behind():
+    body, head = series_of("a", 330, 5.0), series_of("z", 25, 5.0)
+    assert (body.extent, head.extent) == (1645, 120)
+    assert chosen(body, head)[0] == "z"
+    assert chosen(body, series_of("z", 19, 5.0))[0] == "z"  # 90 mm of head are better, too
+    assert chosen(series_of("a", 53, 5.0), head)[0] == "a"  # 260 mm may be a head
+    assert chosen(body, series_of("z", 25, 5.0, contrast=True))[0] == "a"  # a preference among like kinds
+
+
+@pytest.mark.parametrize(
+    ("series", "detail"),
+    [
+        (series_of("a", 32, 5.0, contrast=True), "series 's' (a) is post-contrast"),
+        (
+            series_of("a", 32, 5.0, description="CT BONE POST"),
+            "series 'CT BONE POST' (a) is post-contrast, bone",
+        ),
+        (coronal("a", 40, 4.0), "series 's' (a) is not axial"),
+        (
+            series_of("a", 80, 5.0, body_part="CHEST"),
+            "series 's' (a) is of another body part, longer than a head (395 mm)",
+        ),
+    ],
+)
+def test_the_kind_of_what_is_chosen_is_noted(series, detail):
+    assert kind_entries(series) == [LedgerEntry("study", "", Code.SERIES_KIND, detail)]
+
+
+def test_a_plain_head_needs_no_note():
+    assert kind_entries(series_of("a", 32, 5.0, description="CT Plain")) == []
 
 
 def test_folder_stands_for_a_missing_description():

@@ -119,6 +119,58 @@ def test_padding_30768_is_air_though_twelve_bits_cannot_hold_it():
     assert set(notes) == {Code.PADDING}
 
 
+def test_padding_minus_2000_read_as_unsigned_is_air_though_not_in_every_corner():
+    for bits_stored in (12, 16):
+        hu, notes = twelve_bit([[63536, 24], [1064, 63536]], intercept=-1024, bits_stored=bits_stored)
+        assert hu == [[-1024, -1000], [40, -1024]]
+        detail = "2 pixels of stored value 63536 (padding -2000 read as unsigned) set to -1024 HU"
+        assert notes == {Code.PADDING: detail}
+
+
+def test_declared_padding_that_is_tissue_is_air_as_far_as_it_is_joined_to_the_corners():
+    # As with PixelPaddingValue 0 where values are HU: the 0 within the head is tissue.
+    stored = [[0, 0, -990, 0, 0], [0, -980, 40, -995, 0], [-998, 35, 0, 30, -999], [0, -990, 37, -997, 0]]
+    hu, notes = convert(stored, intercept=0, padding=(0, 0))
+    assert hu == [
+        [-1024, -1024, -990, -1024, -1024],
+        [-1024, -980, 40, -995, -1024],
+        [-998, 35, 0, 30, -999],
+        [-1024, -990, 37, -997, -1024],
+    ]
+    detail = "8 pixels of stored value 0 (PixelPaddingValue and all four corners) set to -1024 HU"
+    assert notes[Code.PADDING] == detail
+    assert set(notes) == {Code.PADDING, Code.ALREADY_HU}
+
+
+@pytest.mark.parametrize(
+    ("corner", "last", "padding"),
+    [
+        (0, 5, (0, 0)),
+        (0, 0, (5, 5)),
+        (0, 0, None),
+        (-900, -900, (-900, -900)),
+        (-1024, -1024, (-1024, -1024)),
+    ],
+    ids=["another corner", "another value", "not declared", "like air", "air"],
+)
+def test_declared_padding_is_left_where_a_corner_differs_or_it_is_air(corner, last, padding):
+    values = [[corner, -990, corner], [-980, 40, -995], [corner, -998, last]]
+    hu, notes = convert(values, intercept=0, padding=padding)
+    assert hu == values
+    assert set(notes) == {Code.ALREADY_HU}
+
+
+def test_declared_padding_of_wrapped_values_is_not_counted_as_unwrapped():
+    # 4095 is -1 HU; the one in the middle is not joined to a corner
+    values = np.full((8, 8), 40)
+    values[[0, 0, -1, -1], [0, -1, 0, -1]] = values[3, 3] = 4095
+    values[2, 2] = 3100
+    hu, notes = twelve_bit(values, padding=(4095, 4095))
+    assert (hu[0][0], hu[3][3], hu[2][2], hu[1][1]) == (-1024, -1, -996, 40)
+    assert notes[Code.PADDING].startswith("4 pixels of stored value 4095")
+    assert notes[Code.INTERCEPT_12_BIT].endswith("2 of 64 values from 3096 up lowered by 4096")
+
+
 def test_padding_2096_of_wrapped_values_is_air():
     # -2000 in twelve bits is 2096: without the corner rule a ring of dense bone.
     hu, notes = twelve_bit([[2096, 3096, 2096], [40, 60, 3100], [2096, 3200, 2096]])
@@ -183,9 +235,10 @@ def test_padding_range_from_the_first_value_that_is_no_background():
 
 
 def test_padding_range_of_wrapped_values_is_judged_by_their_hu():
-    values = [[5000, 3096], [40, 4095]]
+    values = np.full((5, 5), 40)
+    values[0, :3] = 5000, 3096, 4095
     hu, notes = twelve_bit(values, padding=(4096, 6000))
-    assert hu == [[-1024, -1000], [40, -1]]
+    assert hu[0] == [-1024, -1000, -1, 40, 40]
     assert notes[Code.PADDING].startswith("1 pixels of stored values 4096 to 6000")
     _, notes = twelve_bit(values, padding=(4095, 6000))  # 4095 is -1 HU
     assert Code.PADDING not in notes
@@ -197,12 +250,50 @@ def test_uniform_corners_of_tissue_are_left():
 
 def test_unused_bits_are_dropped_and_sign_extended():
     # 0x1428 is 1064 with an overlay bit; 0x0C18 is -1000 in twelve bits without sign extension.
-    hu, notes = twelve_bit([[0x1428, 24], [1024, 1100]], intercept=-1024)
-    assert hu == [[40, -1000], [0, 76]]
+    values = np.full((5, 4), 1100)
+    values[0] = 0x1428, 24, 1024, 1100
+    hu, notes = twelve_bit(values, intercept=-1024)
+    assert hu == [[40, -1000, 0, 76]] + [[76] * 4] * 4
     assert notes == {Code.UNUSED_BITS: "1 values used bits above the 12 stored ones"}
     hu, notes = convert([[0x0C18, 40], [0, 76]], intercept=0, bits_stored=12)
     assert hu == [[-1000, 40], [0, 76]]
     assert set(notes) == {Code.UNUSED_BITS, Code.ALREADY_HU}
+
+
+def test_an_overlay_covers_at_most_five_percent_of_what_is_no_padding():
+    # 0x1428 is 1064 with an overlay bit; the two pixels of padding are not among the 40 values.
+    values = np.full((6, 7), 1100)
+    values[:2, 0] = 30768
+    values[2, :2] = 0x1428
+    hu, notes = twelve_bit(values, intercept=-1024)
+    assert (hu[0][0], hu[2][0], hu[2][2]) == (-1024, 40, 76)
+    assert notes[Code.UNUSED_BITS] == "2 values used bits above the 12 stored ones"
+    values[2, 2] = 0x1428
+    reason = "3 of 40 values use bits above the 12 stored ones"
+    with pytest.raises(NoHounsfieldError, match=reason) as refused:
+        twelve_bit(values, intercept=-1024)
+    assert refused.value.code == Code.NO_HU_SCALE
+
+
+@pytest.mark.parametrize("n_head", [1, 50])
+@pytest.mark.parametrize("storage", [{}, {"dtype": np.int16, "signed": True}], ids=["unsigned", "signed"])
+def test_values_in_the_upper_bits_are_refused(n_head, storage):
+    # 12 bits at the upper end of 16: air stays below 4096, the head does not; near the vertex it is small.
+    values = np.full(100, 24)
+    values[50 : 50 + n_head] = 1064
+    reason = f"{n_head} of 100 values use bits above the 12 stored ones"
+    with pytest.raises(NoHounsfieldError, match=reason) as refused:
+        twelve_bit(values.reshape(10, 10) << 4, intercept=-1024, **storage)
+    assert refused.value.code == Code.NO_HU_SCALE
+
+
+def test_signs_that_were_not_extended_are_no_overlay():
+    # All but two of them negative
+    values = np.full((5, 5), -1000) & 0xFFF
+    values[2, 2:4] = 40
+    hu, notes = convert(values, intercept=0, bits_stored=12)
+    assert hu[2] == [-1000, -1000, 40, 40, -1000]
+    assert notes[Code.UNUSED_BITS] == "23 values used bits above the 12 stored ones"
 
 
 def test_eight_bit_values():
@@ -252,7 +343,10 @@ def test_equal_pixels_are_refused():
 
 
 def by_hand(stored, *, slope, intercept, bits_stored, signed, padding):
-    """The rules, pixel by pixel: HU, and how many pixels each repair changed. Independent of the code."""
+    """The rules, pixel by pixel: HU, how many pixels each repair changed, whether the upper bits are image.
+
+    Independent of the code.
+    """
     pixels = [int(value) for value in stored.flat]
     wraps = (
         not signed and bits_stored == 12 and slope == 1 and intercept > -100
@@ -268,24 +362,50 @@ def by_hand(stored, *, slope, intercept, bits_stored, signed, padding):
 
     ranges = [padding] if padding else []
     corners = {pixels[0], pixels[stored.shape[1] - 1], pixels[-stored.shape[1]], pixels[-1]}
-    ranges += [(30768, 30768)] + [(value, value) for value in corners if len(corners) == 1]
+    ranges += [(30768, 30768), (63536, 63536)] + [(value, value) for value in corners if len(corners) == 1]
     ranges = [ends for ends in ranges if background(*ends)]
     outside = {value for value in pixels for first, last in ranges if first <= value <= last}
     counts = {Code.PADDING: 0, Code.UNUSED_BITS: 0, Code.INTERCEPT_12_BIT: 0, Code.HU_CLIPPED: 0}
+
+    def stored_bits(value):
+        value %= 2**bits_stored
+        return value - 2**bits_stored * (signed and value >= 2 ** (bits_stored - 1))
+
+    rim = set()  # places
+    value = pixels[0]
+    declared = padding and len(corners) == 1 and padding[0] <= value <= padding[1]
+    if declared and value not in outside and stored_bits(value) == value and scaled(value) > -900:
+        height, width = stored.shape
+        reached = [(0, 0), (0, width - 1), (height - 1, 0), (height - 1, width - 1)]
+        while reached:
+            row, column = reached.pop()
+            place = row * width + column
+            if 0 <= row < height and 0 <= column < width and place not in rim and pixels[place] == value:
+                rim.add(place)
+                reached += [(row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)]
+
+    inside = [value for place, value in enumerate(pixels) if value not in outside and place not in rim]
+    odd = [
+        value
+        for value in inside
+        if stored_bits(value) != value and not (signed and 0 <= value < 2**bits_stored)
+    ]
+    unit = 2 ** (8 * stored.itemsize - bits_stored)
+    is_image = len(odd) > 0.05 * len(inside) or (odd and not any(value % unit for value in pixels))
+
     result = []
-    for value in pixels:
-        if value in outside:
+    for place, value in enumerate(pixels):
+        if value in outside or place in rim:
             counts[Code.PADDING] += 1
             result.append(-1024)
             continue
-        used = value % 2**bits_stored
-        used -= 2**bits_stored * (signed and used >= 2 ** (bits_stored - 1))
+        used = stored_bits(value)
         counts[Code.UNUSED_BITS] += used != value
         counts[Code.INTERCEPT_12_BIT] += wraps and used >= 3096
         hu = scaled(used)
         counts[Code.HU_CLIPPED] += not -1024 <= hu <= 3095
         result.append(min(max(hu, -1024), 3095))
-    return np.array(result).reshape(stored.shape), counts
+    return np.array(result).reshape(stored.shape), counts, is_image
 
 
 def count_in(detail):
@@ -307,7 +427,10 @@ def draw(seed):
     if seed % 3 == 0:
         stored[[0, 0, -1, -1], [0, -1, 0, -1]] = rng.choice([ends.min, ends.max, 100])
     if kind.itemsize == 2 and seed % 5 == 0:
-        stored[2, 2:5] = 30768
+        stored[2, 2:5] = 30768 if signed or seed % 2 else 63536
+    if kind.itemsize == 2 and seed % 7 == 0:
+        stored = stored.clip(-500, 500)
+        stored[3, 2:4] = rng.integers(8192, 16384, 2)
     return stored, {
         "slope": float(rng.choice([1, 1, 1, 2, 0.5, -1, 1.0000001])),
         "intercept": float(rng.choice([0, 0, -1024, -1000, -1024.5])),
@@ -319,11 +442,17 @@ def draw(seed):
 
 def test_all_rules_together_are_the_rules_pixel_by_pixel():
     outcomes = set()
-    for seed in range(300):
+    for seed in range(600):
         stored, header = draw(seed)
-        expected, counts = by_hand(stored, **header)
+        expected, counts, is_image = by_hand(stored, **header)
         air = ((expected > -1024) & (expected < -500)).any()
         refusal = Code.FLAT if np.ptp(expected) == 0 else Code.NO_HU_SCALE
+        if is_image:
+            with pytest.raises(NoHounsfieldError, match="values use bits above") as refused:
+                to_hu(stored, **header)
+            assert refused.value.code == Code.NO_HU_SCALE
+            outcomes.add("image in the upper bits")
+            continue
         if refusal == Code.FLAT or (header["intercept"] > -100 and not air):
             with pytest.raises(NoHounsfieldError) as refused:
                 to_hu(stored, **header)
@@ -334,11 +463,14 @@ def test_all_rules_together_are_the_rules_pixel_by_pixel():
         np.testing.assert_array_equal(hu, expected, err_msg=f"seed {seed}")
         told = dict.fromkeys(counts, 0)
         for code, detail in notes:
+            if "and all four corners" in detail:
+                outcomes.add("rim")
             if code in told:
                 told[code] += count_in(detail)
         assert told == counts, seed
         outcomes |= {code for code, _ in notes}
-    assert outcomes == {*counts, Code.ALREADY_HU, Code.FLAT, Code.NO_HU_SCALE}
+    refusals = {Code.FLAT, Code.NO_HU_SCALE, "image in the upper bits"}
+    assert outcomes == {*counts, Code.ALREADY_HU, "rim", *refusals}
 
 
 @pytest.mark.parametrize("slope", [0.0, float("nan"), float("inf")])

@@ -6,7 +6,7 @@ import numpy as np
 import pydicom
 import pytest
 
-from ich_mil.dicom.hounsfield import to_hu
+from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
 from ich_mil.dicom.phantom import SITE_A, SITE_B, make_phantom
 
@@ -46,7 +46,6 @@ KINDS = {
     "16-bit signed": (-32768, 32768, np.int16, 16),
     "16-bit unsigned": (0, 65536, np.uint16, 16),
     "12-bit": (0, 4096, np.uint16, 12),
-    "12 of 16 bits": (0, 65536, np.uint16, 12),
 }
 
 
@@ -117,6 +116,10 @@ def test_real_slices_are_pictures_and_their_bytes_shifted_by_one_are_not(shared_
         fired += [name for picture in (hu, noisy) if len(noise_rows(picture))]
         content = stored.tobytes()
         shifted = np.frombuffer(content[1:] + content[:1], stored.dtype).reshape(stored.shape)
-        missed += [name for picture in (to_hu(shifted, **header)[0],) if not len(noise_rows(picture))]
+        try:
+            hu, _ = to_hu(shifted, **header)
+        except NoHounsfieldError:  # bits above BitsStored hold the noise
+            continue
+        missed += [name] if not len(noise_rows(hu)) else []
     assert fired == []
     assert missed == []

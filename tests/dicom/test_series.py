@@ -148,6 +148,79 @@ def test_same_sop_uid_twice():
     assert "same SOP Instance UID as a" in series.entries[0].detail
 
 
+def test_one_sop_uid_at_several_positions():
+    series = ordered([*stack(range(0, 125, 5), sop_uid="1"), header(20, number=90, sop_uid="1")])
+    assert series.positions == tuple(range(0, 125, 5))
+    assert [(e.code, e.file) for e in series.entries] == [
+        (Code.DUPLICATE, "s/20-90.dcm"),
+        (Code.SOP_REPEATED, ""),
+    ]
+    assert series.entries[0].detail == "same SOP Instance UID as s/20-4.dcm"
+    assert "25 slices share a SOP Instance UID with another at another position" in series.entries[1].detail
+
+
+@pytest.mark.parametrize("spacing", [(0.4, 0.4), (0.5, 0.506), (0.8, 0.5)])
+def test_another_pixel_spacing_is_refused(spacing):
+    few = stack(range(2, 20, 5), spacing=spacing)
+    series = ordered([*few, *stack(range(0, 50, 5))])
+    assert series.positions == tuple(range(0, 50, 5))
+    assert [(e.code, e.file) for e in series.entries] == [(Code.OTHER_SHAPE, h.path) for h in few]
+    here = f"{spacing[0]:.3f} x {spacing[1]:.3f}"
+    assert series.entries[0].detail == (f"pixels of {here} mm; 10 slices of the series have 0.500 x 0.500 mm")
+
+
+def test_spacings_that_differ_by_rounding_are_one():
+    slices = [header(5 * k, number=k, spacing=(0.488 + 0.0002 * k,) * 2) for k in range(10)]
+    few = stack([2, 7, 12], spacing=(0.6, 0.6))  # each of the ten is rarer than these three
+    series = ordered([*slices, *few])
+    assert series.positions == tuple(range(0, 50, 5))
+    assert codes(series) == [Code.OTHER_SHAPE] * 3
+
+
+def test_a_picture_centre_that_moves_is_noted_and_no_group_spans_it():
+    lower = stack(range(0, 13))
+    # 6 and 8 mm aside: 10 mm
+    upper = [replace(h, position=(-119.0, -117.0, h.position[2])) for h in stack(range(13, 40))]
+    series = ordered([*lower, *upper])
+    (entry,) = series.entries
+    assert (entry.code, entry.file) == (Code.CENTRE_MOVES, "")
+    assert "moves in the plane 1 times, by up to 10.0 mm, first after s/12-12.dcm" in entry.detail
+    assert [len(group) for group in average_groups(series)] == [5, 4, 4, 6, 6, 5, 5, 5]
+    near = [replace(h, position=(-122.0, -122.0, h.position[2])) for h in upper]  # 4.2 mm
+    assert ordered([*lower, *near]).entries == ()
+
+
+def test_the_drift_of_a_tilted_gantry_is_no_move():
+    series = ordered(tilted(k, 25) for k in range(30) if not 10 < k < 16)
+    assert codes(series) == [Code.GAP, Code.TILTED]  # 30 mm of couch are 12.7 mm in the plane
+
+
+@pytest.mark.parametrize(
+    ("orientation", "words"),
+    [
+        ((-1.0, 0.0, 0.0, 0.0, 1.0, 0.0), "rows run from left to right"),
+        ((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), "columns run from back to front"),
+        (
+            (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0),
+            "rows run from left to right, columns run from back to front",
+        ),
+        (
+            (0.0, 1.0, 0.0, -1.0, 0.0, 0.0),
+            "rows run from front to back, columns run from left to right",
+        ),
+    ],
+)
+def test_flipped_pictures_are_noted(orientation, words):
+    (entry,) = ordered(stack([0, 5, 10], orientation=orientation)).entries
+    assert (entry.code, entry.file) == (Code.FLIPPED, "")
+    assert entry.detail == f"series series: {words}; the pixels are left as they are"
+
+
+def test_a_turned_head_is_not_flipped():
+    turned = (0.8, 0.6, 0.0, -0.6, 0.8, 0.0)  # 37 degrees
+    assert ordered(stack([0, 5, 10], orientation=turned)).entries == ()
+
+
 def test_other_shape_and_orientation_are_refused():
     odd = [header(50, path="shape", rows=256), tilted(12, 3, path="turned")]
     series = ordered([*stack([0, 5, 10, 15]), *odd])
@@ -242,7 +315,7 @@ def test_frames_of_one_file_are_slices_of_their_own():
 def test_frames_are_named_by_file_and_number():
     assert slice_name(header(5, number=2)) == "s/5-2.dcm"
     assert slice_name(frames([0, 5])[1]) == "multi.dcm frame 1"
-    series = ordered([*frames([0, 5, 10, 15, 15, 30]), *frames([20], path="twin.dcm")])
+    series = ordered([*frames([0, 5, 10, 15, 15, 30]), *frames([0], path="twin.dcm")])
     assert [(h.path, h.frame) for h in series.headers] == [
         ("multi.dcm", 0), ("multi.dcm", 1), ("multi.dcm", 2), ("multi.dcm", 3), ("multi.dcm", 5)
     ]  # fmt: skip
@@ -272,6 +345,81 @@ def test_reconstructions_of_the_same_slices_are_divided(change):
 def test_kernels_of_different_slices_stay_together():
     series = ordered([*stack(range(0, 40, 5), kernel="BONE"), *stack(range(40, 150, 5), kernel="SOFT")])
     assert (len(series.headers), series.entries) == (30, ())
+
+
+# A scan and its repeat under one series UID
+
+
+def passes(*slices: list[SliceHeader]) -> list[tuple[float, ...]]:
+    (study,) = group_series(one for some in slices for one in some).values()
+    return [one.positions for one in study]
+
+
+def taken(positions, acquisition: int | None, **changes: object) -> list[SliceHeader]:
+    return stack(positions, acquisition=acquisition, **({"thickness": 5.0} | changes))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 2.0, 2.5, 4.0])
+def test_a_repeat_under_the_same_series_uid_is_divided(shift):
+    again = [z + shift for z in range(0, 150, 5)]
+    repeat = taken(again, 2, path="z")
+    assert passes(taken(range(0, 150, 5), 1), repeat) == [tuple(range(0, 150, 5)), tuple(again)]
+    assert passes(taken(range(0, 150, 5), 1), repeat[:8]) == [tuple(range(0, 150, 5)), tuple(again[:8])]
+
+
+def test_a_repeat_of_table_positions_is_divided_into_passes():
+    def four(start: float, number: int) -> list[SliceHeader]:
+        return taken([start + 5 * k for k in range(4)], number, path="z" if number > 6 else "a")
+
+    first = [four(20 * k, 1 + k) for k in range(6)]
+    second = [four(20 * k + 2, 7 + k) for k in range(6)]
+    assert passes(*first, *second) == [tuple(range(0, 120, 5)), tuple(range(2, 120, 5))]
+    single = [taken([5 * k], 1 + k, path="a") for k in range(24)]
+    repeat = [taken([5 * k + 2], 30 + k, path="z") for k in range(24)]
+    assert passes(*single, *repeat) == [tuple(range(0, 120, 5)), tuple(range(2, 120, 5))]
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        [header(5 * k, number=k, acquisition=k, thickness=5.0) for k in range(30)],  # each slice
+        [header(5 * k, number=k, acquisition=k // 4, thickness=5.0) for k in range(30)],  # table positions
+        [header(5 * k, number=k, acquisition=-k // 4, thickness=5.0) for k in range(30)],  # downwards
+        [header(5 * k, number=k, acquisition=k % 2, thickness=5.0) for k in range(30)],  # side by side
+        [header(0.625 * k, number=k, acquisition=k, thickness=1.25) for k in range(30)],  # overlapping
+        [header(0.625 * k, number=k, acquisition=k // 4, thickness=1.25) for k in range(32)],
+        [header(0.625 * k, number=k, acquisition=k // 15, thickness=1.25) for k in range(30)],
+        [header(2.5 * k, number=k, acquisition=k % 2, thickness=None) for k in range(30)],  # not known
+        [header(2.5 * k, number=k, acquisition=k % 2, thickness=0.0) for k in range(30)],
+        [header(2.5 * k, number=k, acquisition=None, thickness=5.0) for k in range(30)],
+        [*taken(range(0, 150, 5), 1), *taken([72, 77], 2)],  # two slices are no pass
+        [*taken(range(0, 150, 5), 1), *taken([52, 57, 62, 72, 77], 2)],  # not regular
+        [*taken(range(0, 75, 5), 1), *taken(range(75, 150, 5), 2)],  # the next slab
+    ],
+)
+def test_acquisition_numbers_that_say_no_repeat_do_not_divide(slices):
+    series = ordered(slices)
+    assert series.positions == tuple(sorted(h.position[2] for h in slices))
+    assert Code.SERIES_JOINED not in codes(series)  # not divided and joined again
+
+
+def test_slabs_and_a_repeat_of_the_whole():
+    whole = taken(range(2, 150, 5), 3, path="z")
+    slabs = [taken(range(0, 75, 5), 1, path="a"), taken(range(75, 150, 5), 2, path="a")]
+    assert passes(*slabs, whole) == [tuple(range(0, 150, 5)), tuple(range(2, 150, 5))]
+
+
+def test_passes_that_go_on_where_another_ends_are_joined_again():
+    low, whole, high = taken(range(0, 75, 5), 1), taken(range(2, 150, 5), 2), taken(range(75, 150, 5), 3)
+    detail = "one scan under 2 passes, continued: series (30 files)"
+    high = [replace(h, path=f"high/{h.path}") for h in high]
+    assert sorted(parts(low, whole, high)) == [("series", 30, []), ("series", 30, [detail])]
+
+
+def test_a_part_that_is_repeated_before_the_whole():
+    part_again, whole = taken(range(2, 50, 5), 2, path="b"), taken(range(3, 150, 5), 3, path="c")
+    expected = [tuple(range(0, 75, 5)), tuple(range(2, 50, 5)), tuple(range(3, 150, 5))]
+    assert passes(taken(range(0, 75, 5), 1, path="a"), part_again, whole) == expected
 
 
 # Two gantry tilts in one series
@@ -561,6 +709,22 @@ def test_group_sizes(n, step, sizes):
     groups = average_groups(series_of("a", n, step))
     assert [len(group) for group in groups] == sizes
     assert [i for group in groups for i in group] == list(range(n))
+
+
+@pytest.mark.parametrize(
+    ("n", "step", "slice_mm", "groups"),
+    [
+        (15, 1.0, 5.0, [(2,), (7,), (12,)]),
+        (8, 1.25, 2.5, [(1,), (3,), (5,), (7,)]),  # 2.5 mm slices side by side, as they are left alone
+        (10, 1.0, 8.0, [(2,), (7,)]),  # no further apart than 5 mm
+        (4, 2.0, 2.5, [(0,), (1,), (2,), (3,)]),
+        (3, 5.0, 5.0, [(0,), (1,), (2,)]),
+        (10, 1.0, 2.3, [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]),  # thin ones that overlap are averaged
+        (10, 1.0, 0.0, [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]),  # not known
+    ],
+)
+def test_thick_slices_that_overlap_are_not_averaged(n, step, slice_mm, groups):
+    assert average_groups(series_of("a", n, step, thickness=slice_mm)) == groups
 
 
 def test_groups_do_not_span_a_gap():
