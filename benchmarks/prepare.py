@@ -124,7 +124,7 @@ def link_copies(root: Path, n_scans: int) -> None:
     lines = votes[:1]
     for i in range(n_scans):
         series = min(
-            (studies[i % len(studies)] / "Unknown Study").iterdir(), key=lambda s: len(os.listdir(s))
+            (studies[i % len(studies)] / "Unknown Study").iterdir(), key=lambda s: len(list(s.iterdir()))
         )
         place = root / f"CQ500CT{i} CQ500CT{i}" / "Unknown Study" / series.name
         shutil.copytree(series, place, copy_function=os.link)

@@ -21,7 +21,7 @@ import numpy as np
 
 from ich_mil.data.store import FORMAT, scan_file
 from ich_mil.dicom.anatomy import head_refusal
-from ich_mil.dicom.choice import not_chosen, rank_series, reason_for
+from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.order import Series, slice_entry, slice_name
 from ich_mil.dicom.read import read_slice
@@ -192,14 +192,17 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         refused += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
         no_heads.add(_names(series.headers))
         done.clear()
-    entries = [*refused, *not_chosen(series, candidates), *series.entries]
+    entries = [*refused, *not_chosen(series, candidates), *kind_entries(series), *series.entries]
     if len(every_series) > 1:
         reason = f"{series.description or series.series_uid}: {reason_for(series, candidates)}"
         entries.append(LedgerEntry(task.scan, "", Code.SERIES_CHOSEN, reason))
-    if len(slices) < len(series.headers):
-        detail = (
-            f"{len(series.headers)} thin slices averaged to {len(slices)} of about {task.thickness_mm:g} mm"
-        )
+    n_used = sum(len(item.row["sources"]) for item in slices)
+    if n_used < len(series.headers):
+        n_left, n_all = len(series.headers) - n_used, len(series.headers)
+        detail = f"{n_left} of {n_all} slices left out: thick ones overlap, one stands for several"
+        entries.append(LedgerEntry(task.scan, "", Code.THINNED, detail))
+    if len(slices) < n_used:
+        detail = f"{n_used} thin slices averaged to {len(slices)} of about {task.thickness_mm:g} mm"
         entries.append(LedgerEntry(task.scan, "", Code.AVERAGED, detail))
     entries += [entry for item in slices for entry in item.entries]
     return _Chosen(series, stack, [item.row for item in slices]), entries

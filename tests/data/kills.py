@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,17 +153,15 @@ def temporary(out: Path) -> list[Path]:
 
 
 class Run:
-    """A run of prepare in a process group of its own. A context manager: nothing of it lives on."""
+    """A slow run of prepare in a process group of its own. A context manager: nothing of it lives on."""
 
-    def __init__(self, root: Path, out: Path, jobs: int, *, slowly: bool) -> None:
-        self.out = out
-        self.errors = out.with_suffix(".txt")
-        environment = dict(os.environ)
-        if slowly:
-            (out.parent / "slowly").mkdir(exist_ok=True)
-            (out.parent / "slowly" / "sitecustomize.py").write_text(_SLOWLY)
-            places = (str(out.parent / "slowly"), environment.get("PYTHONPATH", ""))
-            environment |= {"SLOW_FOLDER": str(out), "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    def __init__(self, root: Path, out: Path, jobs: int) -> None:
+        self.out, self.errors = out, out.with_suffix(".txt")
+        slowly = out.parent / "slowly"
+        slowly.mkdir(exist_ok=True)
+        (slowly / "sitecustomize.py").write_text(_SLOWLY)
+        places = os.pathsep.join(filter(None, (str(slowly), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"SLOW_FOLDER": str(out), "PYTHONPATH": places}
         words = [sys.executable, "-c", _RUN, str(root), str(out), str(jobs)]
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -190,13 +188,10 @@ class Run:
         while not sign(self.out) and self.process.poll() is None:
             time.sleep(0.0005)
 
-    def end(self) -> str:
-        """Wait until it ends; what went wrong, or ''."""
-        try:
-            code = self.process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            return f"does not end within {SECONDS} s"
-        return f"ends with {code}: {self.errors.read_text()[-500:]}" if code else ""
+    def end(self) -> None:
+        """Wait until it ends; `RuntimeError` if it fails."""
+        if self.process.wait(SECONDS):
+            raise RuntimeError(f"a run that nobody disturbs fails: {self.errors.read_text()[-500:]}")
 
 
 def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> Tally:
@@ -219,7 +214,7 @@ def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> 
             name += ", workers live on):" if orphans else "):"
             before = old if over_old else {}
             _begin(out, folder / "old" if over_old else None)
-            with Run(root, out, jobs, slowly=True) as run:
+            with Run(root, out, jobs) as run:
                 run.wait_for(SIGNS[number % 3])
                 time.sleep(draw.uniform(0, moments[over_old][number % 3]))
                 running = run.process.poll() is None
@@ -228,13 +223,7 @@ def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> 
                 tally.count(now, before, new, running=running, writing=bool(temporary(out)))
                 torn = [path for path in now if now[path] not in (before.get(path), new.get(path))]
                 tally.wrong += [f"{name} {path} is torn" for path in torn]
-                with Run(root, out, jobs, slowly=False) as following:
-                    trouble = following.end()
-                after = files(out) | rows(out)
-            if trouble:
-                tally.wrong.append(f"{name} the next run {trouble}")
-            else:
-                tally.wrong += _differences(after, new | new_rows, f"{name} after the next run")
+                tally.wrong += _mend(root, out, new | new_rows, jobs=jobs, name=name)
             if not orphans:
                 tally.wrong += [f"{name} {path.name} is left over" for path in temporary(out)]
     return tally
@@ -242,15 +231,24 @@ def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> 
 
 def _moments(root: Path, out: Path, jobs: int) -> list[float]:
     """Prepare slowly and undisturbed; for each sign the seconds from then on that a kill may fall into."""
-    with Run(root, out, jobs, slowly=True) as run:
+    with Run(root, out, jobs) as run:
         began = []
         for sign in SIGNS:
             run.wait_for(sign)
             began.append(time.time())
-        if trouble := run.end():
-            raise RuntimeError(f"a run that nobody disturbs {trouble}")
+        run.end()
     indexed, ended = ((out / name).stat().st_mtime for name in (CACHE, "prepared.json"))
     return [max(0.0, end - begin) for begin, end in zip(began, (ended, indexed, ended), strict=True)]
+
+
+def _mend(root: Path, out: Path, expected: Contents, *, jobs: int, name: str) -> list[str]:
+    """The next run, in this process; what is wrong after it."""
+    try:
+        with redirect_stdout(None):
+            prepare("rsna", root, out, jobs=jobs)
+    except Exception as error:
+        return [f"{name} the next run fails: {type(error).__name__}: {error}"]
+    return _differences(files(out) | rows(out), expected, f"{name} after the next run")
 
 
 def _begin(out: Path, old: Path | None) -> None:
