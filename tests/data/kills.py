@@ -18,6 +18,7 @@ statement of the index waits a while (`_SLOWLY`).
 """
 
 import argparse
+import io
 import os
 import random
 import shutil
@@ -244,7 +245,7 @@ def _moments(root: Path, out: Path, jobs: int) -> list[float]:
 def _mend(root: Path, out: Path, expected: Contents, *, jobs: int, name: str) -> list[str]:
     """The next run, in this process; what is wrong after it."""
     try:
-        with redirect_stdout(None):
+        with redirect_stdout(io.StringIO()):
             prepare("rsna", root, out, jobs=jobs)
     except Exception as error:
         return [f"{name} the next run fails: {type(error).__name__}: {error}"]

@@ -13,10 +13,11 @@ import pydicom
 import pytest
 
 from ich_mil.errors import DicomError
+from ich_mil.ledger import Code
 from tests.dicom.encodings import cases
 from tests.dicom.fuzz import main, report
 from tests.dicom.mutations import KINDS, Corpus, Mutant, take_apart
-from tests.dicom.watch import Limits, run
+from tests.dicom.watch import Limits, Result, run
 
 N_QUICK = 300
 
@@ -70,16 +71,27 @@ def test_each_kind_occurs_and_changes_the_file():
         assert (mutant.content in seeds) == (kind == "unchanged")
 
 
-def test_no_broken_file_does_harm():
+@pytest.fixture(scope="module")
+def quick() -> tuple[Corpus, dict[int, Result]]:
+    """A few hundred broken files, and what became of them."""
     corpus = Corpus(0, real=False)
-    results = run(corpus, range(N_QUICK), jobs=2)
+    return corpus, run(corpus, range(N_QUICK), jobs=2)
+
+
+def test_no_broken_file_does_harm(quick):
+    corpus, results = quick
     assert len(results) == N_QUICK
     assert not [result for result in results.values() if result.failed], report(corpus, results)
-    outcomes = {result.outcome for result in results.values()}
-    assert outcomes == {"read", "refused"}
+    assert {result.outcome for result in results.values()} == {"read", "refused"}
     for number, result in results.items():
         if corpus[number].kind == "unchanged":
             assert result.outcome == "read", corpus[number].origin
+
+
+@pytest.mark.xfail(reason="pydicom raises OSError without a number where a sequence is damaged")
+def test_damaged_file_is_not_said_to_be_closed(quick):
+    """A file that cannot be opened is tried again by each run; a damaged one must not be."""
+    assert Code.NOT_OPENED not in {result.detail for result in quick[1].values()}
 
 
 # The watch: what is planted in the reader must be found
