@@ -26,7 +26,7 @@ from ich_mil.data.index import HeaderIndex, IndexedScan
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.rsna import RsnaCollection
 from ich_mil.data.scan import ScanRecord, ScanTask, prepare_scans, read_record, scan_fingerprint
-from ich_mil.data.store import COLUMNS, FORMAT, PreparedSet, open_prepared, scan_file
+from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError
 from ich_mil.files import CsvRows, digest, remove_leftovers, whole_file, write_json
@@ -84,7 +84,7 @@ def prepare(
         if next(index.scans(), None) is None:
             raise _no_slice(index, n_files, out)
         collection.check((scan.scan, scan.sources) for scan in index.scans())
-        n_new = _prepare_scans(index, out, float(thickness_mm), jobs)
+        n_new = _prepare_scans(index, out, about, jobs)
         summary = _write_tables(index, out)
         about["files"] = summary.files
         write_json(out / "prepared.json", about)
@@ -152,8 +152,12 @@ def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
     return DataError(f"{root}: {reason}: {first.detail}")
 
 
-def _prepare_scans(index: HeaderIndex, out: Path, thickness_mm: float, jobs: int) -> int:
-    """Prepare every scan that is not there yet, or not as its files are now. Returns their number."""
+def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int) -> int:
+    """Prepare every scan that is not there yet, or not as its files are now. Returns their number.
+
+    Until the tables are written too, `prepared.json` says that the set is unfinished.
+    """
+    thickness_mm = about["thickness_mm"]
     root, out = index.collection.root.absolute(), out.absolute()
     todo = []
     for scan in index.scans():
@@ -166,6 +170,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, thickness_mm: float, jobs: int
         ):
             todo.append((scan.scan, fingerprint))
     if todo:
+        write_json(out / "prepared.json", {**about, "files": UNFINISHED})
         at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
         batches = (
             [

@@ -39,6 +39,8 @@ COLUMNS = (
     "corrections",
 )
 """Of `slices.csv`."""
+UNFINISHED = ""
+"""Stands for the digest of the files in `prepared.json` while scans are being prepared."""
 
 
 def scan_file(folder: Path, scan: str) -> Path:
@@ -136,6 +138,8 @@ def open_prepared(folder: Path) -> PreparedSet:
         )
     if missing := {"layout", "root", "files"} - {*about}:
         raise DataError(f"{folder}: prepared.json lacks {', '.join(sorted(missing))}; prepare it again")
+    if about["files"] == UNFINISHED:
+        raise DataError(f"{folder}: its preparation was interrupted; run 'ich-mil prepare' again")
     return PreparedSet(folder, about["layout"], Path(about["root"]), digest(about["files"].encode(), table))
 
 

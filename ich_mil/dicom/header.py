@@ -222,10 +222,9 @@ def read_headers(path: Path) -> tuple[SliceHeader, ...]:
             raise
         except NotDicomError as error:
             raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
-        except OSError as error:
-            reason = f"it cannot be opened: {error.strerror or error}"
-            raise refusal(path, Code.NOT_OPENED, reason) from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
+            if is_of_the_system(error):
+                raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {one_line(error)}") from error
             reason = f"its header cannot be parsed: {one_line(error)}"
             raise refusal(path, Code.UNREADABLE, reason) from error
 
@@ -234,6 +233,11 @@ def refusal(path: str | Path, code: Code, reason: str) -> DicomError:
     """The error that names file and reason: one line, whatever a damaged header holds."""
     shown = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
     return DicomError(f"{path}: {shown[:MOST_REASON]}", code=code)
+
+
+def is_of_the_system(error: Exception) -> bool:
+    """Whether the system, and not pydicom, raised this `OSError`: only then it has a number."""
+    return isinstance(error, OSError) and error.errno is not None
 
 
 def one_line(error: BaseException) -> str:

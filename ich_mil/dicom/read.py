@@ -17,7 +17,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from ich_mil.dicom.codec import CodecError, NoDecoderError, decode
 from ich_mil.dicom.elements import inflate
-from ich_mil.dicom.header import NATIVE, SliceHeader, one_line, refusal
+from ich_mil.dicom.header import NATIVE, SliceHeader, is_of_the_system, one_line, refusal
 from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
 from ich_mil.ledger import Code
@@ -47,11 +47,11 @@ def read_slice(
     path = root / header.path
     try:
         stored = _stored_values(path, header)  # (H, W)
-    except OSError as error:
-        raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {error.strerror or error}") from error
     except NoDecoderError as error:
         raise refusal(path, Code.NO_DECODER, str(error)) from error
     except Exception as error:  # decoders raise anything; they have no common base class
+        if is_of_the_system(error):
+            raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {one_line(error)}") from error
         reason = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded: {one_line(error)}"
         raise refusal(path, Code.UNREADABLE, reason) from error
     if stored.shape != (header.rows, header.columns):

@@ -17,7 +17,7 @@ VRS = frozenset(vr.value.encode() for vr in VR if len(vr.value) == 2)
 
 _LONG = frozenset({b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV"})
 """VRs with a length of four bytes (PS3.5 table 7.1-1)."""
-_END_OF_ITEM, _END_OF_SEQUENCE = 0xFFFEE00D, 0xFFFEE0DD
+_ITEM, _END_OF_ITEM, _END_OF_SEQUENCE = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
 
 
 def walk(content: bytes, at: int, *, explicit: bool, little_endian: bool) -> Iterator[tuple[int, int, int]]:
@@ -57,10 +57,9 @@ def walk(content: bytes, at: int, *, explicit: bool, little_endian: bool) -> Ite
             yield tag, at, length
         if length == UNDEFINED:
             outer.append(explicit)
-            explicit = explicit and vr != b"UN"
+            if tag == _ITEM:  # UN is implicit inside, most often, and so are sequences of some writers
+                explicit = explicit and content[at + 4 : at + 6] in VRS
         elif tag in (_END_OF_ITEM, _END_OF_SEQUENCE):
-            if not outer:
-                return
-            explicit = outer.pop()
+            explicit = outer.pop() if outer else explicit
         else:
             at += length

@@ -19,6 +19,7 @@ statement of the index waits a while (`_SLOWLY`).
 
 import argparse
 import io
+import json
 import os
 import random
 import shutil
@@ -34,9 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ich_mil.data.prepare import prepare
+from ich_mil.data.store import UNFINISHED
 from tests import phantoms
 
-CACHE, LOCK = "index.sqlite", ".lock"
+CACHE, LOCK, ABOUT = "index.sqlite", ".lock", "prepared.json"
 SECONDS = 300
 """A run that takes longer hangs."""
 ASIDE = 40
@@ -48,6 +50,7 @@ _RUN = """
 import sys
 from pathlib import Path
 from ich_mil.data.prepare import prepare
+from ich_mil.data.store import UNFINISHED
 prepare("rsna", Path(sys.argv[1]), Path(sys.argv[2]), jobs=int(sys.argv[3]))
 """
 # Python runs a module of this name as it starts, in the workers, too.
@@ -204,6 +207,8 @@ def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> 
     with _away(second, folder / "away"):
         prepare("rsna", root, folder / "new", jobs=1)
         old, new, new_rows = files(folder / "old"), files(folder / "new"), rows(folder / "new")
+        about = json.loads(new[ABOUT])
+        unfinished = (json.dumps({**about, "files": UNFINISHED}, indent=2) + "\n").encode()
         moments = []
         for before in (None, folder / "old"):
             _begin(out, before)
@@ -222,7 +227,9 @@ def kill_runs(root: Path, folder: Path, *, kills: int, seed: int, jobs: int) -> 
                 run.kill(workers=not orphans)
                 now = files(out)
                 tally.count(now, before, new, running=running, writing=bool(temporary(out)))
-                torn = [path for path in now if now[path] not in (before.get(path), new.get(path))]
+                whole = {path: {before.get(path), new.get(path)} for path in now}
+                whole.get(ABOUT, set()).add(unfinished)
+                torn = [path for path in now if now[path] not in whole[path]]
                 tally.wrong += [f"{name} {path} is torn" for path in torn]
                 tally.wrong += _mend(root, out, new | new_rows, jobs=jobs, name=name)
             if not orphans:

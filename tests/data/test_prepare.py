@@ -176,7 +176,8 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_roo
         prepare("rsna", rsna_root, tmp_path / "set", jobs=1)
     left = {path.name for path in (tmp_path / "set").rglob("*") if not path.is_dir()}
     first = scan_file(tmp_path / "set", scans[0])
-    assert left == {".lock", "index.sqlite", first.name, first.with_suffix(".json").name}
+    record = first.with_suffix(".json").name
+    assert left == {".lock", "index.sqlite", "prepared.json", first.name, record}
     monkeypatch.undo()
     assert len(prepare("rsna", rsna_root, tmp_path / "set", jobs=1).scans) == 4
 

@@ -307,9 +307,6 @@ INNER = EXPLICIT.element(0x00091001, "LO", b"ABCD")
 DEEP = EXPLICIT.sequence(0x00081140, EXPLICIT.item(INNER, undefined=True), undefined=True)
 
 
-@pytest.mark.xfail(
-    reason="walk.py takes all of UN as implicit; pydicom looks at the first element of an item"
-)
 @pytest.mark.parametrize("inner", [(INNER,), (INNER, DEEP)])
 def test_unknown_may_be_explicit_inside(inner):
     middle = [EXPLICIT.sequence(0x00091020, EXPLICIT.item(*inner, undefined=True), **UNKNOWN)]
@@ -318,7 +315,6 @@ def test_unknown_may_be_explicit_inside(inner):
     assert walked(joined(elements), EXPLICIT) == by_pydicom(joined(elements), EXPLICIT)
 
 
-@pytest.mark.xfail(reason="walk.py stops at an end mark that ends nothing; pydicom goes on")
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
 def test_end_mark_that_ends_nothing_is_stepped_over(writer):
     """Some writers give a sequence a length and an end mark."""
