@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from pydicom import dcmread
+from pydicom.config import disable_value_validation
+
 from ich_mil.dicom.phantom import write_cq500, write_rsna
 
 SIZE = 64
@@ -17,3 +20,12 @@ def cq500(root: Path, *, studies: int, seed: int = 0) -> Path:
     """A tiny CQ500-layout set."""
     write_cq500(root, n_studies=studies, seed=seed, size=SIZE)
     return root
+
+
+def rewrite(path: Path, target: Path | None = None, **changes: object) -> None:
+    """Change some elements of a file, in place or in a copy."""
+    with disable_value_validation():
+        image = dcmread(path)
+        for keyword, value in changes.items():
+            setattr(image, keyword, value)
+        image.save_as(target or path)

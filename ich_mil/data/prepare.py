@@ -147,6 +147,7 @@ def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
     first = next(index.refused(), None)
     if first is None:
         return DataError(f"{root}: holds no DICOM file")
+    (out / "prepared.json").unlink(missing_ok=True)  # of an earlier set, when there was a slice
     _write_tables(index, out)
     reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"
     return DataError(f"{root}: {reason}: {first.detail}")

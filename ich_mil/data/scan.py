@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -105,14 +105,12 @@ def prepare_scans(tasks: Sequence[ScanTask]) -> int:
 def _write(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
     """The pixels first, the record last."""
     path = scan_file(task.out, task.scan)
-    n_bytes = 0
     if stack is None:
         path.unlink(missing_ok=True)
     else:
         write_array(path, stack)
-        n_bytes = path.stat().st_size
-    entries = [vars(entry) for entry in record.entries]
-    row = {"format": FORMAT, **vars(record), "n_bytes": n_bytes, "entries": entries}
+        record = replace(record, n_bytes=path.stat().st_size)
+    row = {"format": FORMAT, **vars(record), "entries": [vars(entry) for entry in record.entries]}
     write_text(path.with_suffix(".json"), json.dumps(row) + "\n")
 
 
@@ -130,7 +128,7 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
         entries.append(LedgerEntry(task.scan, "", Code.SEVERAL_PATIENTS, detail))
     record = ScanRecord(
         fingerprint=task.fingerprint,
-        n_bytes=0,
+        n_bytes=0,  # until it is written
         patient=min(patients, default=task.scan),
         pixel_mm=chosen.series.headers[0].spacing if chosen else (0.0, 0.0),
         slices=chosen.rows if chosen else [],
@@ -176,13 +174,14 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         if not candidates:
             return None, refused
         series = rank_series(candidates)[0]
-        stack, unreadable = _read(series, task, done)
+        groups = _groups(series, task.thickness_mm)
+        stack, unreadable = _read(series, groups, task, done)
         if unreadable:
             refused += [error.entry for error in unreadable]
             lost = {slice_name(error.header) for error in unreadable}
             headers = [header for header in headers if slice_name(header) not in lost]
             continue
-        slices = [done[_names(group)] for group in _groups(series, task.thickness_mm)]
+        slices = [done[_names(group)] for group in groups]
         no_head = head_refusal(stack, spacing=series.headers[0].spacing)
         if no_head is None:
             break
@@ -221,15 +220,17 @@ def _groups(series: Series, thickness_mm: float) -> list[tuple[SliceHeader, ...]
 
 
 def _read(
-    series: Series, task: ScanTask, done: dict[tuple[str, ...], _Slice]
+    series: Series,
+    groups: Sequence[tuple[SliceHeader, ...]],
+    task: ScanTask,
+    done: dict[tuple[str, ...], _Slice],
 ) -> tuple[np.ndarray, list[_UnreadableError]]:
-    """Read the slices of a series into `done` unless they are there.
+    """Read the groups of slices of a series into `done` unless they are there.
 
     Returns:
         HU (n, H, W), each of them a picture of `done`, and the slices that could not be read.
     """
     heights = {slice_name(header): at for header, at in zip(series.headers, series.positions, strict=True)}
-    groups = _groups(series, task.thickness_mm)
     first = series.headers[0]
     # one piece of memory, which the system hands out in large pages: slice by slice takes as long as decoding
     stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)

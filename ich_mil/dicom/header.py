@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from pydicom.datadict import tag_for_keyword
 from pydicom.uid import (
@@ -206,9 +207,7 @@ def read_headers(path: Path) -> tuple[SliceHeader, ...]:
             `unreadable` (cannot be parsed, pixel data cut off, impossible sizes).
     """
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # pydicom warns of every invalid value, and RSNA files are full of them
+        warnings.simplefilter("ignore")  # pydicom warns of invalid values; RSNA files are full of them
         try:
             if stat.S_ISFIFO(path.stat().st_mode):  # opening one waits for a writer
                 raise NotDicomError
@@ -224,7 +223,7 @@ def read_headers(path: Path) -> tuple[SliceHeader, ...]:
             raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
             if is_of_the_system(error):
-                raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {one_line(error)}") from error
+                raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {error.strerror}") from error
             reason = f"its header cannot be parsed: {one_line(error)}"
             raise refusal(path, Code.UNREADABLE, reason) from error
 
@@ -235,7 +234,7 @@ def refusal(path: str | Path, code: Code, reason: str) -> DicomError:
     return DicomError(f"{path}: {shown[:MOST_REASON]}", code=code)
 
 
-def is_of_the_system(error: Exception) -> bool:
+def is_of_the_system(error: Exception) -> TypeGuard[OSError]:
     """Whether the system, and not pydicom, raised this `OSError`: only then it has a number."""
     return isinstance(error, OSError) and error.errno is not None
 

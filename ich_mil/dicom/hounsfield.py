@@ -127,16 +127,16 @@ def to_hu(
             notes.append((Code.PADDING, f"{count} pixels of stored {named} ({source}) set to {AIR} HU"))
 
     used = _use_stored_bits(pixels.values, bits_stored=bits_stored, signed=signed)  # (V,)
-    can_be_rim = (used == pixels.values) & (hu_of_value > LIKE_AIR) & ~outside  # (V,)
-    rim = _declared_rim(pixels, padding, can_be_rim)  # (H, W)
+    changed = (used != pixels.values) & ~outside  # (V,)
+    rim = _declared_rim(pixels, padding, (hu_of_value > LIKE_AIR) & ~changed & ~outside)  # (H, W)
     if rim is not None:
         n_rim = int(np.count_nonzero(rim))
         named = f"value {stored[0, 0]} (PixelPaddingValue and all four corners)"
         notes.append((Code.PADDING, f"{n_rim} pixels of stored {named} set to {AIR} HU"))
         pixels.leave_out(int(stored[0, 0]), n_rim)
 
-    _check_bits(pixels, used, outside, bits_stored=bits_stored, signed=signed)
-    if n_bits_changed := pixels.count_where((used != pixels.values) & ~outside):
+    _check_bits(pixels, changed, outside, bits_stored=bits_stored, signed=signed)
+    if n_bits_changed := pixels.count_where(changed):
         detail = f"{n_bits_changed} values used bits above the {bits_stored} stored ones"
         notes.append((Code.UNUSED_BITS, detail))
         hu_of_value = _rescale(used, slope=slope, intercept=intercept, wrapped=wrapped)
@@ -154,11 +154,13 @@ def to_hu(
     if below or above:
         detail = f"{below} pixels raised to {HU_MIN} HU, {above} lowered to {HU_MAX} HU"
         notes.append((Code.HU_CLIPPED, detail))
-    hu = pixels.look_up(np.clip(hu_of_value, HU_MIN, HU_MAX).astype(np.int16))  # (H, W)
+    table = hu_of_value.clip(HU_MIN, HU_MAX).astype(np.int16)  # (V,)
+    hu = pixels.look_up(table)  # (H, W)
     if rim is not None:
         hu[rim] = AIR
 
-    if hu.min() == hu.max():
+    # the first and the last value occur
+    if (rim is not None or table[0] == table[-1]) and hu.min() == hu.max():
         detail = f"all pixels are {hu[0, 0]} HU once padding and range are set right"
         raise NoHounsfieldError(detail, code=Code.FLAT)
     if intercept > INTERCEPT_OF_HU:
@@ -355,16 +357,17 @@ def _use_stored_bits(values: np.ndarray, *, bits_stored: int, signed: bool) -> n
     Done here and not by pydicom's `correct_unused_bits`, which turns padding 30768 into 2096, a bright ring.
     """
     lowest = -(1 << (bits_stored - 1)) if signed else 0
+    if lowest <= values[0] and values[-1] < lowest + (1 << bits_stored):
+        return values
     return ((values - lowest) & ((1 << bits_stored) - 1)) + lowest
 
 
 def _check_bits(
-    pixels: _Pixels, used: np.ndarray, outside: np.ndarray, *, bits_stored: int, signed: bool
+    pixels: _Pixels, changed: np.ndarray, outside: np.ndarray, *, bits_stored: int, signed: bool
 ) -> None:
     """Refuse a picture that lies in the bits above BitsStored (`to_hu` states the rule)."""
-    changed = (used != pixels.values) & ~outside
     if signed:  # a sign that was not extended
-        changed &= (pixels.values < 0) | (pixels.values >= 1 << bits_stored)
+        changed = changed & ((pixels.values < 0) | (pixels.values >= 1 << bits_stored))
     n_changed = pixels.count_where(changed)
     if not n_changed:
         return

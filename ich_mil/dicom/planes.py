@@ -30,6 +30,8 @@ def normal_of(header: SliceHeader) -> np.ndarray:
 
 def turned_by(a: SliceHeader, b: SliceHeader) -> float:
     """The larger of the angles between the row and the column directions of two slices, degrees."""
+    if a.orientation == b.orientation:
+        return 0.0
     cosines = [np.dot(a.orientation[part], b.orientation[part]) for part in (slice(0, 3), slice(3, 6))]
     return math.degrees(math.acos(max(-1.0, min(1.0, *cosines))))
 

@@ -51,7 +51,7 @@ def read_slice(
         raise refusal(path, Code.NO_DECODER, str(error)) from error
     except Exception as error:  # decoders raise anything; they have no common base class
         if is_of_the_system(error):
-            raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {one_line(error)}") from error
+            raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {error.strerror}") from error
         reason = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded: {one_line(error)}"
         raise refusal(path, Code.UNREADABLE, reason) from error
     if stored.shape != (header.rows, header.columns):

@@ -47,14 +47,6 @@ def study(made, tmp_path):
     return [shutil.copy(path, tmp_path / "set" / path.name) for _, path in members]
 
 
-def changed(path, **changes):
-    with disable_value_validation():
-        image = dcmread(path)
-        for keyword, value in changes.items():
-            setattr(image, keyword, value)
-        image.save_as(path)
-
-
 def test_a_positive_slice_that_cannot_be_read_still_labels_its_scan(rsna, tmp_path):
     before = prepare("rsna", rsna, tmp_path / "before", jobs=1)
     scan = before.scans.index[before.scans.label == 1][0]
@@ -70,7 +62,7 @@ def test_a_positive_slice_that_cannot_be_read_still_labels_its_scan(rsna, tmp_pa
 
 def test_the_patient_is_that_of_the_chosen_series(study, tmp_path):
     for path in study[:3]:
-        changed(path, PatientID="aaa")
+        phantoms.rewrite(path, PatientID="aaa")
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     told = prepared.ledger[prepared.ledger.code == Code.SEVERAL_PATIENTS]
     assert len(told) == 1

@@ -16,7 +16,7 @@ from ich_mil import files
 from ich_mil.data import scan as module
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.prepare import prepare
-from ich_mil.data.store import scan_file
+from ich_mil.data.store import open_prepared, scan_file
 from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DataError
@@ -148,7 +148,11 @@ def test_links_are_followed_and_broken_ones_told(study, tmp_path):
     (tmp_path / "links" / "broken.dcm").symlink_to(tmp_path / "nowhere")
     prepared = prepare("unlabelled", tmp_path / "links", tmp_path / "out", jobs=1)
     assert prepared.scans.slices.tolist() == [len(list((study / "a").iterdir()))]
-    assert prepared.ledger.set_index("file").code["broken.dcm"] == Code.NOT_OPENED
+    (told,) = prepared.ledger.loc[prepared.ledger.file == "broken.dcm"].itertuples()
+    assert (told.code, told.detail) == (
+        Code.NOT_OPENED,
+        "broken.dcm: it cannot be opened: No such file or directory",
+    )
 
 
 def test_another_spelling_of_the_root_is_the_same_root(study, tmp_path, monkeypatch):
@@ -374,3 +378,13 @@ def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, tmp_path):
     for scan in alone.scans.index:
         np.testing.assert_array_equal(together.hu(scan), alone.hu(scan))
     assert together.ledger.equals(alone.ledger)
+
+
+def test_a_set_whose_files_are_all_gone_is_none(study, tmp_path):
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    for path in [path for path in study.rglob("*") if path.is_file()]:
+        path.write_text("x")
+    with pytest.raises(DataError, match="is a CT slice"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    with pytest.raises(DataError, match="is no prepared set"):
+        open_prepared(tmp_path / "out")

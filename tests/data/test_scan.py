@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydicom import dcmread
-from pydicom.config import disable_value_validation
 
 from ich_mil.data import scan as module
 from ich_mil.data.prepare import prepare
@@ -33,22 +31,13 @@ def series(made, tmp_path):
     return sorted(folder.iterdir(), key=lambda path: read_headers(path)[0].position[2])
 
 
-def rewritten(path, target, **changes):
-    """A copy of a file with some elements changed."""
-    with disable_value_validation():
-        image = dcmread(path)
-        for keyword, value in changes.items():
-            setattr(image, keyword, value)
-        image.save_as(target)
-
-
 def test_a_duplicate_takes_the_place_of_a_slice_that_cannot_be_read(series, tmp_path):
     good = series[4]
     twin = good.with_name("twin.dcm")
-    rewritten(good, twin, SOPInstanceUID="9.9.9", InstanceNumber=999)  # the second of the two by number
+    phantoms.rewrite(good, twin, SOPInstanceUID="9.9.9", InstanceNumber=999)  # the second by number
     want, _ = read_slice(read_headers(twin)[0])
     flat = np.zeros((64, 64), np.int16).tobytes()
-    rewritten(good, good, PixelData=flat)
+    phantoms.rewrite(good, good, PixelData=flat)
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     assert prepared.table.source[4] == "a/twin.dcm"
     np.testing.assert_array_equal(prepared.hu(prepared.table.scan[0])[4], want)
@@ -59,7 +48,7 @@ def test_a_duplicate_takes_the_place_of_a_slice_that_cannot_be_read(series, tmp_
 
 def test_a_slice_that_cannot_be_read_leaves_a_gap(series, tmp_path):
     flat = np.zeros((64, 64), np.int16).tobytes()
-    rewritten(series[4], series[4], PixelData=flat)
+    phantoms.rewrite(series[4], series[4], PixelData=flat)
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     assert len(prepared.table) == len(series) - 1
     told = prepared.ledger
@@ -120,7 +109,7 @@ def test_a_scan_without_a_head_is_left_out_and_told(made, tmp_path, monkeypatch)
 
 
 def test_the_story_of_a_scan(series, tmp_path):
-    rewritten(series[4], series[4], PixelData=np.zeros((64, 64), np.int16).tobytes())
+    phantoms.rewrite(series[4], series[4], PixelData=np.zeros((64, 64), np.int16).tobytes())
     (tmp_path / "set" / "labels.csv").write_text("scan,label\na,1\n")
     prepared = prepare("folder", tmp_path / "set", tmp_path / "out", jobs=1)
     (scan,) = prepared.scans.index

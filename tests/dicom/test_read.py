@@ -8,12 +8,13 @@ import pytest
 from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.pixels import apply_rescale, pixel_array
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
+from tests.dicom.encodings import SIGNED, data_set
 
 STORED = np.array([[24, 30, 40, 24], [24, 1064, 1094, 24], [24, 1024, 2024, 24], [24, 24, 26, 24]], np.int16)
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
@@ -23,41 +24,10 @@ DICOMDIR = "1.2.840.10008.1.3.10"
 
 def ct_slice(**changes: object) -> Dataset:
     """A small CT slice; a change to None deletes the element."""
-    ds = Dataset()
+    with disable_value_validation():
+        ds = data_set(STORED, SIGNED, **{"BodyPartExamined": "Head", "PixelData": STORED.tobytes()} | changes)
     ds.file_meta = FileMetaDataset()
     ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    values: dict[str, object] = {
-        "SOPClassUID": CTImageStorage,
-        "SOPInstanceUID": "1.2.3.1",
-        "StudyInstanceUID": "1.2.3",
-        "SeriesInstanceUID": "1.2.3.4",
-        "PatientID": "P1",
-        "Modality": "CT",
-        "ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"],
-        "SamplesPerPixel": 1,
-        "PhotometricInterpretation": "MONOCHROME2",
-        "Rows": 4,
-        "Columns": 4,
-        "ImagePositionPatient": [-125, -120.5, 30],
-        "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
-        "PixelSpacing": [0.5, 0.45],
-        "SliceThickness": 5,
-        "InstanceNumber": 7,
-        "SeriesDescription": "CT PLAIN",
-        "ConvolutionKernel": "STANDARD",
-        "BodyPartExamined": "Head",
-        "BitsAllocated": 16,
-        "BitsStored": 16,
-        "HighBit": 15,
-        "PixelRepresentation": 1,
-        "RescaleSlope": 1,
-        "RescaleIntercept": -1024,
-        "PixelData": STORED.tobytes(),
-    }
-    with disable_value_validation():
-        for keyword, value in (values | changes).items():
-            if value is not None:
-                setattr(ds, keyword, value)
     return ds
 
 
