@@ -36,10 +36,11 @@ class Cq500Collection(Collection):
 
     def files(self) -> Iterator[str]:
         """Every file below a folder named CQ500CT<n>."""
-        below = [path for path in sorted(self.root.iterdir()) if path != self.path]
-        folders = [path for path in below if path.is_dir() and _FOLDER.match(path.name)]
-        for path in below:
-            if path not in folders:
+        folders = []
+        for path in sorted(self.root.iterdir()):
+            if _FOLDER.match(path.name) and path.is_dir():
+                folders.append(path)
+            elif path != self.path:
                 detail = "its name is not that of a CQ500 scan; it was not looked at"
                 self.entries.append(LedgerEntry("", path.name, Code.OTHER_FOLDER, detail))
         if not folders:
