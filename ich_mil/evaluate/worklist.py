@@ -1,0 +1,109 @@
+"""What a triage does to the reading order: how long scans wait until somebody opens them.
+
+In: labels, decisions and probabilities of a backlog of B scans that one radiologist reads one after another,
+every scan in the same time, while no new scan arrives. Out: the wait until a scan is opened, in minutes, for
+three orders of reading.
+
+A scan at place r = 0, 1, ... of the list waits r · `minutes_per_scan`. Scans arrive in random order; the mean
+over many arrival orders is, for a scan with q scans in the queues before its own and c in its own,
+q + (c - 1)/2 places.
+
+Shapes: B scans, T arrival orders.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.errors import DataError
+from ich_mil.evaluate.bootstrap import LEVEL
+from ich_mil.evaluate.metrics import check_scores
+from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE
+
+ORDERS = ("first come", "triage", "probability")
+"""As they came; positive, look, negative, each as they came; by falling probability."""
+
+COLUMNS = ["order", "group", "scans", "minutes", "low", "high", "longest", "note"]
+
+_QUEUE = {POSITIVE: 0, LOOK: 1, NEGATIVE: 2}
+
+
+def worklist_effect(
+    labels: np.ndarray,
+    decisions: np.ndarray,
+    probability: np.ndarray,
+    *,
+    minutes_per_scan: float,
+    seed: int,
+    repeats: int = 1000,
+) -> pd.DataFrame:
+    """Mean wait of positive, negative and missed scans for each order of reading.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are read with the rest and are in no group.
+        decisions: (B,) of `Triage.decide`.
+        probability: (B,) in [0, 1].
+        minutes_per_scan: time to read one scan.
+        seed: of the arrival orders.
+        repeats: number of arrival orders.
+
+    Returns:
+        Columns `COLUMNS`: `order` of `ORDERS`; `group`: 'positive', 'negative', or 'missed' (positive but
+        called negative, which a triage makes wait); the number of `scans` in it; their mean wait in `minutes`
+        and the central 95 % of it over arrival orders, `low` to `high`; the wait of the one that waits
+        `longest`, mean over arrival orders; and `note`: why a number is NaN, else empty.
+
+    Raises:
+        DataError: no scan, a decision that is none, or a probability that is NaN or outside [0, 1].
+        ValueError: sizes that do not fit together, or a number out of range.
+    """
+    labels, p = check_scores(labels, probability, what="worklist", probability=True)
+    decisions = np.asarray(decisions)
+    if decisions.shape != labels.shape:
+        raise ValueError(f"{len(decisions)} decisions for {len(labels)} scans")
+    if not (minutes_per_scan > 0 and repeats >= 1):
+        raise ValueError(f"need minutes above 0 and one repeat, got {minutes_per_scan} and {repeats}")
+    if not len(labels):
+        raise DataError("worklist: there is no scan to read")
+    strange = ~np.isin(decisions, DECISIONS)
+    if strange.any():
+        raise DataError(
+            f"worklist: a decision must be one of {', '.join(DECISIONS)}, got {str(decisions[strange][0])!r}"
+        )
+    queues = {
+        "first come": np.zeros(len(p)),
+        "triage": np.array([_QUEUE[str(one)] for one in decisions], dtype=np.float64),
+        "probability": np.unique(-p, return_inverse=True)[1].astype(np.float64),
+    }
+    groups = {
+        "positive": (labels == 1, "no scan is known to be positive"),
+        "negative": (labels == 0, "no scan is known to be negative"),
+        "missed": ((labels == 1) & (decisions == NEGATIVE), "no positive scan was called negative"),
+    }
+    waits: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    generator = np.random.default_rng(seed)
+    for _ in range(repeats):
+        arrival = generator.permutation(len(p))
+        for order in ORDERS:
+            place = np.empty(len(p))
+            place[np.lexsort((arrival, queues[order]))] = np.arange(len(p))
+            for group, (members, _) in groups.items():
+                if members.any():
+                    wait = minutes_per_scan * place[members]
+                    waits.setdefault((order, group), []).append((wait.mean(), wait.max()))
+    tail = (1 - LEVEL) / 2
+    rows: list[dict[str, Any]] = []
+    for order in ORDERS:
+        for group, (members, why) in groups.items():
+            row = {"order": order, "group": group, "scans": int(members.sum())}
+            if members.any():
+                mean, longest = np.array(waits[order, group]).T  # (T,)
+                low, high = np.quantile(mean, [tail, 1 - tail])
+                row |= {"minutes": mean.mean(), "low": low, "high": high, "longest": longest.mean()}
+                rows.append({**row, "note": ""})
+            else:
+                rows.append(
+                    {**row, **dict.fromkeys(("minutes", "low", "high", "longest"), np.nan), "note": why}
+                )
+    return pd.DataFrame(rows)[COLUMNS]
