@@ -9,15 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
 
-import pandas as pd
-
 from ich_mil.data.collection import Collection, Source, every_file
-from ich_mil.data.labels import binary, name_some, read_label_csv
+from ich_mil.data.cq500_reads import MAJORITY, read_votes
+from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 
-READERS = ("R1:ICH", "R2:ICH", "R3:ICH")
-MAJORITY = 2
 _FOLDER = re.compile(r"^CQ500-?CT-?(\d+)\b", re.IGNORECASE)
 
 
@@ -27,12 +24,8 @@ class Cq500Collection(Collection):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.path = root / "reads.csv"
-        table = read_label_csv(self.path, ["name", *READERS])
-        repeated = table.name[table.name.duplicated()]
-        if len(repeated):
-            raise DataError(f"{self.path}: scans listed twice: {name_some(list(repeated))}")
-        votes = pd.concat([binary(table[reader], self.path) for reader in READERS], axis=1).sum(axis=1)
-        self.labels = dict(zip(table["name"], (votes >= MAJORITY).astype(int), strict=True))
+        votes = read_votes(self.path, ["ICH"])["ICH"]
+        self.labels = dict(zip(votes.index, (votes >= MAJORITY).astype(int), strict=True))
 
     def files(self) -> Iterator[str]:
         """Every file below a folder named CQ500CT<n>."""

@@ -8,14 +8,25 @@ Shapes: B scans, N slices (packed), K bins or scans as stated.
 
 import numpy as np
 from scipy.stats import rankdata
-from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, f1_score, log_loss
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    brier_score_loss,
+    f1_score,
+    log_loss,
+    roc_curve,
+)
 from sklearn.metrics import roc_auc_score as sklearn_auc
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 
 THRESHOLD = 0.5
-"""Probability from which a scan counts as positive in accuracy and F1."""
+"""Probability from which a scan counts as positive in accuracy, balanced accuracy and F1."""
+
+OPERATING_POINTS = (90, 95)
+"""Per cent of specificity (sensitivity) that a threshold must reach; the other of the two is the metric."""
 
 CALIBRATION_BINS = 10
 """Number of equal-mass bins of the calibration error."""
@@ -48,9 +59,15 @@ def check_scores(
     return labels.astype(np.int64), score
 
 
-def _known(
+def known_scores(
     labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Labels in {0, 1} and their scores, what is unlabelled left out.
+
+    Raises:
+        ValueError: as `check_scores`.
+        DataError: as `check_scores`, or no label is known.
+    """
     labels, score = check_scores(labels, score, what=what, probability=probability)
     known = labels != UNKNOWN
     if not known.any():
@@ -60,6 +77,10 @@ def _known(
 
 def _auc(labels: np.ndarray, score: np.ndarray) -> float:
     return float(sklearn_auc(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
+
+
+def _ap(labels: np.ndarray, score: np.ndarray) -> float:
+    return float(average_precision_score(labels, score)) if labels.any() else float("nan")
 
 
 def _losses(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
@@ -86,7 +107,7 @@ def calibration_bins(
     Returns:
         Mean probability (K,), fraction of positives (K,) and number of scans (K,) of the K filled bins.
     """
-    labels, probability = _known(labels, probability, what="calibration", probability=True)
+    labels, probability = known_scores(labels, probability, what="calibration", probability=True)
     n = len(labels)
     # whole numbers below 2⁵³: the division rounds nothing across a boundary
     place = (bins * (2 * rankdata(probability) - 1) // (2 * n)).astype(np.int64)  # (B,)
@@ -95,6 +116,54 @@ def calibration_bins(
     mean = np.bincount(place, weights=probability, minlength=bins)[filled] / count[filled]
     fraction = np.bincount(place, weights=labels, minlength=bins)[filled] / count[filled]
     return mean, fraction, count[filled]
+
+
+def _ece(labels: np.ndarray, probability: np.ndarray) -> float:
+    mean, fraction, count = calibration_bins(labels, probability)
+    return float(np.sum(count * np.abs(mean - fraction)) / np.sum(count))
+
+
+def operating_points(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
+    """The best sensitivity and specificity that one threshold gives, the other one held.
+
+    For x in `OPERATING_POINTS`:
+
+        sensitivity_at_x = max over t of sensitivity(t) with specificity(t) ≥ x %
+        specificity_at_x = max over t of specificity(t) with sensitivity(t) ≥ x %
+
+    A threshold t calls every scan positive whose score is at least t, so equal scores are called alike; to
+    call none or all of them is allowed too, so each number exists. The thresholds are chosen on the measured
+    scans themselves: the numbers are optimistic, and do not say what a threshold fixed beforehand will do.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        score: (B,) finite; larger means more likely a bleed.
+
+    Returns:
+        `sensitivity_at_90`, `specificity_at_90`, `sensitivity_at_95`, `specificity_at_95`; NaN where there is
+        one class only.
+
+    Raises:
+        DataError: no label is known, or a score is NaN.
+    """
+    labels, score = known_scores(labels, score, what="scan scores", probability=False)
+    points = {f"{kind}_at_{x}": np.nan for x in OPERATING_POINTS for kind in ("sensitivity", "specificity")}
+    if len(np.unique(labels)) == 2:
+        false_alarms, sensitivity, _ = roc_curve(labels, score, drop_intermediate=False)  # (K,)
+        specificity = 1 - false_alarms  # (K,)
+        for x in OPERATING_POINTS:
+            points[f"sensitivity_at_{x}"] = float(sensitivity[specificity >= x / 100].max())
+            points[f"specificity_at_{x}"] = float(specificity[sensitivity >= x / 100].max())
+    return points
+
+
+def ranking_metrics(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
+    """What the order of scan scores alone decides: `auc`, `ap` and `operating_points`, whose docstring holds.
+
+    `ap` (average precision) is NaN where no scan is positive.
+    """
+    labels, score = known_scores(labels, score, what="scan scores", probability=False)
+    return {"auc": _auc(labels, score), "ap": _ap(labels, score), **operating_points(labels, score)}
 
 
 def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
@@ -110,27 +179,31 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
         probability: (B,) in [0, 1].
 
     Returns:
-        `auc`, `accuracy`, `f1` (the last two at `THRESHOLD`), `log_loss`, `brier`, `ece`. `auc` is NaN where
-        there is one class only, `f1` where no scan is positive or called positive.
+        The `ranking_metrics` (`auc`, `ap` and the `operating_points`, whose thresholds are chosen on these
+        scans and flatter), `accuracy`, `balanced_accuracy`, `f1` (these three at `THRESHOLD`), `log_loss`,
+        `brier`, `ece`. Where there is one class only, `auc`, `balanced_accuracy` and the operating points are
+        NaN; `ap` where no scan is positive; `f1` where no scan is positive or called positive.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
     """
-    labels, probability = _known(labels, probability, what="scan probabilities", probability=True)
+    labels, probability = known_scores(labels, probability, what="scan probabilities", probability=True)
     called = (probability >= THRESHOLD).astype(np.int64)
-    mean, fraction, count = calibration_bins(labels, probability)
+    both = len(np.unique(labels)) == 2
     return {
-        "auc": _auc(labels, probability),
+        **ranking_metrics(labels, probability),
         "accuracy": float(accuracy_score(labels, called)),
+        "balanced_accuracy": float(balanced_accuracy_score(labels, called)) if both else float("nan"),
         "f1": float(f1_score(labels, called, zero_division=np.nan)),
         **_losses(labels, probability),
-        "ece": float(np.sum(count * np.abs(mean - fraction)) / np.sum(count)),
+        "ece": _ece(labels, probability),
     }
 
 
 def slice_probability_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
-    """`log_loss` and `brier` of slice probabilities over all labelled slices; see `scan_metrics`."""
-    return _losses(*_known(labels, probability, what="slice probabilities", probability=True))
+    """`log_loss`, `brier` and `ece` of slice probabilities over all labelled slices; see `scan_metrics`."""
+    labels, probability = known_scores(labels, probability, what="slice probabilities", probability=True)
+    return {**_losses(labels, probability), "ece": _ece(labels, probability)}
 
 
 def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -182,10 +255,10 @@ def slice_metrics(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> d
         DataError: no label is known, or a score is NaN.
     """
     inside = auc_inside(labels, score, scans)[1]
-    labels, score = _known(labels, score, what="slice scores", probability=False)
+    labels, score = known_scores(labels, score, what="slice scores", probability=False)
     return {
         "slice_auc": _auc(labels, score),
-        "slice_ap": float(average_precision_score(labels, score)) if labels.any() else float("nan"),
+        "slice_ap": _ap(labels, score),
         "slice_auc_inside": float(inside.mean()) if len(inside) else float("nan"),
         "slice_scans_inside": float(len(inside)),
     }

@@ -1,12 +1,11 @@
 """The result table: every model and baseline of one data set side by side, with intervals by patient.
 
 In: the scores of each model on the same scans, and what is known of those scans. Out: a tidy frame with one
-row a number, its layout in blocks (also what the HTML report shows), and the text that is printed.
+row a number, which is also what `metrics.csv` holds; `show.py` lays it out for people.
 
 Shapes: B scans, N slices (packed).
 """
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,32 +19,28 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.evaluate.metrics import (
-    CALIBRATION_BINS,
-    THRESHOLD,
     auc_inside,
     check_scores,
+    ranking_metrics,
     scan_metrics,
     slice_metrics,
     slice_probability_metrics,
 )
-from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_scan_metrics
+from ich_mil.evaluate.weighted import (
+    resampled_ranking,
+    resampled_ranking_metrics,
+    resampled_scan_metrics,
+    resampled_slice_probability_metrics,
+)
 
 SCAN, SLICE, INSIDE = "scan", "slice", "slice inside positive scans"
 COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
 COLUMNS += ["resamples", "ignored", "note"]
-FEW_PATIENTS = 20
-"""Below this many patients the table says that its intervals are rough."""
 
-_SCAN_METRICS = ("auc", "accuracy", "f1", "log_loss", "brier", "ece")
-_BLOCKS = (
-    ("Scans", [(SCAN, "auc", "AUC"), (SCAN, "accuracy", "accuracy"), (SCAN, "f1", "F1")]),
-    ("Scan probabilities", [(SCAN, "log_loss", "log-loss"), (SCAN, "brier", "Brier"), (SCAN, "ece", "ECE")]),
-    ("Slices", [(INSIDE, "auc", "AUC inside scans"), (SLICE, "auc", "AUC all"), (SLICE, "ap", "AP all")]),
-    ("Slice probabilities", [(SLICE, "log_loss", "log-loss"), (SLICE, "brier", "Brier")]),
-)
+_SCAN_METRICS = ["auc", "ap", "sensitivity_at_90", "specificity_at_90", "sensitivity_at_95"]
+_SCAN_METRICS += ["specificity_at_95", "accuracy", "balanced_accuracy", "f1", "log_loss", "brier", "ece"]
+_PROBABILITY_METRICS = ("log_loss", "brier", "ece")
 _NUMBERS = ("value", "low", "high")
-_NAME_WIDTH = 34
-_TEXT_WIDTH = 106
 
 _Row = dict[str, Any]
 _Statistic = Callable[[np.ndarray], Mapping[str, np.ndarray]]
@@ -69,15 +64,6 @@ class Scores:
     slice: np.ndarray | None
     scan_is_probability: bool = True
     slice_is_probability: bool = False
-
-
-@dataclass(frozen=True)
-class Block:
-    """One part of the table: each row is a model's name and one text for each of `columns`."""
-
-    title: str
-    columns: list[str]
-    rows: list[tuple[str, list[str]]]
 
 
 def known_or_none(values: np.ndarray) -> np.ndarray | None:
@@ -135,13 +121,12 @@ def _scan_rows(scores: Scores, labels: np.ndarray, patients: np.ndarray, bootstr
     if scores.scan_is_probability:
         intervals = bootstrap(partial(resampled_scan_metrics, labels, score), patients[known])
         return _measured(scores.name, SCAN, facts, scan_metrics(labels, score), intervals)
-    # a scan score ranks scans as a slice score ranks slices
-    values = {"auc": slice_metrics(labels, score, np.zeros(len(labels)))["slice_auc"]}
-    intervals = bootstrap(partial(resampled_ranking, labels, score), patients[known])
-    note = "its scan score is not a probability"
+    values = ranking_metrics(labels, score)
+    intervals = bootstrap(partial(resampled_ranking_metrics, labels, score), patients[known])
+    others = [metric for metric in _SCAN_METRICS if metric not in values]
     return [
         *_measured(scores.name, SCAN, facts, values, intervals),
-        *_missing(scores.name, SCAN, _SCAN_METRICS[1:], facts, note),
+        *_missing(scores.name, SCAN, others, facts, "its scan score is not a probability"),
     ]
 
 
@@ -153,7 +138,7 @@ def _slice_rows(
     known = labels != UNKNOWN
     if scores.slice is None or not known.any():
         note = "gives no slice score" if known.any() else "no slice labels"
-        metrics = ("auc", "ap", *(("log_loss", "brier") if scores.slice_is_probability else ()))
+        metrics = ("auc", "ap", *(_PROBABILITY_METRICS if scores.slice_is_probability else ()))
         return [
             *_missing(scores.name, SLICE, metrics, facts, note),
             *_missing(scores.name, INSIDE, ("auc",), {**facts, "n": 0}, note),
@@ -167,8 +152,10 @@ def _slice_rows(
         values |= slice_probability_metrics(labels, score)
 
     def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
-        ranking = resampled_ranking(labels, score, counts)
-        return ranking | (resampled_losses(labels, score, counts) if scores.slice_is_probability else {})
+        found = resampled_ranking(labels, score, counts)
+        if scores.slice_is_probability:
+            found |= resampled_slice_probability_metrics(labels, score, counts)
+        return found
 
     rows = _measured(scores.name, SLICE, facts, values, bootstrap(resampled, owner[known]))
     scans, inside = auc_inside(labels, score, bags)
@@ -245,89 +232,3 @@ def read_table(path: Path) -> pd.DataFrame:
         return frame[COLUMNS].astype(dict.fromkeys(_NUMBERS, np.float64))
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: cannot be read as a result table ({error})") from error
-
-
-def format_value(value: float, low: float, high: float) -> str:
-    """'0.911 [0.886, 0.936]'; a dash where there is no value, no brackets where there is no interval."""
-    if np.isnan(value):
-        return "–"
-    return f"{value:.3f}" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def table_blocks(frame: pd.DataFrame) -> list[Block]:
-    """The numbers of an `evaluate` frame in blocks of three columns, a row a model; no empty block."""
-    texts = {
-        (row["model"], row["level"], row["metric"]): format_value(row["value"], row["low"], row["high"])
-        for row in frame.to_dict("records")
-    }
-    blocks = []
-    for title, columns in _BLOCKS:
-        rows = [
-            (str(model), [texts.get((model, level, metric), "–") for level, metric, _ in columns])
-            for model in dict.fromkeys(frame["model"])
-        ]
-        if any(text != "–" for _, cells in rows for text in cells):
-            blocks.append(Block(title=title, columns=[label for _, _, label in columns], rows=rows))
-    return blocks
-
-
-def _rests_on(frame: pd.DataFrame) -> list[str]:
-    notes = []
-    for level, noun in ((SCAN, "scans"), (SLICE, "slices")):
-        row: Any = frame[frame["level"] == level].iloc[0]
-        if row["n"]:
-            text = f"{row['n']:,} {noun} ({row['positives']:,} positive) of {row['patients']:,} patients"
-            left_out = f"; {row['unlabelled']:,} without a label left out" if row["unlabelled"] else ""
-            notes.append(text + left_out)
-    inside = frame[frame["level"] == INSIDE]["n"].max()
-    if inside > 0:
-        notes.append(f"AUC inside scans: mean over the {inside:,} scans with slices of both kinds")
-    return notes
-
-
-def _not_available(frame: pd.DataFrame) -> list[str]:
-    absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for note in dict.fromkeys(frame["note"]):
-        for title, columns in _BLOCKS if note else ():
-            for level, metric, label in columns:
-                here = (frame["note"] == note) & (frame["level"] == level) & (frame["metric"] == metric)
-                if here.any():
-                    absent.setdefault((note, tuple(frame["model"][here])), []).append(f"{title} {label}")
-    everyone = frame["model"].nunique()
-    return [
-        f"Not available{'' if len(models) == everyone else ' for ' + '; '.join(models)}: "
-        f"{', '.join(labels)} ({note})"
-        for (note, models), labels in absent.items()
-    ]
-
-
-def table_notes(frame: pd.DataFrame) -> list[str]:
-    """What the numbers of an `evaluate` frame rest on, how they were made, what is not available and why."""
-    notes = [
-        *_rests_on(frame),
-        f"95 % intervals: {frame['resamples'].max():,} resamples of patients; "
-        f"accuracy and F1 at probability {THRESHOLD}; ECE: {CALIBRATION_BINS} equal-mass bins",
-    ]
-    used = frame[(frame["n"] > 0) & (frame["note"] == "")]
-    if len(used) and used["patients"].min() < FEW_PATIENTS:
-        notes.append(
-            f"Few patients ({used['patients'].min()}): the intervals are rough and rather too narrow"
-        )
-    if frame["ignored"].max() > 0:
-        notes.append(f"Up to {frame['ignored'].max():,} resamples held one class only and were ignored")
-    if ((frame["metric"] == "ece") & (frame["value"] < frame["low"])).any():
-        notes.append("ECE cannot be negative and resampling adds to it, so its interval can lie above it")
-    return notes + _not_available(frame)
-
-
-def format_table(frame: pd.DataFrame) -> str:
-    """The table as text: blocks of three numbers then the notes, in at most 110 columns."""
-    lines = []
-    for block in table_blocks(frame):
-        lines.append(f"{block.title:<{_NAME_WIDTH}}" + "".join(f"  {column:<22}" for column in block.columns))
-        for name, cells in block.rows:
-            short = name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…"
-            lines.append(f"{short:<{_NAME_WIDTH}}" + "".join(f"  {cell:<22}" for cell in cells))
-        lines.append("")
-    notes = [textwrap.fill(note, _TEXT_WIDTH, subsequent_indent="  ") for note in table_notes(frame)]
-    return "\n".join([*(line.rstrip() for line in lines), *notes])

@@ -8,10 +8,12 @@ Shapes: n rows (scans or slices), R resamples, G groups of equal score, K bins. 
 that sums over rows are one sparse product; slices of whole data sets stay affordable.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
+from ich_mil.evaluate.metrics import CALIBRATION_BINS, OPERATING_POINTS, THRESHOLD
 
 
 def _divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -23,6 +25,42 @@ def _sums(group: np.ndarray, weight: np.ndarray, counts: np.ndarray, n_groups: i
     """Weighted sum of counts (n, R) over the rows of each group: (n_groups, R)."""
     rows = np.arange(len(group))
     return csr_matrix((weight.astype(np.float64), (group, rows)), shape=(n_groups, len(group))) @ counts
+
+
+@dataclass(frozen=True)
+class _Descent:
+    """Rows called positive, and those rightly, from high scores to low at the G tie groups with a positive.
+
+    Attributes:
+        before: (G, R) rows above the group.
+        called: (G, R) rows down to the end of the group.
+        positives: (G, R) positives in the group.
+        found: (G, R) positives down to the end of the group.
+        total: (R,) all rows.
+    """
+
+    before: np.ndarray
+    called: np.ndarray
+    positives: np.ndarray
+    found: np.ndarray
+    total: np.ndarray
+
+
+def _descent(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> _Descent:
+    """`labels` must hold a positive."""
+    tie = np.unique(-score, return_inverse=True)[1]  # (n,) tie group, 0 = highest
+    groups = np.unique(tie[labels == 1])  # (G,) those that hold a positive
+    # row by row from the highest score: stretch 2g lies between groups g - 1 and g, stretch 2g + 1 is group g
+    stretch = np.searchsorted(groups, tie, side="left") + np.searchsorted(groups, tie, side="right")  # (n,)
+    reached = _sums(stretch, np.ones(len(score)), counts, 2 * len(groups) + 1).cumsum(axis=0)  # (2G + 1, R)
+    positives = _sums(stretch, labels, counts, 2 * len(groups) + 1)[1::2]  # (G, R)
+    return _Descent(
+        before=reached[:-1:2],
+        called=reached[1::2],
+        positives=positives,
+        found=positives.cumsum(axis=0),
+        total=reached[-1],
+    )
 
 
 def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
@@ -45,22 +83,54 @@ def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray)
     """
     if not labels.any():
         return {name: np.full(counts.shape[1], np.nan) for name in ("auc", "ap")}
-    tie = np.unique(-score, return_inverse=True)[1]  # (n,) tie group, 0 = highest
-    groups = np.unique(tie[labels == 1])  # (G,) those that hold a positive
-    # row by row from the highest score: stretch 2g lies between groups g - 1 and g, stretch 2g + 1 is group g
-    stretch = np.searchsorted(groups, tie, side="left") + np.searchsorted(groups, tie, side="right")  # (n,)
-    reached = _sums(stretch, np.ones(len(score)), counts, 2 * len(groups) + 1).cumsum(axis=0)  # (2G + 1, R)
-    before, called = reached[:-1:2], reached[1::2]  # (G, R) rows above the group, and down to its end
-    P = _sums(stretch, labels, counts, 2 * len(groups) + 1)[1::2]  # (G, R)
-    found = P.cumsum(axis=0)  # (G, R)
+    down = _descent(labels, score, counts)
+    P, found = down.positives, down.found  # (G, R)
     total = found[-1]  # (R,)
     # Σ_{h<g} Q_h = before - (found - P),  Q_g = called - before - P
-    above = before - (found - P) + (called - before - P) / 2  # (G, R)
-    precision = np.divide(found, called, out=np.zeros_like(found), where=called > 0)
+    above = down.before - (found - P) + (down.called - down.before - P) / 2  # (G, R)
+    precision = np.divide(found, down.called, out=np.zeros_like(found), where=down.called > 0)
     return {
-        "auc": 1 - _divide((P * above).sum(axis=0), total * (reached[-1] - total)),
+        "auc": 1 - _divide((P * above).sum(axis=0), total * (down.total - total)),
         "ap": _divide((P * precision).sum(axis=0), total),
     }
+
+
+def resampled_operating_points(
+    labels: np.ndarray, score: np.ndarray, counts: np.ndarray
+) -> dict[str, np.ndarray]:
+    """`metrics.operating_points` in each resample, its thresholds chosen anew in each.
+
+    Sensitivity rises only at the end of a tie group that holds a positive, and the best specificity for a
+    given sensitivity stands there too, so these ends (and "none called") are all the thresholds needed.
+
+    Args:
+        labels: (n,) in {0, 1}.
+        score: (n,).
+        counts: (n, R) how often each row was drawn.
+
+    Returns:
+        One (R,) a name; NaN where a resample holds one class only.
+    """
+    points = {
+        f"{kind}_at_{x}": np.full(counts.shape[1], np.nan)
+        for x in OPERATING_POINTS
+        for kind in ("sensitivity", "specificity")
+    }
+    if not labels.any():
+        return points
+    down = _descent(labels, score, counts)
+    positives = down.found[-1]  # (R,)
+    negatives = down.total - positives  # (R,)
+    spared = negatives - (down.called - down.found)  # (G, R) negatives that are not called
+    both = (positives > 0) & (negatives > 0)  # (R,)
+    sensitivity = down.found[:, both] / positives[both]  # (G, those with both)
+    specificity = spared[:, both] / negatives[both]
+    for x in OPERATING_POINTS:  # calling none always reaches the specificity, at a sensitivity of 0
+        reached = np.where(specificity >= x / 100, sensitivity, 0)
+        points[f"sensitivity_at_{x}"][both] = reached.max(axis=0)
+        reached = np.where(sensitivity >= x / 100, specificity, 0)
+        points[f"specificity_at_{x}"][both] = reached.max(axis=0)
+    return points
 
 
 def resampled_ece(
@@ -91,14 +161,43 @@ def resampled_losses(
     }
 
 
+def resampled_slice_probability_metrics(
+    labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The metrics of `metrics.slice_probability_metrics` in each resample; as `resampled_scan_metrics`."""
+    return {
+        **resampled_losses(labels, probability, counts),
+        "ece": resampled_ece(labels, probability, counts),
+    }
+
+
+def resampled_ranking_metrics(
+    labels: np.ndarray, score: np.ndarray, counts: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The metrics of `metrics.ranking_metrics` in each resample, each (R,); as `resampled_ranking`."""
+    return {
+        **resampled_ranking(labels, score, counts),
+        **resampled_operating_points(labels, score, counts),
+    }
+
+
+def _balanced_accuracy(labels: np.ndarray, called: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    halves = []
+    for kind in (0, 1):
+        right = ((labels == kind) & (called == kind)).astype(np.float64) @ counts  # (R,)
+        halves.append(_divide(right, (labels == kind).astype(np.float64) @ counts))
+    return (halves[0] + halves[1]) / 2
+
+
 def resampled_scan_metrics(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
     """The metrics of `metrics.scan_metrics` in each resample, each (R,); arguments as `resampled_ranking`."""
     called = (probability >= THRESHOLD).astype(np.int64)
     return {
-        "auc": resampled_ranking(labels, probability, counts)["auc"],
+        **resampled_ranking_metrics(labels, probability, counts),
         "accuracy": (called == labels).astype(np.float64) @ counts / counts.sum(axis=0),
+        "balanced_accuracy": _balanced_accuracy(labels, called, counts),
         "f1": _divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts),
         **resampled_losses(labels, probability, counts),
         "ece": resampled_ece(labels, probability, counts),

@@ -13,7 +13,8 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.evaluate.baselines import position_scan, position_score
-from ich_mil.evaluate.table import Scores, evaluate, format_table, known_or_none
+from ich_mil.evaluate.show import format_table
+from ich_mil.evaluate.table import Scores, evaluate, known_or_none
 from ich_mil.files import whole_file
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import TrainedModel, load_model

@@ -22,7 +22,8 @@ from markupsafe import Markup
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.evaluate.table import SCAN, Scores, format_value, table_blocks, table_notes
+from ich_mil.evaluate.show import format_value, table_blocks, table_notes
+from ich_mil.evaluate.table import SCAN, Scores
 from ich_mil.files import write_text
 from ich_mil.ledger import LedgerEntry
 from ich_mil.predictions import NOTICE

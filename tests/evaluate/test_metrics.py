@@ -3,8 +3,15 @@ import pytest
 from sklearn import metrics as sk
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.metrics import auc_inside, calibration_bins, scan_metrics, slice_metrics
-from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_scan_metrics
+from ich_mil.evaluate.metrics import (
+    auc_inside,
+    calibration_bins,
+    operating_points,
+    ranking_metrics,
+    scan_metrics,
+    slice_metrics,
+    slice_probability_metrics,
+)
 
 
 def test_scan_metrics_by_hand():
@@ -16,6 +23,77 @@ def test_scan_metrics_by_hand():
     assert result["brier"] == pytest.approx((0.04 + 0.36 + 0.36 + 0.01) / 4)
     assert result["log_loss"] == pytest.approx(-np.log([0.8, 0.4, 0.4, 0.9]).mean())
     assert result["ece"] == pytest.approx((0.2 + 0.6 + 0.6 + 0.1) / 4)  # four scans, each alone in its bin
+    assert result["ap"] == pytest.approx(1 / 2 * 1 + 1 / 2 * 2 / 3)  # positives at ranks 1 and 3
+    assert result["balanced_accuracy"] == 0.5
+    # no false alarm allowed: t = .9 finds one of two; no miss allowed: t = .4 spares one of two
+    assert result["sensitivity_at_90"] == result["sensitivity_at_95"] == 0.5
+    assert result["specificity_at_90"] == result["specificity_at_95"] == 0.5
+
+
+@pytest.mark.parametrize(("negatives", "spared", "reached"), [(20, 19, 1.0), (19, 18, 0.5), (21, 20, 1.0)])
+def test_a_threshold_that_just_reaches_95_per_cent_counts(negatives, spared, reached):
+    # one negative stands above the lower of two positives: specificity 19/20, 18/19 and 20/21 there
+    labels = np.array([1, 0, 1] + [0] * spared)
+    score = np.array([9.0, 8.0, 7.0] + [1.0] * spared)
+    assert (labels == 0).sum() == negatives
+    points = operating_points(labels, score)
+    assert points["sensitivity_at_95"] == reached
+    assert points["specificity_at_95"] == pytest.approx(spared / negatives)
+    # the mirror image: positives and negatives swapped, scores turned round
+    mirrored = operating_points(1 - labels, -score)
+    assert mirrored["specificity_at_95"] == reached
+    assert mirrored["sensitivity_at_95"] == pytest.approx(spared / negatives)
+
+
+def test_operating_points_keep_ties_whole():
+    labels = np.array([1, 1, 1, 0, 0, 0])
+    tied = np.array([3.0, 2.0, 2.0, 2.0, 1.0, 1.0])
+    # t = 3 finds 1/3 without a false alarm; t = 2 finds all three but calls one of three negatives too
+    assert operating_points(labels, tied) == {
+        "sensitivity_at_90": pytest.approx(1 / 3),
+        "specificity_at_90": pytest.approx(2 / 3),
+        "sensitivity_at_95": pytest.approx(1 / 3),
+        "specificity_at_95": pytest.approx(2 / 3),
+    }
+    # ten ties of a positive and a negative: the curve is straight, yet its points between the ends count
+    pairs = operating_points(np.arange(20) % 2, np.arange(20) // 2)
+    assert (pairs["sensitivity_at_90"], pairs["specificity_at_90"]) == pytest.approx((0.1, 0.1))
+    assert set(operating_points(labels, np.zeros(6)).values()) == {0.0}  # a constant score
+    assert set(operating_points(labels, labels).values()) == {1.0}
+
+
+def test_operating_points_at_thresholds_tried_one_by_one():
+    rng = np.random.default_rng(5)
+    labels, score = np.arange(120) % 2, rng.integers(0, 30, 120) + 8.0 * (np.arange(120) % 2)
+    pairs = [(1.0, 0.0)]  # specificity, sensitivity of calling none
+    for t in np.unique(score):
+        called = score >= t
+        pairs.append((sk.recall_score(labels, called, pos_label=0), sk.recall_score(labels, called)))
+    points = operating_points(labels, score)
+    for x in (90, 95):
+        best = max(sensitivity for specificity, sensitivity in pairs if specificity >= x / 100)
+        assert points[f"sensitivity_at_{x}"] == pytest.approx(best)
+        best = max(specificity for specificity, sensitivity in pairs if sensitivity >= x / 100)
+        assert points[f"specificity_at_{x}"] == pytest.approx(best)
+
+
+def test_ranking_metrics_need_the_order_only():
+    rng = np.random.default_rng(6)
+    labels, probability = rng.integers(0, 2, 60), rng.integers(0, 20, 60) / 20
+    ranking = ranking_metrics(labels, probability)
+    assert ranking == ranking_metrics(labels, np.exp(5 * probability) - 9)
+    scan = scan_metrics(labels, probability)
+    assert ranking == {name: scan[name] for name in ranking}
+    assert scan["ap"] == sk.average_precision_score(labels, probability)
+    assert scan["balanced_accuracy"] == sk.balanced_accuracy_score(labels, probability >= 0.5)
+
+
+def test_slice_probabilities_are_measured_as_scan_probabilities_are():
+    rng = np.random.default_rng(7)
+    labels, probability = rng.integers(-1, 2, 90), rng.random(90)
+    scan = scan_metrics(labels, probability)
+    slices = slice_probability_metrics(labels, probability)
+    assert slices == {name: scan[name] for name in ("log_loss", "brier", "ece")}
 
 
 def test_calibration_bins_by_hand():
@@ -46,6 +124,9 @@ def test_one_class_only():
     result = scan_metrics(np.zeros(3, int), np.array([0.1, 0.2, 0.3]))
     assert np.isnan(result["auc"])
     assert np.isnan(result["f1"])
+    for name in ("ap", "balanced_accuracy", "sensitivity_at_90", "specificity_at_95"):
+        assert np.isnan(result[name])
+        assert name == "ap" or np.isnan(scan_metrics(np.ones(2, int), np.array([0.9, 0.2]))[name])
     assert result["accuracy"] == 1
     assert result["brier"] == pytest.approx(0.14 / 3)
     assert scan_metrics(np.ones(2, int), np.array([0.9, 0.2]))["f1"] == pytest.approx(2 / 3)
@@ -106,30 +187,3 @@ def test_slices_of_one_kind():
     result = slice_metrics(np.zeros(3, int), np.arange(3.0), np.zeros(3, int))
     assert np.isnan([result["slice_auc"], result["slice_ap"], result["slice_auc_inside"]]).all()
     assert result["slice_scans_inside"] == 0
-
-
-@pytest.mark.parametrize("levels", [5, 10_000])
-def test_resampled_metrics_are_those_of_the_repeated_rows(levels):
-    rng = np.random.default_rng(2)
-    labels, probability = rng.integers(0, 2, 40), rng.integers(0, levels + 1, 40) / levels
-    counts = np.column_stack([np.ones(40), rng.multinomial(40, np.full(40, 1 / 40), size=6).T])  # (40, 7)
-    result = resampled_scan_metrics(labels, probability, counts) | {
-        "ap": resampled_ranking(labels, probability, counts)["ap"]
-    }
-    for r in range(7):
-        rows = np.repeat(np.arange(40), counts[:, r].astype(int))
-        expected = scan_metrics(labels[rows], probability[rows])
-        expected["ap"] = sk.average_precision_score(labels[rows], probability[rows])
-        assert {name: values[r] for name, values in result.items()} == pytest.approx(expected, rel=1e-12)
-
-
-def test_resamples_of_one_class_are_nan():
-    labels, probability = np.array([0, 1, 1]), np.array([0.2, 0.1, 0.1])
-    counts = np.array([[3.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.0, 1.0]])
-    result = resampled_scan_metrics(labels, probability, counts)
-    np.testing.assert_array_equal(result["auc"], [np.nan, np.nan, 0.0])
-    np.testing.assert_array_equal(result["f1"], [np.nan, 0.0, 0.0])
-    ranking = resampled_ranking(labels, probability, counts)
-    np.testing.assert_allclose(ranking["ap"], [np.nan, 1.0, 2 / 3])
-    assert np.isfinite(resampled_losses(labels, probability, counts)["brier"]).all()
-    assert np.isnan(resampled_ranking(np.zeros(3, int), probability, counts)["auc"]).all()

@@ -5,20 +5,7 @@ import pytest
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
-from ich_mil.evaluate.table import (
-    COLUMNS,
-    INSIDE,
-    SCAN,
-    SLICE,
-    Scores,
-    evaluate,
-    format_table,
-    format_value,
-    known_or_none,
-    read_table,
-    table_blocks,
-    table_notes,
-)
+from ich_mil.evaluate.table import COLUMNS, INSIDE, SCAN, SLICE, Scores, evaluate, known_or_none, read_table
 
 
 @pytest.fixture
@@ -72,6 +59,7 @@ def test_values_are_those_of_the_metrics_with_intervals_around_them(truth, model
     losses = slice_probability_metrics(truth["slice_labels"], model.slice)
     assert number(frame, "GP", SLICE, "brier").value == losses["brier"]
     assert number(frame, "GP", SLICE, "log_loss").value == losses["log_loss"]
+    assert number(frame, "GP", SLICE, "ece").value == losses["ece"]
 
 
 def test_unlabelled_are_left_out_and_counted(truth, model):
@@ -80,8 +68,6 @@ def test_unlabelled_are_left_out_and_counted(truth, model):
     row = number(evaluate([model], **part, seed=0, resamples=50), "GP", SCAN, "auc")
     assert (row.n, row.unlabelled) == (34, 6)
     assert row.value == scan_metrics(truth["labels"][kept], model.scan[kept])["auc"]
-    notes = table_notes(evaluate([model], **part, seed=0, resamples=50))
-    assert notes[0] == "34 scans (17 positive) of 15 patients; 6 without a label left out"
 
 
 def test_models_share_the_resamples_so_equal_scores_have_equal_intervals(truth, model):
@@ -99,13 +85,24 @@ def test_what_is_missing_is_said_with_its_reason(truth, model):
     assert number(frame, "CNN", SLICE, "auc").note == "gives no slice score"
     assert number(frame, "position", SCAN, "auc").note == "gives no scan score"
     assert number(frame, "ranks", SCAN, "auc").value == pytest.approx(number(frame, "GP", SCAN, "auc").value)
-    assert number(frame, "ranks", SCAN, "brier").note == "its scan score is not a probability"
-    text = format_table(frame)
-    assert "Not available for CNN: Slices AUC inside scans" in text.replace("\n  ", " ")
+    for metric in ("ap", "sensitivity_at_95", "specificity_at_90"):  # these need the order only
+        ranked, own = number(frame, "ranks", SCAN, metric), number(frame, "GP", SCAN, metric)
+        assert (ranked.value, ranked.low, ranked.high) == pytest.approx((own.value, own.low, own.high))
+    for metric in ("brier", "ece", "accuracy", "balanced_accuracy", "f1"):
+        assert number(frame, "ranks", SCAN, metric).note == "its scan score is not a probability"
+    for name in ("CNN", "ranks", "position"):  # every model has every scan metric, and no other
+        assert set(frame[(frame.model == name) & (frame.level == SCAN)].metric) == set(
+            scan_metrics(truth["labels"], model.scan)
+        )
     unlabelled = evaluate([model, silent], **{**truth, "slice_labels": None}, seed=0, resamples=60)
     assert set(unlabelled[unlabelled.level != SCAN].note) == {"no slice labels"}
-    assert [block.title for block in table_blocks(unlabelled)] == ["Scans", "Scan probabilities"]
-    assert "Slices AUC all, Slices AP all (no slice labels)" in format_table(unlabelled)
+    assert set(unlabelled[(unlabelled.model == "GP") & (unlabelled.level == SLICE)].metric) == {
+        "auc",
+        "ap",
+        "log_loss",
+        "brier",
+        "ece",
+    }
 
 
 def test_one_class_and_no_label_at_all(truth, model):
@@ -116,11 +113,13 @@ def test_one_class_and_no_label_at_all(truth, model):
     assert auc.note == "one class only"
     assert number(frame, "GP", SCAN, "brier").low < number(frame, "GP", SCAN, "brier").high
     assert number(frame, "GP", INSIDE, "auc").note == "no scan has slices of both kinds"
-    assert "(one class only)" in format_table(frame)
+    for metric in ("balanced_accuracy", "sensitivity_at_90", "specificity_at_95"):
+        assert np.isnan(number(frame, "GP", SCAN, metric).value)
+        assert number(frame, "GP", SCAN, metric).note == "one class only"
     none = {**truth, "labels": np.full(40, -1), "slice_labels": np.full(len(model.slice), -1)}
     frame = evaluate([model], **none, seed=0, resamples=60)
     assert frame.value.isna().all()
-    assert "(no scan labels)" in format_table(frame)
+    assert set(frame[frame.level == SCAN].note) == {"no scan labels"}
 
 
 def test_nan_scores_name_the_model(truth, model):
@@ -141,19 +140,6 @@ def test_sizes_and_names_must_fit(truth, model):
         evaluate([model], **{**truth, "slice_labels": np.zeros(3)}, seed=0)
 
 
-def test_text_is_readable_in_110_columns(truth, model):
-    long = Scores("G-VGPMIL α=1 β=2.5 with a name far too long for a table", model.scan, model.slice)
-    frame = evaluate([model, long], **truth, seed=0, resamples=60)
-    lines = format_table(frame).splitlines()
-    rows = [line for line in lines if "[" in line]
-    assert len(rows) == 7  # two models in three blocks, one in the fourth
-    assert max(map(len, lines)) <= 110
-    row = number(frame, "GP", SCAN, "auc")
-    assert f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]" in lines[1]
-    assert any("10 equal-mass bins" in line for line in lines)
-    assert any("Few patients (" in line for line in lines)
-
-
 def test_a_table_written_as_csv_comes_back_the_same(truth, model, tmp_path):
     frame = evaluate(
         [model, Scores("NA", None, None)], **{**truth, "slice_labels": None}, seed=0, resamples=60
@@ -161,18 +147,11 @@ def test_a_table_written_as_csv_comes_back_the_same(truth, model, tmp_path):
     frame.to_csv(tmp_path / "metrics.csv", index=False)
     again = read_table(tmp_path / "metrics.csv")
     pd.testing.assert_frame_equal(again, frame, check_dtype=False)
-    assert format_table(again) == format_table(frame)
     with pytest.raises(DataError, match=r"nothing\.csv"):
         read_table(tmp_path / "nothing.csv")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match=r"other\.csv: cannot be read as a result table"):
         read_table(tmp_path / "other.csv")
-
-
-def test_format_value():
-    assert format_value(0.9114, 0.8861, 0.9) == "0.911 [0.886, 0.900]"
-    assert format_value(0.5, np.nan, np.nan) == "0.500"
-    assert format_value(np.nan, np.nan, np.nan) == "–"
 
 
 def test_known_or_none():

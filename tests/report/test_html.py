@@ -5,7 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ich_mil.evaluate.table import Scores, evaluate, table_blocks
+from ich_mil.evaluate.show import table_blocks
+from ich_mil.evaluate.table import Scores, evaluate
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import NOTICE
 from ich_mil.report.html import (

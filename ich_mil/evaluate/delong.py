@@ -1,0 +1,192 @@
+"""DeLong's variance of an AUC, and his test of two AUCs measured on the same scans.
+
+In: labels and the scores of K models. Out: AUCs, their covariance, an interval, a test. After DeLong, DeLong
+and Clarke-Pearson 1988 (10.2307/2531595), by mid-ranks as in Sun and Xu 2014 (10.1109/LSP.2014.2337313).
+
+The units are scans, taken as independent. Where patients have several scans they are not, and the numbers
+here claim too much: read the bootstrap over patients (`bootstrap.py`, `compare.py`) instead.
+
+Shapes: K models, B scans, P positive and Q negative ones.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, logit
+from scipy.stats import norm, rankdata
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
+from ich_mil.evaluate.bootstrap import LEVEL
+from ich_mil.evaluate.metrics import check_scores
+
+_Z = float(norm.ppf((1 + LEVEL) / 2))
+
+
+@dataclass(frozen=True)
+class DeLongInterval:
+    """One AUC and its 95 % interval.
+
+    Attributes:
+        auc: the AUC.
+        low: lower end; NaN where `note` says why.
+        high: upper end.
+        note: why there is no interval, else empty.
+    """
+
+    auc: float
+    low: float
+    high: float
+    note: str
+
+
+@dataclass(frozen=True)
+class DeLongTest:
+    """Two AUCs on the same scans.
+
+    Attributes:
+        auc_a: AUC of the first model.
+        auc_b: AUC of the second.
+        difference: `auc_a - auc_b`.
+        low: lower end of its 95 % interval; NaN where `note` says why.
+        high: upper end.
+        z: the difference in standard errors; 0 where the difference and its variance are both 0.
+        p: two-sided p-value of equal AUCs.
+        note: what is odd about the variance, else empty.
+    """
+
+    auc_a: float
+    auc_b: float
+    difference: float
+    low: float
+    high: float
+    z: float
+    p: float
+    note: str
+
+
+def _placements(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each positive the negatives below it, for each negative the positives above it; a tie counts ½.
+
+    V₁₀ = placement / Q and V₀₁ = placement / P are the structural components of the paper. They stay whole or
+    half numbers here, so that components which are all alike have a variance of exactly 0.
+
+    Returns:
+        (K, P) and (K, Q).
+
+    Raises:
+        ValueError: the shapes do not fit.
+        DataError: a label or score cannot be used, or there are fewer than two scans of a class.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 2 or len(scores) == 0:
+        raise ValueError(f"scores must be (K, B), a row a model, got {scores.shape}")
+    for k, row in enumerate(scores):
+        check_scores(labels, row, what=f"row {k} of the scores", probability=False)
+    labels = np.asarray(labels)
+    positive, negative = scores[:, labels == 1], scores[:, labels == 0]
+    P, Q = positive.shape[1], negative.shape[1]
+    if min(P, Q) < 2:
+        raise DataError(
+            f"DeLong's variance needs at least 2 positive and 2 negative scans, got {P} and {Q} "
+            f"({int((labels == UNKNOWN).sum())} unlabelled)"
+        )
+    ranks = rankdata(np.hstack([positive, negative]), axis=1)  # (K, P + Q), mid-ranks among all
+    below = ranks[:, :P] - rankdata(positive, axis=1)  # (K, P)
+    above = P - (ranks[:, P:] - rankdata(negative, axis=1))  # (K, Q)
+    return below, above
+
+
+def auc_variance(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """AUC of each model and the covariance of these AUCs over draws of scans.
+
+        AUC = mean(V₁₀)          Cov = S₁₀/P + S₀₁/Q
+
+    with S₁₀, S₀₁ the sample covariances (denominators P - 1, Q - 1) of the structural components of positives
+    and negatives.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        scores: (K, B) finite; larger means more likely a bleed.
+
+    Returns:
+        (K,) and (K, K).
+
+    Raises:
+        ValueError: the shapes do not fit.
+        DataError: a label or score cannot be used, or there are fewer than two scans of a class.
+    """
+    below, above = _placements(labels, scores)
+    P, Q = below.shape[1], above.shape[1]
+    covariance = np.cov(below) / (Q * Q * P) + np.cov(above) / (P * P * Q)
+    return below.mean(axis=1) / Q, np.atleast_2d(covariance)
+
+
+def delong_interval(labels: np.ndarray, score: np.ndarray) -> DeLongInterval:
+    """95 % interval of one AUC, normal on the logit scale and so always within (0, 1).
+
+        logit AUC ± 1.96 · √Var / (AUC (1 - AUC))
+
+    A variance of 0 (every positive above every negative, or all scores equal) gives no interval.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        score: (B,) finite; larger means more likely a bleed.
+
+    Raises:
+        ValueError, DataError: as `auc_variance`.
+    """
+    aucs, covariance = auc_variance(labels, np.asarray(score)[None])
+    auc, variance = float(aucs[0]), float(covariance[0, 0])
+    if variance == 0:
+        return DeLongInterval(auc, np.nan, np.nan, "DeLong's variance is 0, which gives no interval")
+    half = _Z * np.sqrt(variance) / (auc * (1 - auc))
+    low, high = (float(expit(logit(auc) + side * half)) for side in (-1, 1))
+    return DeLongInterval(auc, low, high, "")
+
+
+def delong_test(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> DeLongTest:
+    """Whether two models rank the same scans equally well.
+
+        z = (AUC_a - AUC_b) / √(Var_a + Var_b - 2 Cov_ab)
+
+    The interval of the difference is plain normal, cut at ±1. Where the variance is 0 and the AUCs are equal
+    (the models rank alike, or both rank perfectly) the data hold nothing against equality: z = 0, p = 1,
+    no interval. Where it is 0 and they differ (one ranks perfectly, the other perfectly wrong) p is NaN.
+    `note` says either.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        a: (B,) scores of the first model, finite; larger means more likely a bleed.
+        b: (B,) scores of the second.
+
+    Raises:
+        ValueError, DataError: as `auc_variance`.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
+        raise ValueError(f"the two models must score the same scans, got {a.shape} and {b.shape}")
+    below, above = _placements(labels, np.stack([a, b]))
+    P, Q = below.shape[1], above.shape[1]
+    auc_a, auc_b = (float(auc) for auc in below.mean(axis=1) / Q)
+    # from the difference of the components, so that two like rankings have a variance of exactly 0
+    variance = np.var(below[0] - below[1], ddof=1) / (Q * Q * P)
+    variance += np.var(above[0] - above[1], ddof=1) / (P * P * Q)
+    difference = float((below[0] - below[1]).mean() / Q)
+    if variance == 0:
+        same = difference == 0
+        note = "variance 0: no scan tells the two apart" if same else "variance 0: the test says nothing"
+        z, p = (0.0, 1.0) if same else (np.nan, np.nan)
+        return DeLongTest(auc_a, auc_b, difference, np.nan, np.nan, z, p, note)
+    error = float(np.sqrt(variance))
+    z = difference / error
+    return DeLongTest(
+        auc_a=auc_a,
+        auc_b=auc_b,
+        difference=difference,
+        low=max(-1.0, difference - _Z * error),
+        high=min(1.0, difference + _Z * error),
+        z=z,
+        p=float(2 * norm.sf(abs(z))),
+        note="",
+    )

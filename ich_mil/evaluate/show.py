@@ -1,0 +1,141 @@
+"""The result table as people read it: numbers in blocks of three, and notes on what they rest on.
+
+In: the frame of `table.evaluate`, fresh or from `metrics.csv`. Out: blocks and notes (what the HTML report
+shows), and the text that is printed. A metric that an older `metrics.csv` does not hold is left out.
+"""
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
+from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
+
+FEW_PATIENTS = 20
+"""Below this many patients the table says that its intervals are rough."""
+
+_BLOCKS = (
+    ("Scans", [(SCAN, "auc", "AUC"), (SCAN, "ap", "AP")]),
+    ("Scan calls", [(SCAN, "accuracy", "accuracy"), (SCAN, "f1", "F1")]),
+    (
+        "Scan operating points",
+        [
+            (SCAN, "balanced_accuracy", "balanced accuracy"),
+            (SCAN, "sensitivity_at_95", "sens. at 95 % spec."),
+            (SCAN, "specificity_at_95", "spec. at 95 % sens."),
+        ],
+    ),
+    ("Scan probabilities", [(SCAN, "log_loss", "log-loss"), (SCAN, "brier", "Brier"), (SCAN, "ece", "ECE")]),
+    ("Slices", [(INSIDE, "auc", "AUC inside scans"), (SLICE, "auc", "AUC all"), (SLICE, "ap", "AP all")]),
+    (
+        "Slice probabilities",
+        [(SLICE, "log_loss", "log-loss"), (SLICE, "brier", "Brier"), (SLICE, "ece", "ECE")],
+    ),
+)
+_NAME_WIDTH = 34
+_TEXT_WIDTH = 106
+
+
+@dataclass(frozen=True)
+class Block:
+    """One part of the table: each row is a model's name and one text for each of `columns`."""
+
+    title: str
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def format_value(value: float, low: float, high: float) -> str:
+    """'0.911 [0.886, 0.936]'; a dash where there is no value, no brackets where there is no interval."""
+    if np.isnan(value):
+        return "–"
+    return f"{value:.3f}" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def table_blocks(frame: pd.DataFrame) -> list[Block]:
+    """The numbers of an `evaluate` frame in blocks of three columns, a row a model; no empty block."""
+    texts = {
+        (row["model"], row["level"], row["metric"]): format_value(row["value"], row["low"], row["high"])
+        for row in frame.to_dict("records")
+    }
+    blocks = []
+    for title, columns in _BLOCKS:
+        rows = [
+            (str(model), [texts.get((model, level, metric), "–") for level, metric, _ in columns])
+            for model in dict.fromkeys(frame["model"])
+        ]
+        if any(text != "–" for _, cells in rows for text in cells):
+            blocks.append(Block(title=title, columns=[label for _, _, label in columns], rows=rows))
+    return blocks
+
+
+def _rests_on(frame: pd.DataFrame) -> list[str]:
+    notes = []
+    for level, noun in ((SCAN, "scans"), (SLICE, "slices")):
+        row: Any = frame[frame["level"] == level].iloc[0]
+        if row["n"]:
+            text = f"{row['n']:,} {noun} ({row['positives']:,} positive) of {row['patients']:,} patients"
+            left_out = f"; {row['unlabelled']:,} without a label left out" if row["unlabelled"] else ""
+            notes.append(text + left_out)
+    inside = frame[frame["level"] == INSIDE]["n"].max()
+    if inside > 0:
+        notes.append(f"AUC inside scans: mean over the {inside:,} scans with slices of both kinds")
+    return notes
+
+
+def _not_available(frame: pd.DataFrame) -> list[str]:
+    absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for note in dict.fromkeys(frame["note"]):
+        for title, columns in _BLOCKS if note else ():
+            for level, metric, label in columns:
+                here = (frame["note"] == note) & (frame["level"] == level) & (frame["metric"] == metric)
+                if here.any():
+                    absent.setdefault((note, tuple(frame["model"][here])), []).append(f"{title} {label}")
+    everyone = frame["model"].nunique()
+    return [
+        f"Not available{'' if len(models) == everyone else ' for ' + '; '.join(models)}: "
+        f"{', '.join(labels)} ({note})"
+        for (note, models), labels in absent.items()
+    ]
+
+
+def table_notes(frame: pd.DataFrame) -> list[str]:
+    """What the numbers of an `evaluate` frame rest on, how they were made, what is not available and why."""
+    notes = [
+        *_rests_on(frame),
+        f"95 % intervals: {frame['resamples'].max():,} resamples of patients; "
+        f"accuracy, balanced accuracy and F1 at probability {THRESHOLD}; "
+        f"ECE: {CALIBRATION_BINS} equal-mass bins",
+    ]
+    points = frame["metric"].isin(["sensitivity_at_95", "specificity_at_95"])
+    if frame["value"][points].notna().any():
+        notes.append(
+            "sens. at 95 % spec.: the best sensitivity of a threshold whose specificity is at least 95 %; "
+            "spec. at 95 % sens.: the reverse; thresholds chosen on these very scans, so optimistic"
+        )
+    used = frame[(frame["n"] > 0) & (frame["note"] == "")]
+    if len(used) and used["patients"].min() < FEW_PATIENTS:
+        notes.append(
+            f"Few patients ({used['patients'].min()}): the intervals are rough and rather too narrow"
+        )
+    if frame["ignored"].max() > 0:
+        notes.append(f"Up to {frame['ignored'].max():,} resamples held one class only and were ignored")
+    if ((frame["metric"] == "ece") & (frame["value"] < frame["low"])).any():
+        notes.append("ECE cannot be negative and resampling adds to it, so its interval can lie above it")
+    return notes + _not_available(frame)
+
+
+def format_table(frame: pd.DataFrame) -> str:
+    """The table as text: blocks of three numbers then the notes, in at most 110 columns."""
+    lines = []
+    for block in table_blocks(frame):
+        lines.append(f"{block.title:<{_NAME_WIDTH}}" + "".join(f"  {column:<22}" for column in block.columns))
+        for name, cells in block.rows:
+            short = name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…"
+            lines.append(f"{short:<{_NAME_WIDTH}}" + "".join(f"  {cell:<22}" for cell in cells))
+        lines.append("")
+    notes = [textwrap.fill(note, _TEXT_WIDTH, subsequent_indent="  ") for note in table_notes(frame)]
+    return "\n".join([*(line.rstrip() for line in lines), *notes])

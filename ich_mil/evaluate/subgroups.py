@@ -1,0 +1,168 @@
+"""Scan metrics of parts of a data set: long and short scans, each kind of bleed, scans readers disagree on.
+
+In: labels and probabilities of B scans, and groups of them, which may overlap. Out: a row a group. A good
+number over all scans may hide a group on which the model fails; a small group shows nothing, and says so.
+
+Shapes: B scans.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import recall_score
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.metrics import THRESHOLD, check_scores, scan_metrics
+from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking
+
+COLUMNS = ["group", "n", "positives", "patients", "auc", "auc_low", "auc_high"]
+COLUMNS += ["log_loss", "log_loss_low", "log_loss_high", "sensitivity", "specificity", "note"]
+
+FEW = 10
+"""With fewer patients than this with a positive scan, or with a negative one, a group gets no interval."""
+
+
+def _recall(labels: np.ndarray, called: np.ndarray, kind: int) -> float:
+    """Share of the scans of one class that are called rightly, NaN where there are none."""
+    return float(recall_score(labels, called, pos_label=kind)) if (labels == kind).any() else float("nan")
+
+
+def _row(
+    labels: np.ndarray, probability: np.ndarray, patients: np.ndarray, *, seed: int, resamples: int
+) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, np.nan)
+    row |= {"n": len(labels), "positives": int(labels.sum()), "patients": len(np.unique(patients))}
+    if not len(labels):
+        return {**row, "note": "no labelled scan"}
+    called = (probability >= THRESHOLD).astype(np.int64)
+    values = scan_metrics(labels, probability)
+    row |= {name: values[name] for name in ("auc", "log_loss")}
+    row |= {"sensitivity": _recall(labels, called, 1), "specificity": _recall(labels, called, 0)}
+    notes = []
+    with_positive, with_negative = (len(np.unique(patients[labels == kind])) for kind in (1, 0))
+    if not with_positive:
+        notes.append("no positive scan, so no AUC and sensitivity")
+    if not with_negative:
+        notes.append("no negative scan, so no AUC and specificity")
+    if min(with_positive, with_negative) < FEW:
+        notes.append(
+            f"few: {with_positive} patients with a positive scan and {with_negative} with a negative one, "
+            f"an interval needs {FEW} of each"
+        )
+    else:
+        intervals = patient_bootstrap(
+            lambda counts: {
+                "auc": resampled_ranking(labels, probability, counts)["auc"],
+                "log_loss": resampled_losses(labels, probability, counts)["log_loss"],
+            },
+            patients,
+            resamples=resamples,
+            seed=seed,
+        )
+        for name, interval in intervals.items():
+            row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return {**row, "note": "; ".join(notes)}
+
+
+def subgroup_table(
+    labels: np.ndarray,
+    probability: np.ndarray,
+    patients: Sequence[str] | np.ndarray,
+    groups: Mapping[str, np.ndarray],
+    *,
+    seed: int,
+    resamples: int = 2000,
+) -> pd.DataFrame:
+    """Scan metrics of each group.
+
+    The log-loss of two groups with different shares of positives differs for that alone; AUC, sensitivity and
+    specificity do not depend on the share. With many groups the best and the worst of them look more extreme
+    than they are.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        probability: (B,) in [0, 1].
+        patients: B patient keys; the intervals resample those of the group.
+        groups: (B,) bool by the group's name: the scans that belong to it.
+        seed: seed of the resampling.
+        resamples: number of resamples behind each interval.
+
+    Returns:
+        One row a group, in the order given, with the columns `COLUMNS`: `n` labelled scans, `positives` and
+        `patients` among them, `auc` and `log_loss` with their 95 % intervals, `sensitivity` and `specificity`
+        at `THRESHOLD`. What is not defined, or rests on fewer than `FEW` patients of a class, is NaN, and
+        `note` says why.
+
+    Raises:
+        DataError: a label or probability cannot be used.
+        ValueError: a group is not (B,) bool, or the lengths do not fit.
+    """
+    labels, probability = check_scores(labels, probability, what="scan probabilities", probability=True)
+    owner = np.asarray(patients, dtype=str)
+    if len(owner) != len(labels):
+        raise ValueError(f"{len(labels)} labels and {len(owner)} patients do not fit")
+    rows = []
+    for name, members in groups.items():
+        members = np.asarray(members)
+        if members.dtype != np.bool_ or members.shape != labels.shape:
+            raise ValueError(
+                f"group {name!r} must be {labels.shape} bool, got {members.shape} {members.dtype}"
+            )
+        chosen = members & (labels != UNKNOWN)
+        row = _row(labels[chosen], probability[chosen], owner[chosen], seed=seed, resamples=resamples)
+        rows.append({**row, "group": name})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def slice_count_groups(offsets: np.ndarray, edges: Sequence[int] = (20, 45, 100)) -> dict[str, np.ndarray]:
+    """Scans by their number of slices: 'up to 20 slices', '21 to 45 slices', ..., 'over 100 slices'.
+
+    Args:
+        offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
+        edges: the largest number of slices of each group but the last, ascending.
+
+    Returns:
+        (B,) bool by name; each scan is in exactly one.
+
+    Raises:
+        ValueError: there is no edge, or they do not ascend from 1 or more.
+    """
+    if not len(edges) or list(edges) != sorted(set(edges)) or edges[0] < 1:
+        raise ValueError(f"edges must ascend from 1 or more, got {tuple(edges)}")
+    names = [f"up to {edges[0]} slices"]
+    names += [f"{low + 1} to {high} slices" for low, high in pairwise(edges)]
+    names += [f"over {edges[-1]} slices"]
+    place = np.searchsorted(edges, np.diff(offsets), side="left")  # (B,)
+    return {name: place == k for k, name in enumerate(names)}
+
+
+def subtype_groups(labels: np.ndarray, subtypes: pd.DataFrame) -> dict[str, np.ndarray]:
+    """For each kind of bleed the positive scans that show it, together with all negative ones.
+
+    So the AUC of a group is the chance that a scan with this bleed ranks above a scan with none. A scan with
+    two kinds is in both groups; one without a label is in none.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`.
+        subtypes: B rows in the same order, a bool column a kind, such as those of
+            `data.cq500_reads.read_cq500_findings`.
+
+    Returns:
+        (B,) bool by the column's name.
+
+    Raises:
+        ValueError: the lengths do not fit, or a column is not bool.
+    """
+    labels = np.asarray(labels)
+    if len(subtypes) != len(labels):
+        raise ValueError(f"{len(labels)} labels and {len(subtypes)} rows of subtypes do not fit")
+    wrong = [name for name in subtypes if subtypes[name].dtype != np.bool_]
+    if wrong:
+        raise ValueError(f"columns of subtypes must be bool, {wrong[0]!r} is {subtypes[wrong[0]].dtype}")
+    return {
+        str(name): (labels == 0) | ((labels == 1) & subtypes[name].to_numpy()) for name in subtypes.columns
+    }

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+from ich_mil.evaluate.show import format_table, format_value, table_blocks, table_notes
+from ich_mil.evaluate.table import SCAN, SLICE, Scores, evaluate, read_table
+
+
+@pytest.fixture
+def truth():
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    return {
+        "labels": labels,
+        "patients": [f"p{i // 2 % 15}" for i in range(40)],
+        "offsets": np.arange(0, 201, 5),
+        "slice_labels": np.repeat(labels, 5) * rng.integers(0, 2, 200),
+    }
+
+
+@pytest.fixture
+def model(truth):
+    rng = np.random.default_rng(1)
+    scan = 0.3 * truth["labels"] + rng.uniform(0, 0.7, 40)
+    slices = 0.2 * truth["slice_labels"] + rng.uniform(0, 0.8, 200)
+    return Scores("GP", scan, slices, slice_is_probability=True)
+
+
+def test_each_number_stands_under_its_name(truth, model):
+    frame = evaluate([model], **truth, seed=0, resamples=60)
+    value = {(row.level, row.metric): row for row in frame.itertuples()}
+    blocks = {block.title: block for block in table_blocks(frame)}
+    shown = {
+        (title, label): text
+        for title, block in blocks.items()
+        for label, text in zip(block.columns, block.rows[0][1], strict=True)
+    }
+    expected = {
+        ("Scans", "AUC"): (SCAN, "auc"),
+        ("Scans", "AP"): (SCAN, "ap"),
+        ("Scan calls", "F1"): (SCAN, "f1"),
+        ("Scan operating points", "balanced accuracy"): (SCAN, "balanced_accuracy"),
+        ("Scan operating points", "sens. at 95 % spec."): (SCAN, "sensitivity_at_95"),
+        ("Scan operating points", "spec. at 95 % sens."): (SCAN, "specificity_at_95"),
+        ("Scan probabilities", "ECE"): (SCAN, "ece"),
+        ("Slice probabilities", "ECE"): (SLICE, "ece"),
+    }
+    for place, name in expected.items():
+        row = value[name]
+        assert shown[place] == format_value(row.value, row.low, row.high), place
+    assert len({shown[place] for place in expected}) == len(expected)  # no two alike, so none can stand in
+
+
+def test_text_is_readable_in_110_columns(truth, model):
+    long = Scores("G-VGPMIL α=1 β=2.5 with a name far too long for a table", model.scan, model.slice)
+    frame = evaluate([model, long], **truth, seed=0, resamples=60)
+    lines = format_table(frame).splitlines()
+    rows = [line for line in lines if "[" in line]
+    assert len(rows) == 11  # two models in five blocks, one in the sixth
+    assert max(map(len, lines)) <= 110
+    row = frame[(frame.model == "GP") & (frame.level == SCAN) & (frame.metric == "auc")].iloc[0]
+    assert f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]" in lines[1]
+    text = " ".join(line.strip() for line in lines)
+    for note in ("10 equal-mass bins", "Few patients (15)", "chosen on these very scans, so optimistic"):
+        assert note in text
+
+
+def test_what_is_missing_is_said_with_its_reason(truth, model):
+    silent = Scores("CNN", model.scan, None)
+    text = format_table(evaluate([model, silent], **truth, seed=0, resamples=60))
+    assert "Not available for CNN: Slices AUC inside scans" in text.replace("\n  ", " ")
+    unlabelled = evaluate([model, silent], **{**truth, "slice_labels": None}, seed=0, resamples=60)
+    titles = [block.title for block in table_blocks(unlabelled)]
+    assert titles == ["Scans", "Scan calls", "Scan operating points", "Scan probabilities"]
+    assert "Slices AUC all, Slices AP all (no slice labels)" in format_table(unlabelled).replace("\n  ", " ")
+    ones = {**truth, "labels": np.ones(40, int)}
+    text = format_table(evaluate([silent], **ones, seed=0, resamples=60)).replace("\n  ", " ")
+    missing = "Scans AUC, Scan operating points balanced accuracy, Scan operating points sens. at 95 % spec."
+    assert missing in text
+    assert "(one class only)" in text
+    assert "so optimistic" not in text  # no operating point is shown
+    none = {**truth, "labels": np.full(40, -1)}
+    assert "(no scan labels)" in format_table(evaluate([silent], **none, seed=0, resamples=60))
+
+
+def test_notes_count_what_was_left_out(truth, model):
+    part = {**truth, "labels": np.where(np.arange(40) >= 6, truth["labels"], -1)}
+    notes = table_notes(evaluate([model], **part, seed=0, resamples=50))
+    assert notes[0] == "34 scans (17 positive) of 15 patients; 6 without a label left out"
+
+
+def test_a_table_read_from_csv_reads_the_same(truth, model, tmp_path):
+    frame = evaluate([model, Scores("NA", None, None)], **truth, seed=0, resamples=60)
+    frame.to_csv(tmp_path / "metrics.csv", index=False)
+    assert format_table(read_table(tmp_path / "metrics.csv")) == format_table(frame)
+
+
+def test_a_table_from_before_the_operating_points_still_shows(truth, model):
+    frame = evaluate([model], **truth, seed=0, resamples=60)
+    old = frame[frame.metric.isin(["auc", "accuracy", "f1", "log_loss", "brier"])]
+    titles = [block.title for block in table_blocks(old)]
+    assert titles == ["Scans", "Scan calls", "Scan probabilities", "Slices", "Slice probabilities"]
+    assert "nan" not in format_table(old)
+
+
+def test_format_value():
+    assert format_value(0.9114, 0.8861, 0.9) == "0.911 [0.886, 0.900]"
+    assert format_value(0.5, np.nan, np.nan) == "0.500"
+    assert format_value(np.nan, np.nan, np.nan) == "–"
