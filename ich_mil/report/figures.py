@@ -1,35 +1,35 @@
 """Figures of the report pages as PNG bytes.
 
-In: arrays. Out: PNG, with a transparent ground and grey text so that it sits on a light and on a dark page.
-Colours are those of Okabe and Ito (2008), which the colour-blind tell apart; line styles differ besides. No
-text given from outside is read as mathematics, and no state is shared between figures.
+In: arrays. Out: PNG, drawn as `ich_mil.report.canvas` says.
 
 Shapes: n slices of one scan, B scans, H, W pixels.
 """
 
 import base64
 import io
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 from scipy.ndimage import zoom
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD, calibration_bins
-from ich_mil.report.text import printable
-
-ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7"
-GREY = "#7c828c"
-"""Text and axes: contrast about 4 : 1 against both a white and a near-black page."""
+from ich_mil.report.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    METADATA,
+    SKY,
+    STYLES,
+    VERMILION,
+    add_legend,
+    new_figure,
+    to_png,
+)
 
 MEAN_COLOURS = LinearSegmentedColormap.from_list("mean", [VERMILION, "#ffb000", "#fff3c4"])
 """Overlay of a mean map: warm, lighter where it is stronger."""
@@ -41,16 +41,6 @@ PICTURE_PIXELS = 256
 MAX_CURVES = 6
 """Curves in one ROC or reliability figure; the first models given are drawn."""
 
-_DPI = 150
-_METADATA: Any = {"Software": None}  # the default names a web address
-_STYLES = (
-    (VERMILION, "-"),
-    (BLUE, "--"),
-    (GREEN, "-."),
-    (PURPLE, ":"),
-    (SKY, (0, (5, 1))),
-    (ORANGE, (0, (3, 1, 1, 1))),
-)
 _OPACITY = 0.85
 """Opacity of an overlay where its map is largest."""
 
@@ -58,41 +48,6 @@ _OPACITY = 0.85
 def data_uri(png: bytes) -> str:
     """PNG bytes as an address that holds the picture itself."""
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
-
-
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of width x height inches with grey, open axes side by side."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
-    for ax in axes:
-        ax.patch.set_alpha(0)
-        ax.tick_params(colors=GREY, labelsize=9)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.spines[["left", "bottom"]].set_color(GREY)
-        ax.xaxis.label.set_color(GREY)
-        ax.yaxis.label.set_color(GREY)
-        ax.title.set_color(GREY)
-    return figure, axes
-
-
-def _legend(ax: Axes, handles: Sequence, names: Sequence[str], *, loc: Any) -> None:
-    """A legend that shows every name as it is: also one that starts with _ or holds a dollar sign."""
-    lines = [printable(name).replace("\n", " ").replace("\t", " ") for name in names]
-    short = [line if len(line) <= 36 else line[:35] + "…" for line in lines]
-    legend = ax.legend(handles, [""] * len(short), frameon=False, fontsize=8.5, labelcolor=GREY, loc=loc)
-    for text, name in zip(legend.get_texts(), short, strict=True):
-        text.set_parse_math(False)
-        text.set_text(name)
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # a name in a script the font lacks is drawn as boxes; the page beside it holds the name itself
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="png", dpi=_DPI, transparent=True, metadata=_METADATA)
-    return buffer.getvalue()
 
 
 def slice_strip(
@@ -112,7 +67,7 @@ def slice_strip(
         shown: places (from 0) of the slices whose pictures the page shows; they are marked.
         labels: (n,) slice labels; positive slices are marked under the curve. None or unknown marks nothing.
     """
-    figure, (ax,) = _figure(8.6, 2.5)
+    figure, (ax,) = new_figure(8.6, 2.5)
     place = np.arange(1, len(probability) + 1)
     ax.bar(place, probability, width=0.86, color=SKY, alpha=0.75, linewidth=0)
     if low is not None and high is not None:
@@ -127,7 +82,7 @@ def slice_strip(
     ax.set(xlim=(0.3, len(place) + 0.7), ylim=(-0.09, 1.12), xlabel="slice, from the lowest to the highest")
     ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _png(figure)
+    return to_png(figure)
 
 
 def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
@@ -137,18 +92,18 @@ def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
         labels: (B,) in {0, 1} or unknown (-1), with both classes present.
         scores: (B,) of each model by name.
     """
-    figure, (ax,) = _figure(4.2, 4.0)
+    figure, (ax,) = new_figure(4.2, 4.0)
     known = labels >= 0
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     handles, names = [], []
-    for (name, score), (colour, style) in zip(scores.items(), _STYLES, strict=False):
+    for (name, score), (colour, style) in zip(scores.items(), STYLES, strict=False):
         false, true, _ = roc_curve(labels[known], score[known])
         handles += ax.plot(false, true, color=colour, linestyle=style, linewidth=2)
         names.append(f"{roc_auc_score(labels[known], score[known]):.3f}  {name}")
     ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel="false positive rate", ylabel="true positive rate")
     ax.set_aspect("equal")
-    _legend(ax, handles, names, loc="lower right")
-    return _png(figure)
+    add_legend(ax, handles, names, loc="lower right")
+    return to_png(figure)
 
 
 def reliability(labels: np.ndarray, probabilities: Mapping[str, np.ndarray]) -> bytes:
@@ -158,17 +113,17 @@ def reliability(labels: np.ndarray, probabilities: Mapping[str, np.ndarray]) -> 
         labels: (B,) in {0, 1} or unknown (-1), at least one known.
         probabilities: (B,) of each model by name; the first `MAX_CURVES` are drawn.
     """
-    figure, (ax,) = _figure(4.2, 4.0)
+    figure, (ax,) = new_figure(4.2, 4.0)
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     handles = []
-    for probability, (colour, style) in zip(probabilities.values(), _STYLES, strict=False):
+    for probability, (colour, style) in zip(probabilities.values(), STYLES, strict=False):
         mean, fraction, _ = calibration_bins(labels, probability)
         handles += ax.plot(mean, fraction, "o", color=colour, linestyle=style, linewidth=1.6, markersize=4.5)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="fraction positive")
     ax.set_xlabel(f"probability given (mean of up to {CALIBRATION_BINS} bins)")
     ax.set_aspect("equal")
-    _legend(ax, handles, list(probabilities)[:MAX_CURVES], loc="upper left")
-    return _png(figure)
+    add_legend(ax, handles, list(probabilities)[:MAX_CURVES], loc="upper left")
+    return to_png(figure)
 
 
 def training_curves(curves: pd.DataFrame) -> bytes:
@@ -180,11 +135,11 @@ def training_curves(curves: pd.DataFrame) -> bytes:
     losses = [name for name in curves if "loss" in str(name)]
     others = [name for name in curves if "loss" not in str(name)]
     groups = [group for group in (losses, others) if group]
-    figure, axes = _figure(8.6 if len(groups) == 2 else 4.6, 2.9, columns=len(groups))
+    figure, axes = new_figure(8.6 if len(groups) == 2 else 4.6, 2.9, columns=len(groups))
     for ax, group in zip(axes, groups, strict=True):
         handles, names = [], []
         for number, name in enumerate(group):
-            colour, style = _STYLES[number % len(_STYLES)]
+            colour, style = STYLES[number % len(STYLES)]
             known = curves[name].dropna()
             marker = "o" if len(known) == 1 else None
             handles += ax.plot(
@@ -193,8 +148,8 @@ def training_curves(curves: pd.DataFrame) -> bytes:
             names.append(str(name))
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _legend(ax, handles, names, loc="best")
-    return _png(figure)
+        add_legend(ax, handles, names, loc="best")
+    return to_png(figure)
 
 
 def _shrink(array: np.ndarray) -> np.ndarray:
@@ -234,7 +189,7 @@ def slice_picture(
         opacity = _OPACITY * strength[..., None]  # (H, W, 1)
         picture = (1 - opacity) * picture + opacity * colours(strength)[..., :3]
     buffer = io.BytesIO()
-    imsave(buffer, picture, format="png", metadata=_METADATA, pil_kwargs={"optimize": True})
+    imsave(buffer, picture, format="png", metadata=METADATA, pil_kwargs={"optimize": True})
     return buffer.getvalue()
 
 
