@@ -1,0 +1,263 @@
+"""Benchmark sets of multiple instance learning as features: MUSK, and bags of handwritten digits.
+
+In: an npz of MUSK, scikit-learn's bundled digits, or the four MNIST files where the user has them. Out: a
+`FeatureSet`, so that the heads, baselines and metrics of head CT serve these sets unchanged: a bag takes the
+place of a scan, an instance that of a slice, and every bag is a patient of its own. Nothing is downloaded.
+
+The digit bags follow section 6.1 of Castro-Macías et al. 2024, but no image is used twice: an image in a
+training and in a test bag would be seen before it is tested. (Their 61,226 negative instances are more than
+the 56,052 images of MNIST that show neither 2 nor 9, so theirs must repeat.)
+
+Shapes: B bags, N instances (packed), D features, n images.
+"""
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+from ich_mil.data.features import FeatureSet, check_features
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
+from ich_mil.progress import say
+
+MOST_POSITIVE = 4
+"""A positive bag holds 1 to this many positive images (section 6.1)."""
+
+COMPONENTS = 30
+"""Principal components that are kept (section 6.1, 'MNIST PCA')."""
+
+_MNIST = (
+    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+)
+_MNIST_HELP = "run torchvision.datasets.MNIST(FOLDER, download=True) once and name its folder MNIST/raw"
+_UNSIGNED_BYTE = 0x08
+"""Third byte of an IDX file whose values are unsigned bytes."""
+
+
+def _bags(
+    x: np.ndarray, sizes: np.ndarray, names: list[str], labels: np.ndarray, slice_names: list[str]
+) -> FeatureSet:
+    """Bags without positions, CNN or instance labels."""
+    unknown = torch.full((len(x),), torch.nan)
+    return FeatureSet(
+        x=torch.tensor(x, dtype=torch.float32),
+        offsets=torch.tensor(np.concatenate([[0], np.cumsum(sizes)]), dtype=torch.int64),
+        scans=names,
+        patients=list(names),
+        labels=torch.tensor(labels, dtype=torch.int64),
+        slice_names=slice_names,
+        slice_labels=torch.full((len(x),), UNKNOWN, dtype=torch.int64),
+        positions=unknown,
+        cnn_scan=torch.full((len(names),), torch.nan),
+        cnn_slice=unknown.clone(),
+        attention=unknown.clone(),
+    )
+
+
+def read_musk(path: Path) -> FeatureSet:
+    """Read a set of bags from an npz with `X` (N, D), `bag` (N,) and `label`.
+
+    `label` is (B,) in ascending order of the bags' numbers, or (N,), one for each instance. Bags come in that
+    order, instances in the order of the file; `patients` are the bags.
+
+    Args:
+        path: the npz; nothing in it is unpickled.
+
+    Raises:
+        DataError: no npz, a key is missing, sizes do not fit, a label is not 0 or 1 or varies in a bag, or a
+            feature is not finite.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if missing := [key for key in ("X", "bag", "label") if key not in file]:
+                raise DataError(f"{path}: key {', '.join(missing)} is missing; X, bag and label are needed")
+            x, bag, label = file["X"], file["bag"], file["label"]
+    except (OSError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read as an npz of bags ({error})") from error
+    if x.ndim != 2 or bag.shape != (len(x),):
+        raise DataError(f"{path}: X must be (N, D) and bag (N,), got {x.shape} and {bag.shape}")
+    numbers, owner, sizes = np.unique(bag, return_inverse=True, return_counts=True)
+    if label.shape not in ((len(numbers),), (len(x),)):
+        raise DataError(
+            f"{path}: label must be one for each of {len(numbers)} bags or {len(x)} instances, "
+            f"got {label.shape}"
+        )
+    if not np.isin(label, (0, 1)).all():
+        raise DataError(f"{path}: label must be 0 or 1, got {label[~np.isin(label, (0, 1))][0]!r}")
+    if label.shape == (len(x),):
+        positive = np.bincount(owner, weights=label)  # (B,)
+        mixed = (positive > 0) & (positive < sizes)
+        if mixed.any():
+            raise DataError(f"{path}: bag {numbers[mixed][0]} is labelled both 0 and 1")
+        label = positive > 0
+    order = np.argsort(owner, kind="stable")
+    names = [f"{path.stem}-{number}" for number in numbers]
+    features = _bags(x[order], sizes, names, label, [f"{path.stem}-row-{row}" for row in order])
+    check_features(features, str(path))
+    return features
+
+
+def digit_bags(
+    images: np.ndarray,
+    digits: np.ndarray,
+    *,
+    seed: int,
+    positive: Collection[int] = (2, 9),
+    bag_size: int = 10,
+) -> FeatureSet:
+    """Random bags of images; a bag is positive if it holds one of the digits `positive`.
+
+    As many positive as negative bags, in random order; a positive one holds 1 to `MOST_POSITIVE` positive
+    images, each number equally likely. Every image is used at most once. Pairs of a positive and a negative
+    bag are drawn until one kind of image runs out; one line says how many images are left over.
+
+    Args:
+        images: (n, D) features of n images.
+        digits: (n,) what they show.
+        seed: of the draw.
+        positive: the positive digits.
+        bag_size: images a bag, at least 1.
+
+    Returns:
+        The bags with known instance labels; slice `image-<row>` is that row of `images`.
+
+    Raises:
+        DataError: too few images for one bag of each kind.
+        ValueError: `images` and `digits` do not fit together, or `bag_size` is below 1.
+    """
+    if images.ndim != 2 or digits.shape != (len(images),) or bag_size < 1:
+        raise ValueError(
+            f"need images (n, D), digits (n,) and bags of at least 1, got {images.shape}, {digits.shape} "
+            f"and {bag_size}"
+        )
+    generator = np.random.default_rng(seed)
+    target = np.isin(digits, list(positive))
+    yes, no = (generator.permutation(np.flatnonzero(kind)) for kind in (target, ~target))
+    held = generator.integers(1, min(MOST_POSITIVE, bag_size) + 1, size=len(yes))  # of each positive bag
+    taken_yes, taken_no = held.cumsum(), (2 * bag_size - held).cumsum()  # after each pair of bags
+    pairs = int(np.count_nonzero((taken_yes <= len(yes)) & (taken_no <= len(no))))
+    if pairs == 0:
+        raise DataError(
+            f"{len(yes)} images of the digits {sorted(positive)} and {len(no)} others are too few for a "
+            f"positive and a negative bag of {bag_size} images"
+        )
+    rows: list[np.ndarray] = []
+    for p, q, k in zip(taken_yes[:pairs], taken_no[:pairs], held[:pairs], strict=True):
+        first = q - (2 * bag_size - k)
+        rows.append(np.concatenate([yes[p - k : p], no[first : q - bag_size]]))
+        rows.append(no[q - bag_size : q])
+    chosen = np.stack([rows[b] for b in generator.permutation(2 * pairs)])  # (B, bag_size)
+    chosen = generator.permuted(chosen, axis=1).ravel()
+    say(
+        f"digits: {2 * pairs:,} bags of {bag_size}, seed {seed}; "
+        f"{len(images) - len(chosen):,} of {len(images):,} images are left over"
+    )
+    labels = target[chosen]  # (N,)
+    features = _bags(
+        images[chosen],
+        np.full(2 * pairs, bag_size),
+        [f"bag-{b}" for b in range(2 * pairs)],
+        labels.reshape(-1, bag_size).any(axis=1),
+        [f"image-{row}" for row in chosen],
+    )
+    return replace(features, slice_labels=torch.tensor(labels, dtype=torch.int64))
+
+
+def scikit_digits() -> tuple[np.ndarray, np.ndarray]:
+    """The digits that come with scikit-learn: 1,797 images of 8 × 8 pixels in 0 ... 16.
+
+    They stand in for MNIST where it is not there; what is measured on them is not a figure of MNIST.
+
+    Returns:
+        Pixels (1797, 64) and digits (1797,).
+    """
+    images, digits = load_digits(return_X_y=True)
+    return images, digits
+
+
+def project(train: FeatureSet, *others: FeatureSet, components: int = COMPONENTS) -> tuple[FeatureSet, ...]:
+    """Principal components of the features, fitted to the instances of `train` alone.
+
+    Args:
+        train: what the components are fitted to.
+        *others: sets that are projected on the same components.
+        components: how many are kept.
+
+    Returns:
+        `train` and `others` with `components` features each.
+
+    Raises:
+        DataError: fewer instances or features than components.
+    """
+    if not 1 <= components <= min(train.x.shape):
+        raise DataError(
+            f"{components} components need at least as many instances and features, there are "
+            f"{train.x.shape[0]} and {train.x.shape[1]}"
+        )
+    # a solver without random numbers, whatever the size
+    pca = PCA(components, svd_solver="covariance_eigh").fit(train.x.double().numpy())
+    return tuple(
+        replace(part, x=torch.tensor(pca.transform(part.x.double().numpy()), dtype=torch.float32))
+        for part in (train, *others)
+    )
+
+
+def _read_idx(folder: Path, name: str) -> np.ndarray:
+    """One IDX file, plain or .gz: two zero bytes, type, number of axes, their lengths, then the values."""
+    path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+    if path is None:
+        raise DataError(f"{folder}: {name} (or {name}.gz) is missing; {_MNIST_HELP}")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {_MNIST_HELP}") from error
+    axes = 3 if "images" in name else 1
+    if content[:4] != bytes((0, 0, _UNSIGNED_BYTE, axes)):
+        raise DataError(f"{path}: not an IDX file of bytes with {axes} axes; {_MNIST_HELP}")
+    start = 4 + 4 * axes
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
+    if len(content) < start or len(content) - start != int(np.prod(shape, dtype=object)):
+        raise DataError(
+            f"{path}: its header says {' × '.join(map(str, shape))} values, it holds "
+            f"{max(len(content) - start, 0)}; {_MNIST_HELP}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """MNIST from its four IDX files, plain or .gz; the paper divides all 70,000 images anew.
+
+    Args:
+        folder: holds `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the same of `t10k`.
+
+    Returns:
+        Pixels (n, D) uint8 in 0 ... 255 and digits (n,) int64, the training images first.
+
+    Raises:
+        DataError: a file is missing or is something else, or images and labels are not equally many. The
+            message names the file and says how to get it.
+    """
+    images, digits = [], []
+    for image_file, label_file in _MNIST:
+        pixels, labels = _read_idx(folder, image_file), _read_idx(folder, label_file)
+        if len(pixels) != len(labels):
+            raise DataError(
+                f"{folder}: {image_file} holds {len(pixels)} images, {label_file} {len(labels)} labels; "
+                f"{_MNIST_HELP}"
+            )
+        if len(labels) and labels.max() > 9:
+            raise DataError(f"{folder}: {label_file}: a label must be 0 to 9, got {labels.max()}")
+        images.append(pixels.reshape(len(pixels), int(np.prod(pixels.shape[1:]))))
+        digits.append(labels.astype(np.int64))
+    if images[0].shape[1] != images[1].shape[1]:
+        raise DataError(f"{folder}: training and test images differ in size; {_MNIST_HELP}")
+    return np.concatenate(images), np.concatenate(digits)

@@ -1,0 +1,284 @@
+"""Baselines trained on the features the heads are trained on: pooled logistic regression and attention MIL.
+
+In: slice features of training scans and of scans to test on. Out: `PooledScores` of the test scans, to put
+beside the heads. Every score is out of sample: a test patient among the training patients is an error. The
+CNN's own slice probabilities, pooled by scan, are here as well; they are trained already.
+
+* Pooled logistic regression: z_b = mean or max over the slices of scan b, then logistic regression on z.
+* Attention MIL (Ilse, Tomczak and Welling 2018, Eq. 9; extra `bench`): h = relu(A x + c), gated attention
+  f = wᵀ(tanh(V h) ⊙ sigmoid(U h)), z_b = Σ_n softmax_b(f)_n h_n, then a linear logit. The layers are those
+  of torchmil; scans are fed one at a time, as in that paper, so nothing is padded or masked.
+
+Shapes: B scans, N slices (packed), D features.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, make_scorer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+from ich_mil.data.features import FeatureSet, check_features
+from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.splits import draw_splits
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.gp.folds import folds_of
+from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
+
+How = Literal["mean", "max"]
+
+FOLDS = 5
+"""Inner folds that choose C; fewer where a label has fewer patients."""
+
+PENALTIES = np.logspace(-4, 2, 7)
+"""C that are tried: inverse strength of the L2 penalty, features standardised."""
+
+HIDDEN = 64
+"""Units of h and of the attention, as in the CNN's own attention."""
+
+LEARNING_RATE, WEIGHT_DECAY = 5e-4, 1e-4
+"""Of Adam, those of Ilse et al. for bags of MNIST."""
+
+PATIENCE = 20
+"""Epochs without a lower validation loss after which training ends."""
+
+
+@dataclass(frozen=True)
+class PooledScores:
+    """What a baseline says of the B test scans and their N slices.
+
+    Attributes:
+        scan: (B,) float64 probability.
+        slice: (N,) float64, larger means more likely a bleed; not a probability unless said. None where the
+            baseline says nothing of slices.
+    """
+
+    scan: np.ndarray
+    slice: np.ndarray | None
+
+
+def pool(values: Tensor, offsets: Tensor, how: How) -> Tensor:
+    """Mean or max over the slices of each scan: (N, ...) to (B, ...) in float64."""
+    bags, n_bags = bag_index(offsets), len(offsets) - 1
+    values = values.double()
+    if how == "max":
+        return bag_max(values, bags, n_bags)
+    sizes = offsets.diff().reshape(-1, *[1] * (values.ndim - 1))
+    return bag_sum(values, bags, n_bags) / sizes
+
+
+def _check_unseen(test: FeatureSet, *seen: FeatureSet) -> None:
+    known = {patient for part in seen for patient in part.patients}
+    if both := sorted(known & set(test.patients)):
+        raise ValueError(
+            f"{len(both)} patients of the test scans were trained on: {name_some(both)}; "
+            "scores must be out of sample"
+        )
+
+
+def _check_learnable(features: FeatureSet, what: str) -> None:
+    check_features(features, f"{what} scans")
+    labels = features.labels
+    if bool((labels == UNKNOWN).any()):
+        unlabelled = [s for s, label in zip(features.scans, labels.tolist(), strict=True) if label == UNKNOWN]
+        raise DataError(
+            f"{len(unlabelled)} {what} scans have no label: {name_some(unlabelled)}; select the others"
+        )
+    if len(labels.unique()) < 2:
+        raise DataError(f"the {what} scans need both labels, got {sorted(set(labels.tolist()))}")
+
+
+def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int) -> PooledScores:
+    """Logistic regression on the pooled features of each scan.
+
+    Features are standardised and C is chosen from `PENALTIES` by the log-loss of inner folds over the
+    training patients; the scaler is fitted anew inside each fold.
+
+    Args:
+        train: labelled scans to learn from.
+        test: scans of other patients.
+        how: pooling over slices.
+        seed: of the inner folds.
+
+    Returns:
+        Scan probabilities. With `how='mean'` also the logit of each slice taken alone, which is linear, so
+        that the mean over a scan's slices is the scan's logit. With `how='max'` no slice score: a slice below
+        the maximum of every feature has no part in it.
+
+    Raises:
+        ValueError: a test patient is among the training patients.
+        DataError: a training scan has no label, too few patients of a label, or a feature is NaN.
+    """
+    _check_unseen(test, train)
+    _check_learnable(train, "training")
+    check_features(test, "test scans")
+    y, owner = train.labels.numpy(), np.asarray(train.patients)
+    folds = min(FOLDS, *(len(np.unique(owner[y == label])) for label in (0, 1)))
+    inner = folds_of(train.labels, train.patients, folds=folds, seed=seed) if folds > 1 else []
+    if not inner or any(len(np.unique(y[list(part)])) < 2 for part, _ in inner):
+        raise DataError(
+            f"choosing C needs folds by patient with both labels, and {len(np.unique(owner))} training "
+            "patients are too few for that; train on more patients"
+        )
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), LogisticRegression(max_iter=10_000)),
+        {"logisticregression__C": PENALTIES},
+        # a held-out fold may lack a label where patients have scans of both
+        scoring=make_scorer(
+            log_loss, response_method="predict_proba", greater_is_better=False, labels=[0, 1]
+        ),
+        cv=inner,
+        error_score="raise",
+    )
+    search.fit(pool(train.x, train.offsets, how).numpy(), y)
+    return PooledScores(
+        scan=search.predict_proba(pool(test.x, test.offsets, how).numpy())[:, 1],
+        slice=search.decision_function(test.x.double().numpy()) if how == "mean" else None,
+    )
+
+
+def cnn_pool(features: FeatureSet, *, how: How) -> PooledScores | None:
+    """Mean or max over a scan of the slice probabilities of the CNN, which are the slice scores as well.
+
+    Returns:
+        None where the CNN's slice probabilities are not known.
+
+    Raises:
+        DataError: they are known of some slices only.
+    """
+    unknown = int(features.cnn_slice.isnan().sum())
+    if unknown == len(features.cnn_slice):
+        return None
+    if unknown:
+        raise DataError(
+            f"{unknown} of {len(features.cnn_slice)} slices have no probability of the CNN; "
+            "extract the features again"
+        )
+    return PooledScores(
+        scan=pool(features.cnn_slice, features.offsets, how).numpy(),
+        slice=features.cnn_slice.double().numpy(),
+    )
+
+
+def hold_out(train: FeatureSet, *, share: float = 0.2, seed: int) -> tuple[FeatureSet, FeatureSet]:
+    """Divide training scans into those to learn from and those to stop on, by patient, stratified by label.
+
+    Args:
+        train: labelled scans.
+        share: share of the patients to stop on.
+        seed: of the draw.
+
+    Returns:
+        The scans to learn from, and the scans to stop on.
+
+    Raises:
+        DataError: a scan has no label, or a label has too few patients.
+    """
+    scans = pd.DataFrame({"patient": train.patients, "label": train.labels.tolist()}, index=train.scans)
+    table = draw_splits(scans, validation=share, test=0, seed=seed)
+    learn, stop = (list(table.scan[table.split == split]) for split in ("train", "validation"))
+    return train.select(learn), train.select(stop)
+
+
+def _abmil() -> Any:
+    """The model of torchmil, which takes seconds to import and which nothing else here needs."""
+    try:
+        from torchmil.models import ABMIL
+    except ImportError as error:
+        raise ConfigError(
+            f"attention MIL needs torchmil ({error}): pip install 'ich-mil[bench]', or leave it out"
+        ) from error
+    return ABMIL
+
+
+def _bags(scaler: StandardScaler, features: FeatureSet) -> list[Tensor]:
+    """Each scan, standardised, as a batch of one: (1, n, D)."""
+    x = torch.tensor(scaler.transform(features.x.double().numpy()), dtype=torch.float32)
+    return [part[None] for part in x.split(features.offsets.diff().tolist())]
+
+
+def attention_mil(
+    train: FeatureSet,
+    validation: FeatureSet,
+    test: FeatureSet,
+    *,
+    seed: int,
+    epochs: int = 200,
+) -> PooledScores:
+    """Gated attention MIL of torchmil, on the CPU, stopped on the loss of the validation scans.
+
+    One scan a step, in a new order each epoch; features standardised by the training slices. The state of
+    the epoch with the lowest validation log-loss is the one that is used.
+
+    Args:
+        train: labelled scans to learn from.
+        validation: labelled scans of other patients to stop on; see `hold_out`.
+        test: scans of patients in neither.
+        seed: of the weights and the order of the scans; torch's own generator is left as it was.
+        epochs: most epochs.
+
+    Returns:
+        Scan probabilities, and the attention value of each slice before the softmax: inside a scan it ranks
+        slices as the weights do, and unlike them it does not depend on how long the scan is.
+
+    Raises:
+        ValueError: a test patient is among the training or validation patients, or one of the latter among
+            the training patients.
+        DataError: a training or validation scan has no label, all have the same, or a feature is NaN.
+        ConfigError: torchmil is not installed.
+    """
+    _check_unseen(test, train, validation)
+    _check_unseen(validation, train)
+    _check_learnable(train, "training")
+    _check_learnable(validation, "validation")
+    check_features(test, "test scans")
+    model_class = _abmil()
+    scaler = StandardScaler().fit(train.x.double().numpy())
+    bags, stop, out = (_bags(scaler, part) for part in (train, validation, test))
+    n_features = train.x.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = model_class(
+            in_shape=(n_features,),
+            att_dim=HIDDEN,
+            gated=True,
+            feat_ext=nn.Sequential(nn.Linear(n_features, HIDDEN), nn.ReLU()),
+        )
+        optimiser = torch.optim.Adam(
+            model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
+        )
+        target = train.labels.float()
+        lowest, since, best = float("inf"), 0, copy.deepcopy(model.state_dict())
+        for _ in range(epochs):
+            model.train()
+            for b in torch.randperm(len(bags)).tolist():
+                optimiser.zero_grad()
+                nn.functional.binary_cross_entropy_with_logits(model(bags[b]), target[b : b + 1]).backward()
+                optimiser.step()
+            logits = _predict(model, stop)[0]
+            loss = float(nn.functional.binary_cross_entropy_with_logits(logits, validation.labels.double()))
+            since += 1
+            if loss < lowest:
+                lowest, since, best = loss, 0, copy.deepcopy(model.state_dict())
+            if since == PATIENCE:
+                break
+    model.load_state_dict(best)
+    logits, attention = _predict(model, out)
+    return PooledScores(scan=logits.sigmoid().numpy(), slice=attention.numpy())
+
+
+def _predict(model: nn.Module, bags: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Logits (B,) and attention values before the softmax (N,), in float64."""
+    model.eval()
+    with torch.no_grad():
+        found = [model(bag, return_att=True) for bag in bags]
+    logits, attention = zip(*found, strict=True)
+    return torch.cat(logits).double(), torch.cat([one[0] for one in attention]).double()

@@ -1,0 +1,265 @@
+"""Does the uncertainty mean anything: does it find the errors, and does it say more than the probability?
+
+In: for each scan a loss (or whether the call was wrong), its uncertainty, its patient. Out: risk-coverage
+curves, error rates by decile of uncertainty, and how far uncertainty is higher in a group of scans.
+
+For a calibrated probability p the chance of an error is min(p, 1 - p), so closeness of p to ½ is the measure
+to beat: a standard deviation that only follows p says nothing new. Hence each table has the difference to
+closeness, and `groups.higher_where_given_p` compares scans of like p only. Where p is off at a new site, a
+measure that is merely larger on the side where the errors are beats closeness too: recalibrate first
+(`shift.recalibrate`), and see whether the gain stays.
+
+Shapes: B scans, L samples, R resamples, G groups of equal uncertainty, K points.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import entr
+from scipy.stats import binomtest, rankdata
+
+from ich_mil.errors import DataError
+from ich_mil.evaluate.bootstrap import LEVEL, Interval, patient_bootstrap
+
+CLOSENESS = "closeness of p to ½"
+"""Name of the uncertainty that every other one is compared with."""
+
+DECILES = 10
+"""Bins of uncertainty in `error_by_decile`."""
+
+Patients = Sequence[str] | np.ndarray
+
+
+def scan_rows(**columns: np.ndarray) -> list[np.ndarray]:
+    """The columns as float64. `DataError` for one that is empty or not finite, `ValueError` for lengths."""
+    arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+    if len({a.shape for a in arrays.values()}) > 1 or any(a.ndim != 1 for a in arrays.values()):
+        shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
+        raise ValueError(f"need one value a scan, got {shapes}")
+    for name, a in arrays.items():
+        if len(a) == 0:
+            raise DataError(f"{name}: there is no scan, so nothing can be measured")
+        if not np.isfinite(a).all():
+            first = int(np.flatnonzero(~np.isfinite(a))[0])
+            raise DataError(
+                f"{name}: values must be finite, got {a[first]} for scan number {first}; leave such scans out"
+            )
+    return list(arrays.values())
+
+
+def equal_mass(values: np.ndarray, bins: int) -> np.ndarray:
+    """The bin (B,) of each value, by mid-rank as in `metrics.calibration_bins`: ties are never torn apart."""
+    return (bins * (2 * rankdata(values) - 1) // (2 * len(values))).astype(np.int64)
+
+
+def uncertainties(
+    probability: np.ndarray, std: np.ndarray, *, samples: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """The uncertainties of a scan probability that are worth comparing.
+
+    Entropy of p is not among them: it rises with closeness, so it ranks scans alike.
+
+    Args:
+        probability: (B,) mean p.
+        std: (B,) standard deviation of its samples.
+        samples: (L, B) of p; adds the mutual information H(mean p) - mean H(p) in nats (Houlsby et al. 2011),
+            H being the entropy of a Bernoulli variable.
+
+    Returns:
+        By name, each (B,): `CLOSENESS` (1 - |2p - 1|), 'standard deviation', 'mutual information'.
+    """
+    p, std = scan_rows(probability=probability, std=std)
+    found = {CLOSENESS: 1 - np.abs(2 * p - 1), "standard deviation": std}
+    if samples is not None:
+        q, mean = np.asarray(samples, dtype=np.float64), np.mean(samples, axis=0)
+        found["mutual information"] = entr(mean) + entr(1 - mean) - (entr(q) + entr(1 - q)).mean(axis=0)
+    return found
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Mean loss of the scans that are kept when the least certain ones are sent on.
+
+    Attributes:
+        coverage: (K,) share of scans kept, rising to 1; one point for each different uncertainty.
+        risk: (K,) mean loss of the scans kept.
+        aurc: mean over k = 1..B of the risk at coverage k/B (Geifman et al. 2019).
+        aurc_random: the same for a random order: the mean loss.
+        aurc_best: the same for the order of the losses themselves.
+    """
+
+    coverage: np.ndarray
+    risk: np.ndarray
+    aurc: float
+    aurc_random: float
+    aurc_best: float
+
+    @property
+    def e_aurc(self) -> float:
+        """Excess over the best order: aurc - aurc_best."""
+        return self.aurc - self.aurc_best
+
+
+def _kept(
+    loss: np.ndarray, uncertainty: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Scans drawn (G, R) and their loss (G, R) in each tie group, most certain first, and both cumulated."""
+    order = np.argsort(uncertainty, kind="stable")
+    starts = np.flatnonzero(np.diff(uncertainty[order], prepend=-np.inf))  # (G,)
+    drawn = np.add.reduceat(counts[order], starts)
+    lost = np.add.reduceat(loss[order, None] * counts[order], starts)
+    return drawn, lost, drawn.cumsum(axis=0), lost.cumsum(axis=0)
+
+
+def resampled_aurc(loss: np.ndarray, uncertainty: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """AURC of each resample; scans of equal uncertainty count as in the mean over all their orders.
+
+    A tie group of d scans with total loss s, behind c scans with total loss t, adds Σ (t + i s/d) / (c + i)
+    over i = 1..d, which is s + (t - c s/d) (H(c + d) - H(c)) with the harmonic numbers H.
+
+    Args:
+        loss: (B,).
+        uncertainty: (B,).
+        counts: (B, R) how often each scan was drawn.
+
+    Returns:
+        (R,).
+    """
+    drawn, lost, reached, total = _kept(loss, uncertainty, counts)
+    harmonic = np.concatenate([[0], np.cumsum(1 / np.arange(1, reached[-1].max() + 1))])
+    before = reached - drawn
+    span = harmonic[reached.astype(np.int64)] - harmonic[before.astype(np.int64)]
+    mean = np.divide(lost, drawn, out=np.zeros_like(lost), where=drawn > 0)
+    return (total[-1] + ((total - lost - before * mean) * span).sum(axis=0)) / reached[-1]
+
+
+def risk_coverage(loss: np.ndarray, uncertainty: np.ndarray) -> RiskCoverage:
+    """Risk-coverage curve (Geifman & El-Yaniv 2017) and the area under it.
+
+    Scans of equal uncertainty are kept or sent on together in the curve; the area takes the mean over all
+    their orders. So the order of the scans does not matter, and a constant uncertainty is as good as chance.
+
+    Args:
+        loss: (B,) any loss, or whether the call was wrong.
+        uncertainty: (B,) larger means less certain.
+
+    Raises:
+        DataError: no scan, or a value that is not finite.
+    """
+    loss, uncertainty = scan_rows(loss=loss, uncertainty=uncertainty)
+    one = np.ones((len(loss), 1))
+    _, _, reached, total = _kept(loss, uncertainty, one)
+    return RiskCoverage(
+        coverage=reached[:, 0] / len(loss),
+        risk=total[:, 0] / reached[:, 0],
+        aurc=float(resampled_aurc(loss, uncertainty, one)[0]),
+        aurc_random=float(loss.mean()),
+        aurc_best=float(resampled_aurc(loss, loss, one)[0]),
+    )
+
+
+def aurc_interval(
+    loss: np.ndarray, uncertainty: np.ndarray, patients: Patients, *, seed: int, resamples: int = 2000
+) -> Interval:
+    """95 % interval of the AURC by resampling patients; arguments as `risk_coverage`, a patient a scan."""
+    loss, uncertainty = scan_rows(loss=loss, uncertainty=uncertainty)
+    return patient_bootstrap(
+        lambda counts: {"aurc": resampled_aurc(loss, uncertainty, counts)},
+        patients,
+        resamples=resamples,
+        seed=seed,
+    )["aurc"]
+
+
+def uncertainty_table(
+    loss: np.ndarray,
+    measures: Mapping[str, np.ndarray],
+    patients: Patients,
+    *,
+    seed: int,
+    resamples: int = 2000,
+) -> pd.DataFrame:
+    """AURC of several uncertainties on the same scans, each beside `CLOSENESS`.
+
+    Args:
+        loss: (B,).
+        measures: uncertainties (B,) by name, as `uncertainties` gives them; `CLOSENESS` among them.
+        patients: B patient keys.
+        seed: of the resamples.
+        resamples: of patients; the same ones for all rows, so differences are paired.
+
+    Returns:
+        A row a measure: `uncertainty, n, patients, aurc, low, high, random, best, e_aurc, difference,
+        difference_low, difference_high, note`; difference is AURC less that of `CLOSENESS`, below 0 is
+        better. With one patient the ends of the intervals are NaN, and the note says so.
+    """
+    if CLOSENESS not in measures:
+        raise ValueError(f"measures must hold {CLOSENESS!r} to compare with, got {', '.join(measures)}")
+    columns = {name: scan_rows(loss=loss, **{name: values})[1] for name, values in measures.items()}
+    loss = np.asarray(loss, dtype=np.float64)
+
+    def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
+        areas = {name: resampled_aurc(loss, values, counts) for name, values in columns.items()}
+        return areas | {f"{name} - ": area - areas[CLOSENESS] for name, area in areas.items()}
+
+    intervals = patient_bootstrap(statistic, patients, resamples=resamples, seed=seed)
+    n_patients = len(np.unique(np.asarray(patients, dtype=str)))
+    closeness = risk_coverage(loss, columns[CLOSENESS]).aurc
+    rows = []
+    for name, values in columns.items():
+        found, ends, gap = risk_coverage(loss, values), intervals[name], intervals[f"{name} - "]
+        rows.append(
+            {
+                "uncertainty": name,
+                "n": len(loss),
+                "patients": n_patients,
+                "aurc": found.aurc,
+                "low": ends.low,
+                "high": ends.high,
+                "random": found.aurc_random,
+                "best": found.aurc_best,
+                "e_aurc": found.e_aurc,
+                "difference": found.aurc - closeness,
+                "difference_low": gap.low,
+                "difference_high": gap.high,
+                "note": "one patient: no interval" if n_patients == 1 else "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def error_by_decile(wrong: np.ndarray, uncertainty: np.ndarray, *, bins: int = DECILES) -> pd.DataFrame:
+    """Error rate in bins of uncertainty that hold about equally many scans, equal values together.
+
+    Args:
+        wrong: (B,) whether the call was wrong.
+        uncertainty: (B,).
+        bins: largest number of bins.
+
+    Returns:
+        A row a filled bin, most certain first: `bin, n, uncertainty` (mean)`, wrong, error_rate, low, high`.
+        The 95 % interval is Wilson's, which takes scans as independent: too narrow where patients have many.
+    """
+    wrong, uncertainty = scan_rows(wrong=wrong, uncertainty=uncertainty)
+    if not np.isin(wrong, (0, 1)).all():
+        raise ValueError("wrong must be true or false for each scan; `risk_coverage` takes other losses")
+    rows = []
+    place = equal_mass(uncertainty, bins)
+    for number in np.unique(place):
+        chosen = place == number
+        n, errors = int(chosen.sum()), int(wrong[chosen].sum())
+        ends = binomtest(errors, n).proportion_ci(LEVEL, method="wilson")
+        rows.append(
+            {
+                "bin": int(number),
+                "n": n,
+                "uncertainty": float(uncertainty[chosen].mean()),
+                "wrong": errors,
+                "error_rate": errors / n,
+                "low": float(ends.low),
+                "high": float(ends.high),
+            }
+        )
+    return pd.DataFrame(rows)
