@@ -1,5 +1,6 @@
-"""The commands `ich-mil prepare | train | grid | predict | validate | report`, and `train.py`.
+"""The commands `ich-mil prepare | train | grid | reproduce | predict | validate | triage | report`.
 
+`train.py` is here too.
 Bad input ends with one line on standard error and exit code 2.
 """
 
@@ -19,9 +20,12 @@ from ich_mil.errors import ConfigError, IchMilError
 from ich_mil.pipeline.grid import grid
 from ich_mil.pipeline.predict import predict_folder
 from ich_mil.pipeline.report import report_run
+from ich_mil.pipeline.reproduce import reproduce
 from ich_mil.pipeline.train import train
+from ich_mil.pipeline.triage import apply_triage, calibrate_triage
 from ich_mil.pipeline.validate import validate_folder, validate_run
 from ich_mil.progress import say
+from ich_mil.protocol import read_protocol
 
 LABELLED = ("rsna", "cq500", "folder")
 
@@ -50,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     commands.add_parser("grid", help="many heads on one feature table; see 'ich-mil grid --help'")
 
+    commands.add_parser("reproduce", help="a benchmark protocol, by name or file, from fits to report")
+
     one = commands.add_parser("predict", help="probabilities and pages for new studies")
     one.add_argument("root", type=Path, help="a study, or a folder with several")
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
@@ -63,6 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
     _add_jobs(one)
 
+    one = commands.add_parser("triage", help="thresholds with a promise, or decisions by them")
+    one.add_argument("folder", type=Path, help="predictions: the folder of 'validate' or 'predict'")
+    one.add_argument("--apply", type=Path, metavar="TRIAGE", help="decide by these thresholds")
+    one.add_argument("--labels", type=Path, help="CSV scan,label[,patient]; default: the predictions' own")
+    one.add_argument("--sensitivity", type=_share, default=0.95, help="promised (default %(default)s)")
+    one.add_argument("--specificity", type=_share, default=0.95, help="promised (default %(default)s)")
+    one.add_argument("--confidence", type=_share, default=0.9, help="of each promise (default %(default)s)")
+    one.add_argument("--method", choices=("risk_control", "conformal"), default="risk_control")
+    one.add_argument("--out", type=Path, help="default: triage.json or decisions.csv in the folder")
+
     one = commands.add_parser("report", help="write the report of a validated run again")
     one.add_argument("run", type=Path, help="folder of a run")
 
@@ -71,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _guard(lambda: _train(words[1:], whole=False))
     if words[:1] == ["grid"]:
         return _guard(lambda: _grid(words[1:]))
+    if words[:1] == ["reproduce"]:
+        return _guard(lambda: _reproduce(words[1:]))
     chosen = parser.parse_args(words)
     return _guard(lambda: _run(chosen))
 
@@ -97,6 +115,16 @@ def _millimetres(text: str) -> float:
     return value
 
 
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, got {text!r}")
+    return value
+
+
 def train_main(arguments: Sequence[str]) -> int:
     """`train.py`: the whole pipeline; returns the exit code."""
     return _guard(lambda: _train(list(arguments), whole=True))
@@ -113,6 +141,10 @@ def _train(words: list[str], *, whole: bool) -> None:
 
 def _grid(words: list[str]) -> None:
     grid(read_grid(words))
+
+
+def _reproduce(words: list[str]) -> None:
+    reproduce(read_protocol(words))
 
 
 def _run(chosen: argparse.Namespace) -> None:
@@ -132,6 +164,19 @@ def _run(chosen: argparse.Namespace) -> None:
         case "validate":
             out = chosen.out or Path("validations") / chosen.root.resolve().name
             validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs)
+        case "triage":
+            if chosen.apply is not None:
+                apply_triage(chosen.folder, chosen.apply, chosen.out or chosen.folder / "decisions.csv")
+            else:
+                calibrate_triage(
+                    chosen.folder,
+                    chosen.labels,
+                    chosen.out or chosen.folder / "triage.json",
+                    sensitivity=chosen.sensitivity,
+                    specificity=chosen.specificity,
+                    confidence=chosen.confidence,
+                    method=chosen.method,
+                )
         case "report":
             report_run(chosen.run)
 

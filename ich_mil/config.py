@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from jsonargparse import ArgumentError, ArgumentParser
 from sklearn.model_selection import ParameterGrid
@@ -23,7 +23,7 @@ from ich_mil.models.attention_cnn import CnnSettings
 from ich_mil.training.module import TrainingSettings
 from ich_mil.windows import parse_windows
 
-C = TypeVar("C", "RunConfig", "GridConfig")
+C = TypeVar("C")
 
 SetLayout = Literal["rsna", "cq500", "folder", "features"]
 
@@ -207,21 +207,22 @@ def read_config(arguments: Sequence[str]) -> RunConfig:
     Raises:
         ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
     """
-    return _read(RunConfig, arguments)
+    return read_settings(RunConfig, arguments)
 
 
 def read_grid(arguments: Sequence[str]) -> GridConfig:
     """A grid's configuration, likewise."""
-    return _read(GridConfig, arguments)
+    return read_settings(GridConfig, arguments)
 
 
-def _read(kind: type[C], arguments: Sequence[str]) -> C:
+def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
+    """A dataclass of settings likewise, from `--config FILE` and overrides."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file of this run")
     parser.add_class_arguments(kind)
     try:
         made = parser.instantiate(parser.parse_args(list(arguments)))
-        return kind(**{one.name: getattr(made, one.name) for one in fields(kind)})
+        return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
     except (ArgumentError, ValueError, TypeError) as error:
         # one line, with the file it is about where there is one
         files: list[str] = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]

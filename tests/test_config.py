@@ -9,6 +9,7 @@ import yaml
 from ich_mil.config import RunConfig, SetSettings, read_config, read_grid
 from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
+from ich_mil.protocol import read_protocol
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
@@ -16,6 +17,11 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_yaml_loads(path):
     given = yaml.safe_load(path.read_text())
+    if "sets" in given:
+        protocol = read_protocol([str(path)])
+        assert str(protocol.out) == given["out"]
+        assert [one.name for one in protocol.sets] == [one["name"] for one in given["sets"]]
+        return
     config = (read_grid if "grid" in given else read_config)(["--config", str(path)])
     assert str(config.out) == given["out"]
     assert config.train.root == given["train"]["root"]

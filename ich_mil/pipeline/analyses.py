@@ -1,0 +1,227 @@
+"""A closer look at the main head of a protocol on one scored set.
+
+In: what every model said of the set with the first seed. Out: sections of the report, and for each a CSV and
+a figure in the set's folder. What cannot be said is told with its reason: no slice labels, one class, too few
+scans.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.data.cq500_reads import FINDINGS
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
+from ich_mil.evaluate.compare import compare, compare_slices
+from ich_mil.evaluate.groups import higher_where, higher_where_given_p
+from ich_mil.evaluate.joint import joint_against_independent
+from ich_mil.evaluate.metrics import THRESHOLD, calibration_bins
+from ich_mil.evaluate.subgroups import slice_count_groups, subgroup_table, subtype_groups
+from ich_mil.evaluate.uncertainty import (
+    CLOSENESS,
+    error_by_decile,
+    risk_coverage,
+    uncertainties,
+    uncertainty_table,
+)
+from ich_mil.pipeline.deployment import drift, recalibration, triage
+from ich_mil.pipeline.look import Look
+from ich_mil.report.figures import reliability
+from ich_mil.report.protocol_figures import bars, curves
+from ich_mil.report.protocol_page import Chapter, Section
+
+FEW = 10
+"""Scans that a group and the rest need for their uncertainties to be compared."""
+CURVES = ("CNN alone", "logistic regression, mean-pooled")
+"""Models whose calibration is drawn beside the main head's."""
+
+
+def look_closely(look: Look) -> Chapter:
+    """Every section; one that cannot be made for want of scans or labels says so below its title."""
+    if not {0, 1} <= set(look.labels.tolist()):
+        known = sorted(set(look.labels.tolist()) - {UNKNOWN})
+        text = f"Its scans have the labels {known} only: nothing can be compared."
+        return Chapter(f"{look.main} on {look.name}", [Section("Not looked at", text)])
+    sections: list[Section] = []
+    for make in (
+        _against_others,
+        _calibration,
+        _inside,
+        _groups,
+        _errors,
+        _higher,
+        triage,
+        recalibration,
+        drift,
+    ):
+        try:
+            sections += make(look)
+        except DataError as error:
+            title = (make.__doc__ or make.__name__).removesuffix(".")
+            sections.append(Section(title, f"Not available: {error}."))
+    return Chapter(f"{look.main} on {look.name}", sections)
+
+
+def _against_others(look: Look) -> Iterator[Section]:
+    """Against the other models, paired."""
+    scores = {title: one.scan for title, one in look.scored.items() if not np.isnan(one.scan).any()}
+    frame = compare(
+        look.labels,
+        scores,
+        look.bags.patients,
+        reference=look.main,
+        seed=look.seed,
+        resamples=look.config.resamples,
+    )
+    look.table(frame, "comparison")
+    shown = frame[frame.metric.isin(["auc", "log_loss"])]
+    yield Section(
+        "Against the other models",
+        f"Each model less {look.main}, on the same scans (seed {look.seed}); 95 % intervals by resampling "
+        "patients, DeLong's test for AUCs. All metrics are in the CSV.",
+        shown[["model", "metric", "value", "reference_value", "difference", "low", "high", "delong_p"]],
+    )
+
+
+def _calibration(look: Look) -> Iterator[Section]:
+    """Calibration."""
+    shown = {
+        title: one.scan
+        for title, one in look.scored.items()
+        if title in (look.main, *CURVES) and not np.isnan(one.scan).any()
+    }
+    mean, fraction, count = calibration_bins(look.labels, look.probability)
+    frame = pd.DataFrame({"scans": count, "mean probability": mean, "share positive": fraction})
+    yield Section(
+        "Calibration",
+        "Bins of about equally many scans. Log-loss, Brier score and ECE are in the result table.",
+        look.table(frame, "calibration"),
+        (look.figure(reliability(look.labels, shown), "reliability"),),
+    )
+
+
+def _inside(look: Look) -> Iterator[Section]:
+    """Slices inside positive scans."""
+    scores = {title: one.slice for title, one in look.scored.items() if not np.isnan(one.slice).any()}
+    text = (
+        "AUC of the slices inside each positive scan, mean over scans. A bleed lies near mid-scan: position "
+        "alone, without a picture, reaches 0.851 on the public RSNA test scans in their true order "
+        "(shared/DATA.md)."
+    )
+    if "position only" not in scores:
+        text += " This table of features does not say where a slice lies, so position cannot be ranked here."
+    slice_labels = look.bags.slice_labels.numpy()
+    if not (slice_labels != UNKNOWN).any():
+        yield Section("Slices inside positive scans", "No slice is labelled.")
+        return
+    frame = compare_slices(
+        slice_labels,
+        scores,
+        look.bags.patients,
+        look.bags.offsets.numpy(),
+        reference=look.main,
+        seed=look.seed,
+        resamples=look.config.resamples,
+    )
+    look.table(frame, "slices")
+    columns = ["model", "value", "reference_value", "difference", "low", "high", "n"]
+    yield Section("Slices inside positive scans", text, frame[columns])
+
+
+def _groups(look: Look) -> Iterator[Section]:
+    """Groups of scans."""
+    groups = dict(slice_count_groups(look.bags.offsets.numpy()))
+    text = "By number of slices."
+    findings = look.of_readers
+    if findings is not None:
+        groups |= subtype_groups(look.labels, findings[list(FINDINGS[1:])])
+        groups |= {"readers agree": findings.readers_agree.to_numpy()}
+        groups |= {"readers disagree": ~findings.readers_agree.to_numpy()}
+        text = "By number of slices, by kind of bleed (its positives against all negatives), by readers."
+    frame = subgroup_table(
+        look.labels,
+        look.probability,
+        look.bags.patients,
+        {name: where for name, where in groups.items() if where.any()},
+        seed=look.seed,
+        resamples=look.config.resamples,
+    )
+    yield Section("Groups of scans", text, look.table(frame, "groups"))
+
+
+def _errors(look: Look) -> Iterator[Section]:
+    """Does the uncertainty find the errors?"""
+    known = look.labels != UNKNOWN
+    main = look.scored[look.main]
+    p, std = main.scan[known], main.scan_std[known]
+    patients = np.asarray(look.bags.patients)[known]
+    wrong = ((p >= THRESHOLD) != look.labels[known]).astype(float)
+    measures = uncertainties(p, std)
+    frame = uncertainty_table(wrong, measures, patients, seed=look.seed, resamples=look.config.resamples)
+    lines = []
+    for name, values in measures.items():
+        found = risk_coverage(wrong, values)
+        lines.append((name, pd.DataFrame({"coverage": found.coverage, "risk": found.risk})))
+    png = curves(lines, x="coverage", y="risk", labels=("scans kept", "share wrong"), steps=True)
+    yield Section(
+        "Does the uncertainty find the errors?",
+        "Area under the risk-coverage curve (AURC, lower is better) when the least certain scans are sent "
+        f"on, beside a random and the best possible order. '{CLOSENESS}' is what the probability alone says: "
+        "only a difference below 0 is worth something beyond it.",
+        look.table(frame, "uncertainty"),
+        (look.figure(png, "risk_coverage"),),
+    )
+    deciles = error_by_decile(wrong, std)
+    png = bars(deciles, x="bin", y="error_rate", labels=("decile of the deviation", "share wrong"))
+    yield Section(
+        "Errors by decile of the standard deviation",
+        "The most certain scans first.",
+        look.table(deciles, "deciles"),
+        (look.figure(png, "deciles"),),
+    )
+    if not np.isnan(main.scan_std_independent).any():
+        sizes = np.diff(look.bags.offsets.numpy())[known]
+        frame = joint_against_independent(std, main.scan_std_independent[known], sizes, wrong)
+        yield Section(
+            "Joint against independent samples",
+            "Independent samples (Eq. 36 of the paper) treat the slices of a scan as separate chances.",
+            look.table(frame, "joint"),
+        )
+
+
+def _higher(look: Look) -> Iterator[Section]:
+    """Where the uncertainty is higher."""
+    main, patients = look.scored[look.main], look.bags.patients
+    by_size = slice_count_groups(look.bags.offsets.numpy()).items()
+    groups = {name: where for name, where in by_size if min(where.sum(), (~where).sum()) >= FEW}
+    if look.of_readers is not None:
+        groups = {"readers disagree": ~look.of_readers.readers_agree.to_numpy()} | groups
+    compared = [(name, main.scan_std, main.scan, where, patients) for name, where in groups.items()]
+    if look.home is not None:
+        home, there = look.home
+        compared.append(
+            (
+                "this site against the training site",
+                np.concatenate([main.scan_std, there.scan_std]),
+                np.concatenate([main.scan, there.scan]),
+                np.arange(len(main.scan) + len(there.scan)) < len(main.scan),
+                [*patients, *home.patients],
+            )
+        )
+    rows = []
+    common = {"seed": look.seed, "resamples": look.config.resamples}
+    for name, std, p, where, owners in compared:
+        plain, given = (
+            higher_where(std, where, owners, **common),
+            higher_where_given_p(std, where, p, owners, **common),
+        )
+        rows += [
+            {"group": name, "compared": how, **vars(one)} for how, one in (("all", plain), ("like p", given))
+        ]
+    yield Section(
+        "Where the uncertainty is higher",
+        "AUC: the chance that a scan of the group is less certain than one outside it; 0.5 is no difference. "
+        "'like p' compares scans of like probability only: what the deviation knows beyond it.",
+        look.table(pd.DataFrame(rows), "higher"),
+    )

@@ -1,0 +1,164 @@
+"""What a hospital asks before it uses a model: triage with a promise, recalibration, drift.
+
+In: a `Look`. Out: sections of the report, as in `ich_mil.pipeline.analyses`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.promises import METHODS
+from ich_mil.evaluate.shift import pays_from, recalibration_curve
+from ich_mil.evaluate.triage import fit_triage
+from ich_mil.evaluate.triage_splits import verify
+from ich_mil.evaluate.triage_table import triage_table
+from ich_mil.evaluate.worklist import worklist_effect
+from ich_mil.gp.calibration import Calibration
+from ich_mil.pipeline.look import Look
+from ich_mil.report.protocol_figures import bars, curves, thresholds
+from ich_mil.report.protocol_page import Section
+
+MINUTES_PER_SCAN = 5.0
+"""Reading time that the worklist is counted with; waits scale with it."""
+RECALIBRATE_WITH = (10, 20, 50, 100, 200)
+"""Labelled scans of a new site."""
+
+
+def triage(look: Look) -> Iterator[Section]:
+    """Triage in three."""
+    config = look.config
+    patients = np.asarray(look.bags.patients)
+    some = np.unique(patients)
+    some = np.random.default_rng(look.seed).permutation(some)[: len(some) // 2]
+    inside = np.isin(patients, some)
+    fitted = fit_triage(
+        look.labels[inside],
+        look.probability[inside],
+        sensitivity=config.sensitivity,
+        specificity=config.specificity,
+        confidence=config.confidence,
+        patients=patients[inside].tolist(),
+    )
+    rest = ~inside
+    labels, p = look.labels[rest], look.probability[rest]
+    frame = triage_table(
+        fitted, labels, p, patients[rest].tolist(), seed=look.seed, resamples=config.resamples
+    )
+    known = labels != UNKNOWN
+    yield Section(
+        "Triage in three",
+        f"Calibrated on half of the patients, counted on the others. {fitted.promise}",
+        look.table(frame, "triage")[["metric", "value", "low", "high", "count", "n", "note"]],
+        (look.figure(thresholds(labels[known], p[known], low=fitted.low, high=fitted.high), "triage"),),
+    )
+    waits = worklist_effect(labels, fitted.decide(p), p, minutes_per_scan=MINUTES_PER_SCAN, seed=look.seed)
+    png = bars(
+        waits[waits.group == "positive"],
+        x="order",
+        y="minutes",
+        labels=("order of reading", "mean wait, minutes"),
+    )
+    yield Section(
+        "The worklist",
+        f"A backlog of these {len(labels)} scans, {MINUTES_PER_SCAN:g} minutes each, read by one person. The "
+        "figure shows how long positive scans wait.",
+        look.table(waits, "worklist"),
+        (look.figure(png, "worklist"),),
+    )
+    checks = []
+    for method in METHODS:
+        found = verify(
+            look.labels,
+            look.probability,
+            look.bags.patients,
+            splits=config.simulations,
+            method=method,
+            seed=look.seed,
+            sensitivity=config.sensitivity,
+            specificity=config.specificity,
+            confidence=config.confidence,
+        )
+        checks.append(found.summary.assign(method=method))
+    frame = pd.concat(checks, ignore_index=True)
+    frame.insert(0, "method", frame.pop("method"))
+    yield Section(
+        f"The promise, on {config.simulations} random splits",
+        "`risk_control` bounds the share among all future scans, `next_scans` the count among the scans of "
+        "the test part, `conformal` the mean over calibration sets. `kept`: share of splits in which the "
+        "count of the test part kept the promise; `expected`: what theory says of a finite test part.",
+        look.table(frame, "promise"),
+    )
+
+
+def recalibration(look: Look) -> Iterator[Section]:
+    """Recalibration at a new site."""
+    if look.home is None:
+        return
+    p = torch.from_numpy(look.probability)
+    curve = recalibration_curve(
+        torch.logit(p, eps=1e-6),
+        look.labels,
+        look.bags.patients,
+        Calibration(),
+        sizes=[n for n in RECALIBRATE_WITH if 2 * n <= len(p)],
+        seed=look.seed,
+    )
+    look.table(curve, "recalibration")
+    shown = curve[curve.metric.isin(["log_loss", "ece"])]
+    shown = shown[["n", "way", "metric", "own", "value", "low", "high", "better", "used"]]
+    losses = curve[(curve.metric == "log_loss") & curve.value.notna()]
+    lines = [
+        (f"recalibrated: {way}", rows.rename(columns={"value": "y"})[["n", "y", "low", "high"]])
+        for way, rows in losses.groupby("way")
+    ]
+    own = losses.drop_duplicates("n").rename(columns={"own": "y"})[["n", "y"]]
+    pays = {way: pays_from(curve, way=way) for way in ("intercept", "platt")}
+    text = "; ".join(
+        f"{way}: pays from {n} scans on" if n else f"{way}: pays at none of these sizes"
+        for way, n in pays.items()
+    )
+    yield Section(
+        "Recalibration at a new site",
+        "Platt's sigmoid (`platt`) or its intercept alone fitted to n labelled scans of the site, measured "
+        f"on its other scans. {text}.",
+        shown,
+        (
+            look.figure(
+                curves(
+                    [("as trained", own), *lines], x="n", y="y", labels=("labelled scans", "scan log-loss")
+                ),
+                "recalibration",
+            ),
+        ),
+    )
+
+
+def drift(look: Look) -> Iterator[Section]:
+    """Drift against the training site."""
+    if look.home is None:
+        return
+    home, there = look.home
+    width = home.x.shape[1]
+    alarm = DriftAlarm.fit(
+        summarise(home.x.numpy(), home.offsets.numpy()),
+        there.scan,
+        home.patients,
+        names=column_names(width),
+        seed=look.seed,
+    )
+    found = alarm.test(
+        summarise(look.bags.x.numpy(), look.bags.offsets.numpy()), look.probability, look.bags.patients
+    )
+    moved = pd.DataFrame([vars(one) for one in (*found.moved, found.score)])
+    rings = "The alarm rings" if found.alarm else "The alarm is silent"
+    yield Section(
+        "Drift against the training site",
+        f"{rings}: features p = {found.p_features:.4f}, scores p = {found.p_scores:.4f}, at most "
+        f"{100 * found.rate:g} % false alarms. It says that the input changed, not that the model is worse; "
+        "scores move with prevalence too.",
+        look.table(moved, "drift"),
+    )

@@ -1,0 +1,88 @@
+"""One scored set of a protocol and what every model said of it: what the analyses look at.
+
+In: scores of the first seed. Out: a `Look`, which also knows where tables and figures go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.data.cq500_reads import read_cq500_findings
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.labels import name_some
+from ich_mil.errors import DataError
+from ich_mil.files import whole_file
+from ich_mil.pipeline.scoring import Scored
+from ich_mil.protocol import ProtocolConfig
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is looked at.
+
+    Attributes:
+        name: of the scored set.
+        main: title of the main head.
+        scored: what each model said with the first seed, by title, scans in the order of `bags`.
+        bags: the scans.
+        home: scans of the training site and what the main head said of each, by a fit that has not seen it;
+            None where this is that site.
+        findings: CQ500's `reads.csv`, or None.
+        folder: where CSVs and figures go.
+        config: the protocol.
+    """
+
+    name: str
+    main: str
+    scored: Mapping[str, Scored]
+    bags: FeatureSet
+    home: tuple[FeatureSet, Scored] | None
+    findings: Path | None
+    folder: Path
+    config: ProtocolConfig
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(B,)."""
+        return self.bags.labels.numpy()
+
+    @property
+    def probability(self) -> np.ndarray:
+        """(B,) of the main head."""
+        return self.scored[self.main].scan
+
+    @property
+    def seed(self) -> int:
+        """Of resamples and draws."""
+        return self.config.seeds[0]
+
+    def table(self, frame: pd.DataFrame, name: str) -> pd.DataFrame:
+        """Write a table, and give it back."""
+        with whole_file(self.folder / f"{self._stem}_{name}.csv") as temporary:
+            frame.to_csv(temporary, index=False)
+        return frame
+
+    def figure(self, png: bytes, name: str) -> str:
+        """Write a picture; its path from the report."""
+        path = self.folder / f"{self._stem}_{name}.png"
+        with whole_file(path) as temporary:
+            temporary.write_bytes(png)
+        return f"{self.folder.name}/{path.name}"
+
+    @property
+    def _stem(self) -> str:
+        return "".join(c if c.isalnum() else "_" for c in self.name)
+
+    @property
+    def of_readers(self) -> pd.DataFrame | None:
+        """What CQ500's readers said, in the order of the scans. `DataError` for a scan without a row."""
+        if self.findings is None:
+            return None
+        table = read_cq500_findings(self.findings)
+        missing = sorted(set(self.bags.scans) - set(table.index))
+        if missing:
+            raise DataError(f"{self.findings}: no row for {len(missing)} scans: {name_some(missing)}")
+        return table.loc[self.bags.scans]

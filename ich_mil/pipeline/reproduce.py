@@ -1,0 +1,212 @@
+"""Run a benchmark protocol from its file to its tables.
+
+In: a `ProtocolConfig`. Out, in `config.out`:
+
+    protocol.json     the settings the folder belongs to
+    fits/             one file for each model and task; started again, what is there is not fitted again
+    SET/results.csv   every model and baseline on every scored set: mean, spread over seeds, intervals
+    SET/*.csv         the closer looks at the main head (`ich_mil.pipeline.analyses`)
+    SET/*.png         figures
+    report.md         all of it with what each number means, and the published figures beside ours
+
+Tasks run side by side, one thread each. No number depends on how many.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from joblib import Parallel, delayed
+
+from ich_mil.data.features import FeatureSet
+from ich_mil.errors import ConfigError
+from ich_mil.evaluate.over_seeds import Repeat, over_seeds
+from ich_mil.files import whole_file, write_json
+from ich_mil.pipeline.analyses import look_closely
+from ich_mil.pipeline.look import Look
+from ich_mil.pipeline.protocol_tables import facts_of, result_sections
+from ich_mil.pipeline.scoring import (
+    BASELINES,
+    NEEDS_EXTRA,
+    NO_PROBABILITY,
+    Model,
+    Scored,
+    main_model,
+    read_scored,
+    score_task,
+    scored_file,
+)
+from ich_mil.pipeline.tasks import HELD_OUT, Task, read_bags, tasks_of
+from ich_mil.progress import progress, say
+from ich_mil.protocol import BenchmarkSet, ProtocolConfig
+from ich_mil.report.protocol_page import Chapter, write_page
+
+PROTOCOL_FORMAT = "ich_mil.protocol.1"
+
+
+def reproduce(config: ProtocolConfig) -> Path:
+    """Fit what is not there, measure, and write tables, figures and report.
+
+    Returns:
+        The report, `config.out / "report.md"`.
+
+    Raises:
+        ConfigError: the folder holds results of other settings.
+        DataError: data that cannot be used.
+    """
+    _check_folder(config)
+    models = models_of(config)
+    chapters: list[Chapter] = []
+    for one in config.sets:
+        tasks = list(tasks_of(one, config))
+        units = [(model, task) for task in tasks for model in models]
+        jobs = 1 if torch.cuda.is_available() else min(config.jobs or os.cpu_count() or 1, len(units))
+        work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
+            delayed(score_task)(model, task, config) for model, task in units
+        )
+        for _ in progress(work, total=len(units), what=one.name, unit="fit"):
+            pass
+        chapters += _measure(one, tasks, models, config)
+    page = config.out / "report.md"
+    write_page(page, config.title, facts_of(config), chapters)
+    say(f"{page}: {', '.join(one.name for one in config.sets)}")
+    return page
+
+
+def models_of(config: ProtocolConfig) -> list[Model]:
+    """Every head with every M, then the baselines."""
+    heads = [Model(name, m) for name in config.heads for m in config.n_inducing]
+    return heads + [Model(name) for name in BASELINES if config.attention_mil or name != NEEDS_EXTRA]
+
+
+def _check_folder(config: ProtocolConfig) -> None:
+    path = config.out / "protocol.json"
+    about = {"format": PROTOCOL_FORMAT, "config_hash": config.hash}
+    if path.is_file():
+        try:
+            same = {**json.loads(path.read_text(encoding="utf-8"))} == about
+        except (TypeError, ValueError):
+            same = False
+        if not same:
+            raise ConfigError(f"{config.out}: holds results of other settings; choose another --out")
+    write_json(path, about)
+
+
+@dataclass(frozen=True)
+class _Seed:
+    """What one model said of one scored set with one seed, scans in the order of `bags`."""
+
+    bags: FeatureSet
+    scored: Scored
+    seconds: float
+
+    def repeat(self) -> Repeat:
+        return Repeat(
+            labels=self.bags.labels.numpy(),
+            patients=self.bags.patients,
+            offsets=self.bags.offsets.numpy(),
+            slice_labels=self.bags.slice_labels.numpy(),
+            scan=self.scored.scan,
+            slice=self.scored.slice,
+        )
+
+
+def _gather(
+    one: BenchmarkSet, tasks: list[Task], model: Model, config: ProtocolConfig
+) -> dict[tuple[str, int], list[_Seed]]:
+    """For each scored set and width the runs of a model, one a seed, its held-out folds put together."""
+    parts: dict[tuple[str, int, int], list[tuple[FeatureSet, Scored, float]]] = defaultdict(list)
+    for task in tasks:
+        found, seconds = read_scored(scored_file(config.out / "fits", model, task))
+        for name, scored in found.items():
+            parts[name, task.width, task.seed].append((task.scored[name], scored, seconds))
+    runs: dict[tuple[str, int], list[_Seed]] = defaultdict(list)
+    for (name, width, seed), pieces in parts.items():
+        whole = read_bags(one, seed=seed) if name == HELD_OUT else pieces[0][0]
+        runs[name, width].append(
+            _Seed(whole, _in_order(whole, pieces), sum(seconds for _, _, seconds in pieces))
+        )
+    return runs
+
+
+def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scored, float]]) -> Scored:
+    """The pieces as one, scans and slices in the order of `whole`; every scan is in one piece."""
+    place = {scan: b for b, scan in enumerate(whole.scans)}
+    sizes = {name: whole.n_scans if "scan" in name else len(whole.x) for name in Scored.__annotations__}
+    arrays = {name: np.full(size, np.nan) for name, size in sizes.items()}
+    for features, scored, _ in pieces:
+        scans = np.array([place[scan] for scan in features.scans])
+        starts = whole.offsets.numpy()
+        slices = np.concatenate([np.arange(starts[b], starts[b + 1]) for b in scans])
+        for name, values in vars(scored).items():
+            arrays[name][scans if "scan" in name else slices] = values
+    return Scored(**arrays)
+
+
+def _measure(
+    one: BenchmarkSet, tasks: list[Task], models: list[Model], config: ProtocolConfig
+) -> list[Chapter]:
+    """`results.csv` of a set, and the closer looks at its main head."""
+    runs = {model: _gather(one, tasks, model, config) for model in models}
+    folder = config.out / one.name
+    units = [(model, place) for place in runs[main_model(config)] for model in models]
+    made = Parallel(n_jobs=config.jobs or os.cpu_count() or 1, return_as="generator")(
+        delayed(_rows)(model, *place, runs[model][place], config) for model, place in units
+    )
+    tables = list(progress(made, total=len(units), what=f"{one.name}: metrics", unit="table"))
+    results = pd.concat(tables, ignore_index=True)
+    with whole_file(folder / "results.csv") as temporary:
+        results.to_csv(temporary, index=False)
+    looks = [look_closely(look) for look in _looks(one, runs, folder, config)]
+    return [Chapter(one.name, list(result_sections(one, results, folder))), *looks]
+
+
+def _rows(model: Model, name: str, width: int, seeds: list[_Seed], config: ProtocolConfig) -> pd.DataFrame:
+    table = over_seeds(
+        [seed.repeat() for seed in seeds],
+        slice_is_probability=model.name not in NO_PROBABILITY,
+        seed=config.seeds[0],
+        resamples=config.resamples,
+    )
+    return table.assign(
+        scored=name,
+        width=width,
+        model=model.name,
+        n_inducing=model.n_inducing,
+        seconds=float(np.mean([seed.seconds for seed in seeds])),
+    )
+
+
+def _looks(
+    one: BenchmarkSet,
+    runs: dict[Model, dict[tuple[str, int], list[_Seed]]],
+    folder: Path,
+    config: ProtocolConfig,
+) -> Iterator[Look]:
+    """The first seed of the main head, on each set it scored."""
+    main = main_model(config)
+    several = len({width for _, width in runs[main]}) > 1
+    for name, width in runs[main]:
+        first = {model.title: seeds[name, width][0] for model, seeds in runs.items()}
+        homes = [other for other, its in runs[main] if its == width and other != one.external_name]
+        home = None
+        if name == one.external_name and homes:
+            at_home = runs[main][homes[0], width][0]
+            home = at_home.bags, at_home.scored
+        say(f"{one.name}: looking at {main.title} on {name}")
+        yield Look(
+            name=f"{name}, D={width}" if several else name,
+            main=main.title,
+            scored={title: seed.scored for title, seed in first.items()},
+            bags=first[main.title].bags,
+            home=home,
+            findings=one.path("findings") if one.findings and name == one.external_name else None,
+            folder=folder,
+            config=config,
+        )

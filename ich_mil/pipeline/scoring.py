@@ -1,0 +1,233 @@
+"""One model on one task of a protocol: fitted, applied, and kept in one file.
+
+In: a `Task` and the name of a head or of a baseline. Out: `Scored` for each set that the task scores, as one
+safetensors file a model and task. A file that is there and was made from the same scans is not made again.
+
+Shapes: B scans, N slices of one scored set.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ich_mil.data.features import FeatureSet
+from ich_mil.errors import DataError
+from ich_mil.evaluate.baselines import position_scan, position_score
+from ich_mil.evaluate.pooled import How, attention_mil, hold_out, pooled_logistic
+from ich_mil.files import digest, whole_file
+from ich_mil.gp.head import Head
+from ich_mil.gp.predict import predict
+from ich_mil.pipeline.tasks import Task
+from ich_mil.protocol import ProtocolConfig
+
+FORMAT = "ich_mil.scored.1"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one model says of the scans and slices of one set; NaN where it says nothing.
+
+    Attributes:
+        scan: (B,) probability.
+        scan_std: (B,) its deviation over samples of the whole function.
+        scan_std_independent: (B,) likewise, over samples that take slices for independent.
+        slice: (N,) probability, or a score that ranks slices.
+        slice_std: (N,) its deviation.
+    """
+
+    scan: np.ndarray
+    scan_std: np.ndarray
+    scan_std_independent: np.ndarray
+    slice: np.ndarray
+    slice_std: np.ndarray
+
+
+@dataclass(frozen=True)
+class Model:
+    """A row of the tables.
+
+    Attributes:
+        name: of a head of the protocol, or of a baseline.
+        n_inducing: M of a head, 0 for a baseline.
+    """
+
+    name: str
+    n_inducing: int = 0
+
+    @property
+    def title(self) -> str:
+        """As the tables show it."""
+        return f"{self.name}, M={self.n_inducing}" if self.n_inducing else self.name
+
+
+def _says(features: FeatureSet, scan: object = None, **rest: object) -> Scored:
+    """`Scored` with NaN for all that is not given."""
+    sizes = {
+        one.name: (features.n_scans if "scan" in one.name else len(features.x)) for one in fields(Scored)
+    }
+    given = {"scan": scan, **rest}
+    return Scored(
+        **{
+            name: np.full(size, np.nan) if given.get(name) is None else np.asarray(given[name], np.float64)
+            for name, size in sizes.items()
+        }
+    )
+
+
+def _position_only(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
+    labels = task.train.labels.numpy()
+    return {
+        name: _says(one, position_scan(labels, one.n_scans), slice=position_score(one.positions.numpy()))
+        for name, one in task.scored.items()
+    }
+
+
+def _cnn_alone(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
+    return {
+        name: _says(one, one.cnn_scan.numpy(), slice=one.cnn_slice.numpy())
+        for name, one in task.scored.items()
+    }
+
+
+def _pooled(how: How) -> Callable[[Task, ProtocolConfig], dict[str, Scored]]:
+    def work(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
+        found = {}
+        for name, one in task.scored.items():
+            scores = pooled_logistic(task.train, one, how=how, seed=task.seed)
+            found[name] = _says(one, scores.scan, slice=scores.slice)
+        return found
+
+    return work
+
+
+def _attention(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
+    found = {}
+    learn, watch = task.train, task.validation
+    if watch is None:
+        learn, watch = hold_out(learn, seed=task.seed)
+    for name, one in task.scored.items():
+        scores = attention_mil(learn, watch, one, seed=task.seed)
+        found[name] = _says(one, scores.scan, slice=scores.slice)
+    return found
+
+
+BASELINES: dict[str, Callable[[Task, ProtocolConfig], dict[str, Scored]]] = {
+    "CNN alone": _cnn_alone,
+    "logistic regression, mean-pooled": _pooled("mean"),
+    "logistic regression, max-pooled": _pooled("max"),
+    "attention MIL (torchmil)": _attention,
+    "position only": _position_only,
+}
+"""Rows that stand in every table beside the heads."""
+NEEDS_EXTRA = "attention MIL (torchmil)"
+NO_PROBABILITY = frozenset({*BASELINES} - {"CNN alone"})
+"""Baselines whose slice scores only rank."""
+
+
+def main_model(config: ProtocolConfig) -> Model:
+    """The head that is looked at closely."""
+    return Model(config.main, config.main_inducing)
+
+
+def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]:
+    head = Head(**asdict(config.head(model.name, model.n_inducing, seed=task.seed)))
+    learn, watch = task.train, task.validation
+    validation = None if watch is None else (watch.x, watch.offsets, watch.labels)
+    head.fit(learn.x, learn.offsets, learn.labels, validation=validation, groups=learn.patients)
+    looked_at = model == main_model(config) and task.seed == config.seeds[0]
+    found = {}
+    for name, one in task.scored.items():
+        ask = partial(
+            predict,
+            head.model_,
+            one.x.double(),
+            one.offsets,
+            one.scans,
+            samples=config.samples,
+            seed=task.seed,
+            calibration=head.model_.calibration,
+        )
+        joint = ask()
+        found[name] = _says(
+            one,
+            joint.scan_mean,
+            scan_std=joint.scan_std,
+            scan_std_independent=ask(joint=False).scan_std if looked_at else None,
+            slice=joint.slice_mean,
+            slice_std=joint.slice_std,
+        )
+    return found
+
+
+def scored_file(folder: Path, model: Model, task: Task) -> Path:
+    """Where the scores of a model on a task are kept below `folder`."""
+    name = "".join(c if c.isalnum() else "_" for c in model.title)
+    fold = "all" if task.fold < 0 else f"f{task.fold}"
+    return folder / task.set / name / f"d{task.width}_s{task.seed}_{fold}.safetensors"
+
+
+def _made_of(task: Task) -> str:
+    """A digest of all the numbers of a task."""
+    sets = [task.train, *([task.validation] if task.validation else []), *task.scored.values()]
+    return digest(
+        *(getattr(one, name).numpy().tobytes() for one in sets for name in ("x", "offsets", "labels")),
+        *(" ".join([*one.scans, *one.patients]).encode() for one in sets),
+    )
+
+
+def score_task(model: Model, task: Task, config: ProtocolConfig) -> Path:
+    """Score a task by a model unless that was done; returns the file. One thread: tasks run side by side."""
+    path = scored_file(config.out / "fits", model, task)
+    made_of = _made_of(task)
+    if _about(path).get("made_of") == made_of:
+        return path
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    work = BASELINES.get(model.name)
+    found = work(task, config) if work is not None else _head(model, task, config)
+    about = {"format": FORMAT, "made_of": made_of, "seconds": f"{time.perf_counter() - started:.3f}"}
+    tensors = {
+        f"{name}/{part}": torch.tensor(values)
+        for name, scored in found.items()
+        for part, values in vars(scored).items()
+    }
+    with whole_file(path) as temporary:
+        save_file(tensors, temporary, about | {"sets": json.dumps(list(found))})
+    return path
+
+
+def _about(path: Path) -> dict[str, str]:
+    """The metadata of a file that `score_task` wrote; empty where there is none, or it is another's."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = dict(file.metadata() or {})
+    except (SafetensorError, OSError):
+        return {}
+    return about if about.get("format") == FORMAT else {}
+
+
+def read_scored(path: Path) -> tuple[dict[str, Scored], float]:
+    """What `score_task` wrote, and the seconds it took.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    about = _about(path)
+    if not about:
+        raise DataError(f"{path}: cannot be read as scores; delete it and run the same command again")
+    with safe_open(path, framework="pt") as file:
+        found = {
+            name: Scored(
+                **{one.name: file.get_tensor(f"{name}/{one.name}").numpy() for one in fields(Scored)}
+            )
+            for name in json.loads(about["sets"])
+        }
+    return found, float(about["seconds"])

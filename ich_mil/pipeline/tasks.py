@@ -1,0 +1,163 @@
+"""Who is trained on and who is scored: the tasks of a benchmark protocol.
+
+In: a `ProtocolConfig`. Out: `Task`s, each with training scans, scans to stop and calibrate on where there are
+such, and the sets to score. No scan, and no patient, is on both sides of a task.
+
+* Tables of features and sets of bags: for each seed the bags are divided into folds by patient, stratified by
+  label, and every fold is held out once (task `held-out`). Where there is an external set, one more task is
+  trained on all of them and scores it.
+* Pictures: a network is trained for each CNN seed and width, on the split that all of them share; its head is
+  fitted to the training scans, calibrated on the validation scans, and scores the test and the external ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ich_mil.config import RunConfig, SplitSettings, read_config
+from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.labels import name_some
+from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk, scikit_digits
+from ich_mil.data.prepare import prepare
+from ich_mil.data.scan_list import clean_list
+from ich_mil.data.splits import draw_splits, write_splits
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.files import whole_file
+from ich_mil.gp.folds import folds_of
+from ich_mil.model import load_model
+from ich_mil.models.attention_cnn import CnnSettings
+from ich_mil.pipeline.train import train
+from ich_mil.pipeline.validate import measured_sets, training_sets
+from ich_mil.progress import say
+from ich_mil.protocol import BenchmarkSet, ProtocolConfig
+
+HELD_OUT = "held-out"
+"""Name of the scans of the set itself, each scored by a head that has not seen it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one fit is made of.
+
+    Attributes:
+        set: name of the benchmark set.
+        width: number of features D.
+        seed: of folds and k-means; of the network, for pictures.
+        fold: number of the fold that is held out, -1 where everything is trained on.
+        train: scans to learn from.
+        validation: scans to stop and calibrate on; None calibrates on held-out folds of `train`.
+        scored: name -> scans to score.
+    """
+
+    set: str
+    width: int
+    seed: int
+    fold: int
+    train: FeatureSet
+    validation: FeatureSet | None
+    scored: dict[str, FeatureSet]
+
+
+def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
+    """The tasks of one set; of pictures, the networks are trained on the way.
+
+    Raises:
+        DataError: data that cannot be used, or a patient on both sides.
+        ConfigError: a training configuration that does not fit.
+    """
+    for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
+        for name, scored in task.scored.items():
+            known = task.train.patients + (task.validation.patients if task.validation else [])
+            if both := sorted(set(known) & set(scored.patients)):
+                raise DataError(
+                    f"{one.name}: {len(both)} patients of {name} are trained on too: {name_some(both)}"
+                )
+        yield task
+
+
+def read_bags(one: BenchmarkSet, *, seed: int) -> FeatureSet:
+    """The bags of a set that is no pictures; `seed` draws the bags of digits."""
+    match one.kind:
+        case "features":
+            return read_feature_csv(one.path("root"))
+        case "musk":
+            return read_musk(one.path("root"))
+        case "digits":
+            return digit_bags(*scikit_digits(), seed=seed)
+        case "mnist":
+            return digit_bags(*read_mnist(one.path("root")), seed=seed)
+        case "pictures":
+            raise ValueError("pictures have no features before a network is trained")
+
+
+def _of_bags(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
+    external = read_feature_csv(one.path("external")) if one.external else None
+    for seed in config.seeds:
+        bags = read_bags(one, seed=seed)
+        for fold, (inside, outside) in enumerate(
+            folds_of(bags.labels, bags.patients, folds=config.folds, seed=seed)
+        ):
+            parts = [bags.select([bags.scans[b] for b in part]) for part in (inside, outside)]
+            learn, held = project(*parts, components=one.components) if one.components else parts
+            yield Task(one.name, learn.x.shape[1], seed, fold, learn, None, {HELD_OUT: held})
+        if external is not None:
+            learn, others = (
+                project(bags, external, components=one.components) if one.components else (bags, external)
+            )
+            yield Task(one.name, learn.x.shape[1], seed, -1, learn, None, {one.external_name: others})
+
+
+def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
+    base = read_config(["--config", str(one.path("root"))])
+    if base.train.layout == "features":
+        raise ConfigError(f"{one.root}: trains no network; name a configuration with pictures")
+    if not one.scans and not base.split.test:
+        raise ConfigError(f"{one.root}: split.test is 0 and no list of scans is named: nothing is held out")
+    splits = _one_split(one, base, config)
+    for width in one.widths:
+        for seed in one.cnn_seeds:
+            run = replace(
+                base,
+                out=config.out / "networks" / f"{one.name}_d{width}_s{seed}",
+                seed=seed,
+                cnn=CnnSettings(**{**vars(base.cnn), "features": width}),
+                jobs=config.jobs or base.jobs,
+                split=SplitSettings(file=splits),
+            )
+            train(run, resume=True)
+            parts = training_sets(run)
+            scored = {name: part.features for name, part in parts.items() if name == "test"}
+            for other in measured_sets(load_model(run.out), run):
+                if other.name == "external":
+                    scored[one.external_name] = other.features
+            if not scored:
+                raise ConfigError(f"{one.root}: neither test scans nor an external set, nothing to score")
+            learn, watch = parts["train"].features, parts["validation"].features
+            yield Task(one.name, width, seed, -1, learn, watch, scored)
+
+
+def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Path:
+    """The split all networks share, as a file: that of the list, its leaks removed, or drawn once."""
+    path = config.out / "networks" / f"{one.name}_splits.csv"
+    if path.is_file():
+        return path
+    assert base.train.layout != "features"  # _of_pictures comes first
+    prepared = prepare(
+        base.train.layout,
+        base.train.path,
+        base.prepared / "train",
+        jobs=config.jobs or base.workers,
+        thickness_mm=base.thickness_mm,
+    )
+    share = base.split.validation
+    if not one.scans:
+        drawn = draw_splits(prepared.scans, validation=share, test=base.split.test, seed=base.seed)
+        write_splits(drawn, path)
+        return path
+    splits, left_out = clean_list(one.path("scans"), prepared.scans, validation=share, seed=base.seed)
+    for line in left_out.itertuples():
+        say(f"{one.scans}: {line.scan} ({line.split}) is left out: {line.reason}")
+    with whole_file(path.with_name(f"{one.name}_left_out.csv")) as temporary:
+        left_out.to_csv(temporary, index=False)
+    write_splits(splits, path)
+    return path

@@ -1,0 +1,147 @@
+"""Three-way triage of predictions: thresholds from labelled scans, decisions for new ones.
+
+In: the folder of `ich-mil validate` or `ich-mil predict` with its `predictions.json`. Out: `triage.json`, the
+thresholds with their promise and the model they belong to; or `decisions.csv`, a line a scan in the order to
+be read.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
+from ich_mil.errors import DataError, ModelError
+from ich_mil.evaluate.promises import Method
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage, fit_triage
+from ich_mil.files import whole_file, write_json
+from ich_mil.predictions import FORMAT, NOTICE
+from ich_mil.progress import say
+
+READING = (POSITIVE, LOOK, NEGATIVE)
+"""The order in which decided scans are read."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What `predictions.json` says of scans; a row each of scan, probability, std, label."""
+
+    scans: pd.DataFrame
+    weights: str
+
+
+def _read(folder: Path) -> _Read:
+    path = folder / "predictions.json"
+    try:
+        content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
+        if content["format"] != FORMAT:
+            raise DataError(f"{path}: is of another version ({content['format']}); predict again")
+        rows = [
+            (
+                scan["scan"],
+                scan["probability"],
+                scan["std"],
+                UNKNOWN if scan["label"] is None else scan["label"],
+            )
+            for scan in content["scans"]
+        ]
+        weights = str(content["model_weights"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{path}: cannot be read as predictions ({error}); name a folder of 'validate' or 'predict'"
+        ) from error
+    return _Read(pd.DataFrame(rows, columns=["scan", "probability", "std", "label"]), weights)
+
+
+def calibrate_triage(
+    folder: Path,
+    labels: Path | None,
+    out: Path,
+    *,
+    sensitivity: float,
+    specificity: float,
+    confidence: float,
+    method: Method,
+) -> Triage:
+    """Thresholds from predictions on labelled scans, written to `out`.
+
+    Args:
+        folder: holds `predictions.json`, of scans the model was neither trained nor calibrated on.
+        labels: CSV with columns scan,label and if known patient; None takes the labels in the predictions.
+        out: the JSON file to write.
+        sensitivity: promised share of positive scans that are not called negative.
+        specificity: promised share of negative scans that are not called positive.
+        confidence: of each promise.
+        method: `risk_control`, or `conformal`.
+
+    Raises:
+        DataError: labels that do not match the predictions, too few of them, or one class only.
+    """
+    read = _read(folder)
+    table, patients = read.scans, None
+    if labels is not None:
+        given = read_label_csv(labels, ["scan", "label"])
+        given = given.assign(label=binary(given["label"], labels))
+        twice = given.scan[given.scan.duplicated()]
+        if len(twice):
+            raise DataError(f"{labels}: scans listed twice: {name_some(list(twice))}")
+        unlike = sorted(set(given.scan) ^ set(table.scan))
+        if unlike:
+            raise DataError(
+                f"{labels}: {len(unlike)} scans are in the labels or in the predictions of {folder} only: "
+                f"{name_some(unlike)}; both must hold the same scans"
+            )
+        given = given.set_index("scan").loc[table.scan]
+        table = table.assign(label=given["label"].to_numpy())
+        patients = given.patient.tolist() if "patient" in given else None
+    triage = fit_triage(
+        table.label.to_numpy(),
+        table.probability.to_numpy(),
+        sensitivity=sensitivity,
+        specificity=specificity,
+        confidence=confidence,
+        method=method,
+        patients=patients,
+    )
+    write_json(out, {**triage.as_dict(), "model_weights": read.weights, "notice": NOTICE})
+    say(f"{out}: {triage.promise}")
+    return triage
+
+
+def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
+    """Decide on predictions, and write them in the order to be read: positive, look, negative.
+
+    Args:
+        folder: holds `predictions.json`.
+        thresholds: written by `calibrate_triage` for the same model.
+        out: the CSV file to write.
+
+    Raises:
+        DataError: files that cannot be used.
+        ModelError: the thresholds belong to another model.
+    """
+    read = _read(folder)
+    try:
+        content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
+        weights = content.pop("model_weights")
+        content.pop("notice")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{thresholds}: cannot be read as triage thresholds ({error})") from error
+    if weights != read.weights:
+        raise ModelError(
+            f"{thresholds}: was calibrated for the model {weights}, the predictions in {folder} are of "
+            f"{read.weights}; calibrate on predictions of the same model"
+        )
+    triage = Triage.from_dict(content)
+    table = read.scans.assign(decision=triage.decide(read.scans.probability.to_numpy()))
+    place = table.decision.map(READING.index)
+    table = table.assign(place=place).sort_values(["place", "probability"], ascending=[True, False])
+    table = table[["scan", "decision", "probability", "std"]].reset_index(drop=True)
+    with whole_file(out) as temporary:
+        table.to_csv(temporary, index=False)
+    counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in READING)
+    say(f"{out}: {counts}")
+    say(triage.promise)
+    return table

@@ -1,0 +1,169 @@
+"""What a benchmark protocol says: which sets, which heads, how they are divided, what is compared.
+
+In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. What it means is in `ich_mil.pipeline.tasks`
+(who is trained on and who is scored) and `ich_mil.pipeline.reproduce` (what is measured and written).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ich_mil.config import SetSettings, read_settings
+from ich_mil.errors import ConfigError
+from ich_mil.files import digest
+from ich_mil.gp.settings import HeadSettings
+
+SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
+
+
+@dataclass(frozen=True)
+class BenchmarkSet:
+    """One set of bags.
+
+    Attributes:
+        name: as the tables show it.
+        kind: `features` (a public feature CSV), `musk` (an npz), `digits` (scikit-learn's, nothing to name),
+            `mnist` (a folder with the four IDX files), or `pictures` (a training configuration, run once for
+            each CNN seed and each number of features).
+        root: file or folder; environment variables as `$NAME` are filled in.
+        dataset: what the held-out scans are called in `ich_mil/evaluate/published.csv`; '' takes the name.
+        components: principal components the features are projected on, fitted on training bags; 0 means none.
+        external: features of another set (`features` only), scored by heads that are fitted to all of `root`.
+        external_name: of that set.
+        findings: CQ500's `reads.csv`, for subtypes and disagreement of readers in the external set.
+        scans: a CSV with columns scan,split (train, validation, test) that names the scans of `pictures`.
+        cnn_seeds: of `pictures`.
+        widths: numbers of features of `pictures`.
+    """
+
+    name: str
+    kind: SetKind
+    root: str = ""
+    dataset: str = ""
+    components: int = 0
+    external: str = ""
+    external_name: str = "external"
+    findings: str = ""
+    scans: str = ""
+    cnn_seeds: list[int] = field(default_factory=lambda: [0])
+    widths: list[int] = field(default_factory=lambda: [8])
+
+    def __post_init__(self) -> None:
+        if self.kind != "digits" and not self.root:
+            raise ValueError(f"set {self.name!r}: root is missing")
+        if self.components < 0:
+            raise ValueError(f"set {self.name!r}: components must be at least 0, got {self.components}")
+        if self.external and self.kind != "features":
+            raise ValueError(f"set {self.name!r}: only a set of kind 'features' names an external one here")
+        if self.findings and not (self.external or self.kind == "pictures"):
+            raise ValueError(f"set {self.name!r}: findings are those of an external set, and it has none")
+        if not self.cnn_seeds or not self.widths:
+            raise ValueError(f"set {self.name!r}: cnn_seeds and widths need at least one value each")
+
+    @property
+    def published(self) -> dict[str, str]:
+        """Protocol in `published.csv` of the held-out ('') and of the external scans."""
+        if self.kind == "features":
+            return {"": "rsna-150", self.external_name: "rsna-150-cq500"}
+        if self.kind == "pictures":
+            return {"": "rsna-1150", self.external_name: "rsna-1150-cq500"}
+        return {"": "five-splits"}
+
+    def path(self, what: str) -> Path:
+        """`root`, `external`, `findings` or `scans`, its environment variables filled in."""
+        return SetSettings("features", getattr(self, what)).path
+
+
+@dataclass(frozen=True)
+class ProtocolConfig:
+    """Everything a benchmark depends on.
+
+    Attributes:
+        title: one line.
+        out: folder of fits, tables, figures and `report.md`.
+        sets: what is measured on.
+        heads: name -> settings that differ from the defaults.
+        n_inducing: values of M; every head is fitted with each.
+        main: the head that is looked at closely, with the M named in `main_inducing`.
+        main_inducing: M of that head.
+        folds: over patients; every scan is held out once for each seed.
+        seeds: of folds and of k-means.
+        attention_mil: also train torchmil's attention MIL (extra `bench`).
+        resamples: of patients behind an interval.
+        samples: posterior samples a prediction.
+        sensitivity: that the triage promises.
+        specificity: likewise.
+        confidence: of each promise.
+        simulations: random splits that the promise is checked on.
+        jobs: worker processes; 0 means one a core.
+    """
+
+    title: str
+    out: Path
+    sets: list[BenchmarkSet]
+    heads: dict[str, dict[str, Any]]
+    main: str
+    main_inducing: int = 100
+    n_inducing: list[int] = field(default_factory=lambda: [50, 100, 200])
+    folds: int = 5
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
+    attention_mil: bool = False
+    resamples: int = 1000
+    samples: int = 1000
+    sensitivity: float = 0.95
+    specificity: float = 0.95
+    confidence: float = 0.9
+    simulations: int = 1000
+    jobs: int = 0
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.sets]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"sets must be named, each by its own name, got {names}")
+        if self.main not in self.heads or self.main_inducing not in self.n_inducing:
+            raise ValueError(
+                f"main must be one of the heads ({', '.join(self.heads)}) and main_inducing one of "
+                f"{self.n_inducing}, got {self.main!r} and {self.main_inducing}"
+            )
+        if self.folds < 2 or not self.seeds or min(self.seeds) < 0:
+            raise ValueError(f"folds must be at least 2 and seeds at least 0, got {self.folds}, {self.seeds}")
+        for name in ("sensitivity", "specificity", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        for name, least in (("resamples", 10), ("samples", 2), ("simulations", 1), ("jobs", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in self.heads:
+            self.head(name, self.n_inducing[0], seed=0)
+
+    def head(self, name: str, n_inducing: int, *, seed: int) -> HeadSettings:
+        """The settings of a head. `ValueError` if it has none such."""
+        unknown = sorted(set(self.heads[name]) - set(HeadSettings.names()) | {"seed"} & set(self.heads[name]))
+        if unknown:
+            raise ValueError(f"head {name!r}: {unknown[0]!r} is no setting of a head, or has its own list")
+        return replace(HeadSettings(), **(self.heads[name] | {"n_inducing": n_inducing, "seed": seed}))
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits that name these settings, but for `out` and `jobs`."""
+        values = json.loads(json.dumps(asdict(self), default=str))
+        return digest(json.dumps(values | {"out": "", "jobs": 0}, sort_keys=True).encode())
+
+
+def read_protocol(words: Sequence[str]) -> ProtocolConfig:
+    """A protocol by name (`features` is configs/protocol_features.yaml) or by file, and overrides.
+
+    Raises:
+        ConfigError: there is no such protocol, or it is not a valid one.
+    """
+    if not words or words[0].startswith("-"):
+        return read_settings(ProtocolConfig, words)
+    named = Path(words[0])
+    path = named if named.suffix in (".yaml", ".yml") else Path("configs") / f"protocol_{named}.yaml"
+    if not path.is_file():
+        known = sorted(one.stem.removeprefix("protocol_") for one in Path("configs").glob("protocol_*.yaml"))
+        there = f"; there are {', '.join(known)}" if known else ""
+        raise ConfigError(f"{path}: no such protocol{there}")
+    return read_settings(ProtocolConfig, ["--config", str(path), *words[1:]])

@@ -1,0 +1,127 @@
+"""Figures of a benchmark protocol as PNG bytes: one job each, drawn from the tables of the same name.
+
+In: data frames. Out: PNG (`ich_mil.report.canvas`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.report.canvas import BLUE, GREEN, GREY, STYLES, VERMILION, add_legend, new_figure, to_png
+
+
+def auc_and_time(results: pd.DataFrame) -> bytes:
+    """Scan AUC against the seconds a fit took, one mark for each head and M, its bar the spread over seeds.
+
+    Args:
+        results: rows of scan AUC; columns model, n_inducing, mean, std, seconds.
+    """
+    figure, (ax,) = new_figure(5.4, 3.6)
+    handles, names = [], []
+    for (name, rows), (colour, _) in zip(results.groupby("model", sort=False), STYLES, strict=False):
+        rows = rows.sort_values("n_inducing")
+        handles.append(
+            ax.errorbar(
+                rows.seconds, rows["mean"], rows["std"].fillna(0), fmt="o-", color=colour, lw=1.2, capsize=2
+            )
+        )
+        names.append(str(name))
+        for row in rows.itertuples():
+            ax.annotate(
+                f"{row.n_inducing}", (row.seconds, row.mean), (4, 4), textcoords="offset points",
+                fontsize=8, color=GREY,
+            )  # fmt: skip
+    ax.set_xlabel("seconds a seed, one core")
+    ax.set_ylabel("scan AUC")
+    add_legend(ax, handles, names, loc="best")
+    return to_png(figure)
+
+
+def metric_rows(results: pd.DataFrame, *, metric: str) -> bytes:
+    """One metric of every model: mean, thick bar for the spread over seeds, thin one for the interval.
+
+    Args:
+        results: rows of one metric in the order to be shown; columns model, n_inducing, mean, std, low, high.
+        metric: its name, below the axis.
+    """
+    rows = results[results["mean"].notna()].iloc[::-1]
+    figure, (ax,) = new_figure(6.4, 0.6 + 0.26 * len(rows))
+    places = np.arange(len(rows))
+    ax.hlines(places, rows.low, rows.high, color=GREY, lw=1)
+    spread = rows["std"].fillna(0)
+    ax.hlines(places, rows["mean"] - spread, rows["mean"] + spread, color=BLUE, lw=4)
+    ax.plot(rows["mean"], places, "o", color=VERMILION, markersize=5)
+    titles = [
+        f"{model!s}, M={m}" if m else str(model)
+        for model, m in zip(rows.model.tolist(), rows.n_inducing.tolist(), strict=True)
+    ]
+    ax.set_yticks(places, titles)
+    ax.set_xlabel(metric)
+    return to_png(figure)
+
+
+def curves(
+    frames: Sequence[tuple[str, pd.DataFrame]],
+    *,
+    x: str,
+    y: str,
+    labels: tuple[str, str],
+    steps: bool = False,
+) -> bytes:
+    """Lines with bands.
+
+    Args:
+        frames: name and points of each line; columns `x` and `y`, and `low` and `high` where there is a band.
+        x: column along the axis.
+        y: column of the line.
+        labels: of the two axes.
+        steps: draw steps, not slopes.
+    """
+    figure, (ax,) = new_figure(5.2, 3.6)
+    handles, names = [], []
+    for (name, frame), (colour, style) in zip(frames, STYLES, strict=False):
+        how = "steps-post" if steps else "default"
+        handles += ax.plot(frame[x], frame[y], color=colour, linestyle=style, lw=1.6, drawstyle=how)
+        if "low" in frame:
+            ax.fill_between(frame[x], frame.low, frame.high, color=colour, alpha=0.15, lw=0)
+        names.append(name)
+    ax.set_xlabel(labels[0])
+    ax.set_ylabel(labels[1])
+    add_legend(ax, handles, names, loc="best")
+    return to_png(figure)
+
+
+def bars(frame: pd.DataFrame, *, x: str, y: str, labels: tuple[str, str]) -> bytes:
+    """Bars with intervals; columns `x`, `y`, `low`, `high`."""
+    figure, (ax,) = new_figure(5.2, 3.2)
+    places = np.arange(len(frame))
+    ax.bar(places, frame[y], color=GREEN, width=0.7)
+    ax.errorbar(
+        places, frame[y], [frame[y] - frame.low, frame.high - frame[y]], fmt="none", ecolor=GREY, capsize=2
+    )
+    ax.set_xticks(places, [str(value) for value in frame[x]])
+    ax.set_xlabel(labels[0])
+    ax.set_ylabel(labels[1])
+    return to_png(figure)
+
+
+def thresholds(labels: np.ndarray, probability: np.ndarray, *, low: float, high: float) -> bytes:
+    """Where positive and negative scans lie between the thresholds of a triage.
+
+    Args:
+        labels: (B,) in {0, 1}.
+        probability: (B,).
+        low: below it a scan is called negative.
+        high: from it on a scan is called positive.
+    """
+    figure, (ax,) = new_figure(5.4, 3.0)
+    edges = np.linspace(0, 1, 26).tolist()
+    _, _, negative = ax.hist(probability[labels == 0], edges, color=BLUE, alpha=0.6)
+    _, _, positive = ax.hist(probability[labels == 1], edges, color=VERMILION, alpha=0.6)
+    for place in (low, high):
+        ax.axvline(place, color=GREY, linestyle="--", lw=1)
+    ax.set_xlabel("probability of a hemorrhage")
+    ax.set_ylabel("scans")
+    add_legend(ax, [negative[0], positive[0]], ["negative", "positive"], loc="upper center")  # type: ignore[index]
+    return to_png(figure)

@@ -1,0 +1,82 @@
+"""The report of a benchmark protocol: Markdown with tables, figures beside it, and what each number means.
+
+In: tables of each set. Out: `report.md`; its pictures lie in folders beside it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.files import write_text
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a report.
+
+    Attributes:
+        title: its heading.
+        text: what it says, in sentences.
+        table: shown below the text; None shows none.
+        figures: pictures, relative to the report.
+    """
+
+    title: str
+    text: str
+    table: pd.DataFrame | None = None
+    figures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One set, or a closer look at one scored set."""
+
+    title: str
+    sections: Sequence[Section]
+
+
+def write_page(path: Path, title: str, facts: Sequence[str], chapters: Iterable[Chapter]) -> None:
+    """Write the report.
+
+    Args:
+        path: of the Markdown file.
+        title: its first line.
+        facts: what was run, one line each.
+        chapters: in order.
+    """
+    lines = [f"# {title}", "", *(f"* {fact}" for fact in facts), ""]
+    for chapter in chapters:
+        lines += [f"## {chapter.title}", ""]
+        for section in chapter.sections:
+            lines += [f"### {section.title}", "", section.text, ""]
+            if section.table is not None:
+                lines += [markdown_table(section.table), ""]
+            lines += [f"![{section.title}]({figure})" for figure in section.figures]
+            lines += [""] if section.figures else []
+    write_text(path, "\n".join(lines).rstrip() + "\n")
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """A data frame as a Markdown table: floats with three decimals, what is absent as a dash."""
+    head = [str(name) for name in frame.columns]
+    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows))
+
+
+def _cell(value: object) -> str:
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return "–"
+    if isinstance(value, float | np.floating):
+        return f"{value:.3f}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def spread(mean: float, std: float, low: float, high: float) -> str:
+    """'0.911 ± 0.016 [0.886, 0.936]'; what is not known is left out."""
+    if np.isnan(mean):
+        return "–"
+    text = f"{mean:.3f}" if np.isnan(std) else f"{mean:.3f} ± {std:.3f}"
+    return text if np.isnan(low) else f"{text} [{low:.3f}, {high:.3f}]"

@@ -1,0 +1,108 @@
+"""Triage on the command line: thresholds, decisions in reading order, and what is refused."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ich_mil import cli
+from ich_mil.evaluate.triage import fit_triage
+from ich_mil.predictions import FORMAT
+
+
+def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="s"):
+    generator = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    p = np.clip(0.35 + 0.3 * labels + generator.normal(0, 0.15, n), 0.01, 0.99).round(6)
+    scans = [
+        {
+            "scan": f"{prefix}{i}",
+            "probability": float(p[i]),
+            "std": 0.1,
+            "label": int(labels[i]) if labelled else None,
+        }
+        for i in range(n)
+    ]
+    folder.mkdir()
+    content = {"format": FORMAT, "model_weights": weights, "scans": scans}
+    (folder / "predictions.json").write_text(json.dumps(content))
+    return labels, p
+
+
+def refused(words, capsys):
+    assert cli.main(["triage", *map(str, words)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, capsys):
+    labels, p = predictions(tmp_path / "known")
+    assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
+    want = fit_triage(labels, p, sensitivity=0.9, specificity=0.95, confidence=0.9)
+    assert want.promise in capsys.readouterr().out
+    written = json.loads((tmp_path / "known" / "triage.json").read_text())
+    assert (written["low"], written["high"]) == (want.low, want.high)
+
+    _, new = predictions(tmp_path / "new", 50, seed=1, labelled=False)
+    words = ["triage", str(tmp_path / "new"), "--apply", str(tmp_path / "known" / "triage.json")]
+    assert cli.main(words) == 0
+    table = pd.read_csv(tmp_path / "new" / "decisions.csv")
+    assert (
+        table.set_index("scan").decision.loc[[f"s{i}" for i in range(50)]].tolist()
+        == want.decide(new).tolist()
+    )
+    order = table.decision.map(["positive", "look", "negative"].index)
+    assert order.is_monotonic_increasing
+    assert all(part.probability.is_monotonic_decreasing for _, part in table.groupby("decision"))
+    assert set(table.decision) == {"positive", "look", "negative"}
+
+
+def test_labels_of_a_file_with_patients(tmp_path):
+    labels, p = predictions(tmp_path / "known", labelled=False)
+    rows = [f"s{i},{labels[i]},p{i // 4}" for i in reversed(range(200))]
+    (tmp_path / "labels.csv").write_text("scan,label,patient\n" + "\n".join(rows))
+    words = [
+        "triage",
+        str(tmp_path / "known"),
+        "--labels",
+        str(tmp_path / "labels.csv"),
+        "--sensitivity",
+        "0.8",
+    ]
+    assert cli.main([*words, "--specificity", "0.8"]) == 0
+    written = json.loads((tmp_path / "known" / "triage.json").read_text())
+    patients = [f"p{i // 4}" for i in range(200)]
+    want = fit_triage(labels, p, sensitivity=0.8, specificity=0.8, confidence=0.9, patients=patients)
+    assert (written["low"], written["n_positive"]) == (want.low, 50)
+
+
+def test_what_is_refused(tmp_path, capsys):
+    predictions(tmp_path / "known")
+    predictions(tmp_path / "few", 18)
+    predictions(tmp_path / "other", weights="xyz")
+    predictions(tmp_path / "unlabelled", labelled=False)
+    labels = tmp_path / "labels.csv"
+    labels.write_text("scan,label\n" + "\n".join(f"s{i},1" for i in range(200)))
+    assert "error" in refused([tmp_path / "known", "--labels", labels], capsys)  # one class only
+    labels.write_text("scan,label\ns0,1\nt1,0\n")
+    assert "both must hold the same scans" in refused([tmp_path / "known", "--labels", labels], capsys)
+    labels.write_text("scan,label\ns0,1\ns0,0\n")
+    assert "listed twice: s0" in refused([tmp_path / "known", "--labels", labels], capsys)
+    assert "20" in refused([tmp_path / "few"], capsys)
+    refused([tmp_path / "unlabelled"], capsys)
+    assert "predictions.json" in refused([tmp_path / "nowhere"], capsys)
+    assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
+    capsys.readouterr()
+    error = refused([tmp_path / "other", "--apply", tmp_path / "known" / "triage.json"], capsys)
+    assert "was calibrated for the model abc" in error
+    (tmp_path / "broken.json").write_text("[]")
+    refused([tmp_path / "known", "--apply", tmp_path / "broken.json"], capsys)
+
+
+def test_shares_are_checked(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["triage", str(tmp_path), "--sensitivity", "1.5"])
+    assert "must be a number between 0 and 1" in capsys.readouterr().err
