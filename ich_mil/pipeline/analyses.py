@@ -173,7 +173,7 @@ def _errors(look: Look) -> Iterator[Section]:
         (look.figure(png, "risk_coverage"),),
     )
     deciles = error_by_decile(wrong, std)
-    png = bars(deciles, x="bin", y="error_rate", labels=("decile of the deviation", "share wrong"))
+    png = bars(deciles, x="bin", y="error_rate", labels=("tenth of the scans by deviation", "share wrong"))
     yield Section(
         "Errors by decile of the standard deviation",
         "The most certain scans first.",

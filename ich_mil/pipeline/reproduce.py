@@ -164,7 +164,7 @@ def _measure(
     with whole_file(folder / "results.csv") as temporary:
         results.to_csv(temporary, index=False)
     looks = [look_closely(look) for look in _looks(one, runs, folder, config)]
-    return [Chapter(one.name, list(result_sections(one, results, folder))), *looks]
+    return [Chapter(one.name, list(result_sections(one, results, folder, config))), *looks]
 
 
 def _rows(model: Model, name: str, width: int, seeds: list[_Seed], config: ProtocolConfig) -> pd.DataFrame:

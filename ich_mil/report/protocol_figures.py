@@ -10,6 +10,9 @@ import pandas as pd
 
 from ich_mil.report.canvas import BLUE, GREEN, GREY, STYLES, VERMILION, add_legend, new_figure, to_png
 
+LEAST_SPAN = 0.02
+"""Span of AUC that a figure shows at least: what is smaller should look small."""
+
 
 def auc_and_time(results: pd.DataFrame) -> bytes:
     """Scan AUC against the seconds a fit took, one mark for each head and M, its bar the spread over seeds.
@@ -32,6 +35,10 @@ def auc_and_time(results: pd.DataFrame) -> bytes:
                 f"{row.n_inducing}", (row.seconds, row.mean), (4, 4), textcoords="offset points",
                 fontsize=8, color=GREY,
             )  # fmt: skip
+    low, high = ax.get_ylim()
+    middle, half = (low + high) / 2, max(high - low, LEAST_SPAN) / 2
+    ax.set_ylim(middle - half, middle + half)
+    ax.ticklabel_format(axis="y", useOffset=False)
     ax.set_xlabel("seconds a seed, one core")
     ax.set_ylabel("scan AUC")
     add_legend(ax, handles, names, loc="best")
@@ -97,9 +104,9 @@ def bars(frame: pd.DataFrame, *, x: str, y: str, labels: tuple[str, str]) -> byt
     figure, (ax,) = new_figure(5.2, 3.2)
     places = np.arange(len(frame))
     ax.bar(places, frame[y], color=GREEN, width=0.7)
-    ax.errorbar(
-        places, frame[y], [frame[y] - frame.low, frame.high - frame[y]], fmt="none", ecolor=GREY, capsize=2
-    )
+    # an interval of no width may end a rounding error on the wrong side of its value
+    ends = [(frame[y] - frame.low).clip(lower=0), (frame.high - frame[y]).clip(lower=0)]
+    ax.errorbar(places, frame[y], ends, fmt="none", ecolor=GREY, capsize=2)
     ax.set_xticks(places, [str(value) for value in frame[x]])
     ax.set_xlabel(labels[0])
     ax.set_ylabel(labels[1])
