@@ -17,11 +17,12 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.files import whole_file, write_json
 from ich_mil.gp.predict import Predictions
 
-FORMAT = "ich_mil.predictions.1"
+FORMAT = "ich_mil.predictions.2"
 NOTICE = "For research only, not for diagnosis."
 COLUMNS = [
     "level",
     "scan",
+    "patient",
     "slice",
     "name",
     "position_mm",
@@ -66,6 +67,7 @@ def prediction_table(
             {
                 "level": "scan",
                 "scan": scan,
+                "patient": features.patients[b],
                 "slice": None,
                 "name": scan,
                 "position_mm": None,
@@ -82,6 +84,7 @@ def prediction_table(
                 {
                     "level": "slice",
                     "scan": scan,
+                    "patient": features.patients[b],
                     "slice": n - start,
                     "name": features.slice_names[n],
                     "position_mm": None if about is None else float(about.position_mm.iloc[n - start]),
@@ -98,9 +101,12 @@ def prediction_table(
 
 
 def write_predictions(
-    table: pd.DataFrame, folder: Path, *, provenance: Provenance, prepared: PreparedSet | None
+    table: pd.DataFrame, folder: Path, *, name: str, provenance: Provenance, prepared: PreparedSet | None
 ) -> None:
-    """Write `predictions.csv` and `predictions.json`, which holds the ledger of `prepared`, into `folder`."""
+    """Write `predictions.csv` and `predictions.json`, which holds the ledger of `prepared`, into `folder`.
+
+    `name` says what the scans are: `new`, or the part of a run (`validation`, `test`, `external`).
+    """
     ledger = {} if prepared is None else prepared.ledger_by_scan
     with whole_file(folder / "predictions.csv") as temporary:
         table.to_csv(temporary, index=False, float_format="%.6f")
@@ -112,6 +118,7 @@ def write_predictions(
         scans.append(
             {
                 "scan": scan,
+                "patient": head.patient,
                 **_numbers(head),
                 "ledger": own,
                 "slices": [_slice(row) for _, row in slices.iterrows()],
@@ -124,6 +131,7 @@ def write_predictions(
         {
             "format": FORMAT,
             "notice": NOTICE,
+            "set": name,
             "model_version": provenance.version,
             "model_weights": provenance.weights,
             "config_hash": provenance.config,

@@ -5,6 +5,7 @@ In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. What it means is 
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,14 @@ class BenchmarkSet:
             raise ValueError(f"set {self.name!r}: root is missing")
         if self.components < 0:
             raise ValueError(f"set {self.name!r}: components must be at least 0, got {self.components}")
+        if not re.fullmatch(r"[\w.-][\w. -]*", self.name) or self.name in ("fits", "networks"):
+            raise ValueError(f"set {self.name!r}: a name of letters, digits, '_', '.', '-' is needed")
+        if self.external_name in ("held-out", "train", "validation", "test"):
+            raise ValueError(
+                f"set {self.name!r}: external_name {self.external_name!r} is taken; choose another"
+            )
+        if self.components and self.external:
+            raise ValueError(f"set {self.name!r}: components cannot be taken with an external set")
         if self.external and self.kind != "features":
             raise ValueError(f"set {self.name!r}: only a set of kind 'features' names an external one here")
         if self.findings and not (self.external or self.kind == "pictures"):
@@ -136,7 +145,13 @@ class ProtocolConfig:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in self.heads:
-            self.head(name, self.n_inducing[0], seed=0)
+            for m in self.n_inducing:
+                self.head(name, m, seed=0)
+
+    def first_seed(self, name: str) -> int:
+        """The seed of the runs of a set that are looked at closely."""
+        (one,) = (one for one in self.sets if one.name == name)
+        return one.cnn_seeds[0] if one.kind == "pictures" else self.seeds[0]
 
     def head(self, name: str, n_inducing: int, *, seed: int) -> HeadSettings:
         """The settings of a head. `ValueError` if it has none such."""

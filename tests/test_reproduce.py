@@ -174,7 +174,7 @@ def test_changed_features_are_scored_again(config, done, place):
     before = path.stat().st_mtime_ns
     assert score_task(Model("position only"), task, config) == path
     assert path.stat().st_mtime_ns == before
-    task.train.x[0, 0] += 1
+    task.scored[HELD_OUT].cnn_scan[0] = 0.25
     score_task(Model("position only"), task, config)
     assert path.stat().st_mtime_ns > before
 
@@ -202,6 +202,14 @@ def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch
         ({"sensitivity": 1.0}, "sensitivity must lie between 0 and 1"),
         ({"sets": [{"name": "a", "kind": "musk"}]}, "root is missing"),
         ({"sets": []}, "sets must be named"),
+        ({"sets": [{"name": "../a", "kind": "digits"}]}, "a name of letters"),
+        ({"sets": [{"name": "fits", "kind": "digits"}]}, "a name of letters"),
+        ({"sets": [{"name": "a", "kind": "features", "root": "x", "external_name": "test"}]}, "is taken"),
+        (
+            {"sets": [{"name": "a", "kind": "features", "root": "x", "external": "y", "components": 3}]},
+            "components cannot be taken with an external set",
+        ),
+        ({"n_inducing": [8, -1]}, "n_inducing"),
         ({"setz": 1}, "setz"),
     ],
 )
@@ -212,6 +220,27 @@ def test_protocols_that_are_refused(place, tmp_path, change, message):
         read_protocol([str(path)])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_missing_files_are_told_before_anything_is_fitted(place, tmp_path, capsys):
+    one = yaml.safe_load(protocol(place).read_text())["sets"][0]
+    for what in ("root", "external", "findings"):
+        sets = [one | {what: str(tmp_path / "nowhere.csv")}]
+        path = protocol(place, out=str(tmp_path / "out"), sets=sets)
+        assert cli.main(["reproduce", str(path)]) == 2
+        assert f"set 'home': {what} {tmp_path / 'nowhere.csv'}: no such file" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_head_named_like_a_baseline_is_refused(place, tmp_path, capsys):
+    path = protocol(place, out=str(tmp_path / "out"), heads={"CNN alone": {}}, main="CNN alone")
+    assert cli.main(["reproduce", str(path)]) == 2
+    assert "is the name of a baseline" in capsys.readouterr().err
+
+
+def test_heads_with_names_alike_have_files_of_their_own(place, config):
+    task = next(tasks_of(config.sets[0], config))
+    assert scored_file(place, Model("G +", 6), task) != scored_file(place, Model("G -", 6), task)
 
 
 def test_an_unknown_protocol_names_those_there_are(capsys):
@@ -227,9 +256,20 @@ def test_digits_are_projected_inside_each_fold(place, tmp_path):
     path = protocol(
         place, sets=[{"name": "digits", "kind": "digits", "components": 5}], out=str(tmp_path / "o")
     )
-    config = read_protocol([str(path), "--seeds", "[0]"])
+    config = read_protocol([str(path), "--seeds", "[0, 2]"])
     tasks = list(tasks_of(config.sets[0], config))
-    assert len(tasks) == 2
+    assert len(tasks) == 4
+    first, _, second, _ = tasks
+    assert sorted(first.train.scans) != sorted(second.train.scans)
+    bags = [
+        {
+            scan: one.labels[b]
+            for one in (task.train, task.scored[HELD_OUT])
+            for b, scan in enumerate(one.scans)
+        }
+        for task in (first, second)
+    ]
+    assert bags[0] == bags[1]  # the same bags, divided otherwise
     for task in tasks:
         assert task.width == task.train.x.shape[1] == task.scored[HELD_OUT].x.shape[1] == 5
         # components are centred on the training images, so held-out ones are not

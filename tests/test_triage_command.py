@@ -11,13 +11,14 @@ from ich_mil.evaluate.triage import fit_triage
 from ich_mil.predictions import FORMAT
 
 
-def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="s"):
+def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="s", set_name="external"):
     generator = np.random.default_rng(seed)
     labels = np.arange(n) % 2
     p = np.clip(0.35 + 0.3 * labels + generator.normal(0, 0.15, n), 0.01, 0.99).round(6)
     scans = [
         {
             "scan": f"{prefix}{i}",
+            "patient": f"{prefix}{i}",
             "probability": float(p[i]),
             "std": 0.1,
             "label": int(labels[i]) if labelled else None,
@@ -25,7 +26,7 @@ def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="
         for i in range(n)
     ]
     folder.mkdir()
-    content = {"format": FORMAT, "model_weights": weights, "scans": scans}
+    content = {"format": FORMAT, "model_weights": weights, "set": set_name, "scans": scans}
     (folder / "predictions.json").write_text(json.dumps(content))
     return labels, p
 
@@ -41,7 +42,8 @@ def refused(words, capsys):
 def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, capsys):
     labels, p = predictions(tmp_path / "known")
     assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
-    want = fit_triage(labels, p, sensitivity=0.9, specificity=0.95, confidence=0.9)
+    scans = [f"s{i}" for i in range(200)]
+    want = fit_triage(labels, p, sensitivity=0.9, specificity=0.95, confidence=0.9, patients=scans)
     assert want.promise in capsys.readouterr().out
     written = json.loads((tmp_path / "known" / "triage.json").read_text())
     assert (written["low"], written["high"]) == (want.low, want.high)
@@ -94,6 +96,22 @@ def test_what_is_refused(tmp_path, capsys):
     assert "20" in refused([tmp_path / "few"], capsys)
     refused([tmp_path / "unlabelled"], capsys)
     assert "predictions.json" in refused([tmp_path / "nowhere"], capsys)
+    labels.write_text(
+        "scan,label,patient\n" + "\n".join(f"s{i},{i % 2},{'p' if i else ''}" for i in range(200))
+    )
+    assert "scan s0: patient is empty" in refused([tmp_path / "known", "--labels", labels], capsys)
+    predictions(tmp_path / "watched", set_name="validation")
+    assert "stopped and calibrated on" in refused([tmp_path / "watched"], capsys)
+    path = tmp_path / "unlabelled" / "predictions.json"
+    content = json.loads(path.read_text())
+    content["scans"][1]["scan"] = "s0"
+    path.write_text(json.dumps(content))
+    assert "there twice: s0" in refused([tmp_path / "unlabelled"], capsys)
+    content["scans"][1]["probability"] = "hi"
+    path.write_text(json.dumps(content))
+    assert "cannot be read as predictions" in refused([tmp_path / "unlabelled"], capsys)
+    path.write_text(json.dumps(content | {"scans": []}))
+    assert "holds no scan" in refused([tmp_path / "unlabelled"], capsys)
     assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
     capsys.readouterr()
     error = refused([tmp_path / "other", "--apply", tmp_path / "known" / "triage.json"], capsys)

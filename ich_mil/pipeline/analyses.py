@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+import torch
 
 from ich_mil.data.cq500_reads import FINDINGS
 from ich_mil.data.labels import UNKNOWN
@@ -17,6 +18,7 @@ from ich_mil.evaluate.compare import compare, compare_slices
 from ich_mil.evaluate.groups import higher_where, higher_where_given_p
 from ich_mil.evaluate.joint import joint_against_independent
 from ich_mil.evaluate.metrics import THRESHOLD, calibration_bins
+from ich_mil.evaluate.shift import fit_intercept
 from ich_mil.evaluate.subgroups import slice_count_groups, subgroup_table, subtype_groups
 from ich_mil.evaluate.uncertainty import (
     CLOSENESS,
@@ -159,6 +161,17 @@ def _errors(look: Look) -> Iterator[Section]:
     wrong = ((p >= THRESHOLD) != look.labels[known]).astype(float)
     measures = uncertainties(p, std)
     frame = uncertainty_table(wrong, measures, patients, seed=look.seed, resamples=look.config.resamples)
+    frame.insert(0, "probabilities", "as given")
+    set_right = _set_right(look.labels[known], p, std)
+    again = uncertainty_table(
+        ((set_right[0] >= THRESHOLD) != look.labels[known]).astype(float),
+        uncertainties(*set_right),
+        patients,
+        seed=look.seed,
+        resamples=look.config.resamples,
+    )
+    again.insert(0, "probabilities", "recalibrated on these scans")
+    frame = pd.concat([frame, again], ignore_index=True)
     lines = []
     for name, values in measures.items():
         found = risk_coverage(wrong, values)
@@ -168,7 +181,9 @@ def _errors(look: Look) -> Iterator[Section]:
         "Does the uncertainty find the errors?",
         "Area under the risk-coverage curve (AURC, lower is better) when the least certain scans are sent "
         f"on, beside a random and the best possible order. '{CLOSENESS}' is what the probability alone says: "
-        "only a difference below 0 is worth something beyond it.",
+        "only a difference below 0 is worth something beyond it. Where probabilities are off at a site, a "
+        "deviation can look better for that alone, so both are shown again with the intercept set right on "
+        "these very scans.",
         look.table(frame, "uncertainty"),
         (look.figure(png, "risk_coverage"),),
     )
@@ -190,6 +205,13 @@ def _errors(look: Look) -> Iterator[Section]:
         )
 
 
+def _set_right(labels: np.ndarray, p: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities (B,) with the intercept that fits these labels, and deviations by the delta method."""
+    logit = torch.logit(torch.from_numpy(p), eps=1e-6)
+    moved = torch.sigmoid(logit + fit_intercept(logit, torch.from_numpy(labels), slope=1.0)).numpy()
+    return moved, std * moved * (1 - moved) / np.clip(p * (1 - p), 1e-6, None)
+
+
 def _higher(look: Look) -> Iterator[Section]:
     """Where the uncertainty is higher."""
     main, patients = look.scored[look.main], look.bags.patients
@@ -209,6 +231,11 @@ def _higher(look: Look) -> Iterator[Section]:
                 [*patients, *home.patients],
             )
         )
+    if not compared:
+        yield Section(
+            "Where the uncertainty is higher", f"No group has {FEW} scans, with as many outside it."
+        )
+        return
     rows = []
     common = {"seed": look.seed, "resamples": look.config.resamples}
     for name, std, p, where, owners in compared:

@@ -99,12 +99,16 @@ def recalibration(look: Look) -> Iterator[Section]:
     if look.home is None:
         return
     p = torch.from_numpy(look.probability)
+    sizes = [n for n in RECALIBRATE_WITH if 2 * n <= len(p)]
+    if not sizes:
+        yield Section("Recalibration at a new site", f"Not available: {len(p)} scans are too few.")
+        return
     curve = recalibration_curve(
         torch.logit(p, eps=1e-6),
         look.labels,
         look.bags.patients,
         Calibration(),
-        sizes=[n for n in RECALIBRATE_WITH if 2 * n <= len(p)],
+        sizes=sizes,
         seed=look.seed,
     )
     look.table(curve, "recalibration")

@@ -28,7 +28,7 @@ def predict_folder(root: Path, *, model: Path, out: Path, jobs: int) -> None:
     features = trained.features(prepared, out / "features.safetensors")
     predictions = trained.predict(features)
     table = prediction_table(features, predictions, prepared)
-    write_predictions(table, out, provenance=trained.provenance, prepared=prepared)
+    write_predictions(table, out, name="new", provenance=trained.provenance, prepared=prepared)
     write_study_pages(trained, features, predictions, prepared, out, scans=features.scans)
     for row in table[table.level == "scan"].itertuples():
         interval = f"95 % {row.low:.3f} to {row.high:.3f}"

@@ -35,9 +35,12 @@ def facts_of(config: ProtocolConfig) -> list[str]:
         f"ich_mil {__version__}, settings {config.hash}",
         f"heads: {', '.join(config.heads)}, M = {', '.join(map(str, config.n_inducing))}; "
         f"looked at closely: {config.main}, M = {config.main_inducing}",
-        f"seeds {', '.join(map(str, config.seeds))}; {config.folds} folds by patient, stratified by label; "
-        "each scan is scored by a model that has seen neither it nor another scan of its patient",
-        "no setting was chosen by these numbers: every head and M that was fitted is shown",
+        f"held-out: {config.folds} folds by patient, stratified by label, seeds "
+        f"{', '.join(map(str, config.seeds))} (of folds and k-means); each scan is scored by a head that has "
+        "seen neither it nor another scan of its patient; in a table that names no patient, each scan is one",
+        "every head and M that was fitted is shown; the heads' defaults were chosen in earlier work that had "
+        "seen these public sets (benchmarks/RESULTS.md)",
+        "an ECE is never negative and resampling adds to it, so its interval can lie above it",
         "a ± s [l, h]: mean over seeds, standard deviation over seeds, 95 % interval over "
         f"{config.resamples} resamples of patients",
         "heads are calibrated on held-out folds of their own training scans, or on validation scans",

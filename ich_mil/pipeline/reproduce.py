@@ -17,15 +17,15 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from joblib import Parallel, delayed
 
 from ich_mil.data.features import FeatureSet
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.over_seeds import Repeat, over_seeds
 from ich_mil.files import whole_file, write_json
 from ich_mil.pipeline.analyses import look_closely
@@ -60,13 +60,14 @@ def reproduce(config: ProtocolConfig) -> Path:
         ConfigError: the folder holds results of other settings.
         DataError: data that cannot be used.
     """
-    _check_folder(config)
     models = models_of(config)
+    _check_inputs(config)
+    _check_folder(config)
     chapters: list[Chapter] = []
     for one in config.sets:
         tasks = list(tasks_of(one, config))
         units = [(model, task) for task in tasks for model in models]
-        jobs = 1 if torch.cuda.is_available() else min(config.jobs or os.cpu_count() or 1, len(units))
+        jobs = min(config.jobs or os.cpu_count() or 1, len(units))
         work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
             delayed(score_task)(model, task, config) for model, task in units
         )
@@ -80,9 +81,21 @@ def reproduce(config: ProtocolConfig) -> Path:
 
 
 def models_of(config: ProtocolConfig) -> list[Model]:
-    """Every head with every M, then the baselines."""
+    """Every head with every M, then the baselines. `ConfigError` for a head with a baseline's name."""
+    if both := sorted(set(config.heads) & set(BASELINES)):
+        raise ConfigError(f"heads: {both[0]!r} is the name of a baseline; choose another")
     heads = [Model(name, m) for name in config.heads for m in config.n_inducing]
     return heads + [Model(name) for name in BASELINES if config.attention_mil or name != NEEDS_EXTRA]
+
+
+def _check_inputs(config: ProtocolConfig) -> None:
+    """Refuse a file that is not there, before anything is fitted."""
+    for one in config.sets:
+        for what in ("root", "external", "findings", "scans"):
+            if getattr(one, what) and not one.path(what).exists():
+                raise DataError(f"set {one.name!r}: {what} {one.path(what)}: no such file or folder")
+    if config.attention_mil and find_spec("torchmil") is None:
+        raise ConfigError("attention_mil needs torchmil: pip install 'ich-mil[bench]'")
 
 
 def _check_folder(config: ProtocolConfig) -> None:
@@ -118,17 +131,20 @@ class _Seed:
 
 
 def _gather(
-    one: BenchmarkSet, tasks: list[Task], model: Model, config: ProtocolConfig
+    home: FeatureSet | None, tasks: list[Task], model: Model, config: ProtocolConfig
 ) -> dict[tuple[str, int], list[_Seed]]:
-    """For each scored set and width the runs of a model, one a seed, its held-out folds put together."""
+    """For each scored set and width the runs of a model, one a seed, its held-out folds put together.
+
+    `home` are the bags that the folds divide, in their order; None for pictures.
+    """
     parts: dict[tuple[str, int, int], list[tuple[FeatureSet, Scored, float]]] = defaultdict(list)
     for task in tasks:
         found, seconds = read_scored(scored_file(config.out / "fits", model, task))
         for name, scored in found.items():
             parts[name, task.width, task.seed].append((task.scored[name], scored, seconds))
     runs: dict[tuple[str, int], list[_Seed]] = defaultdict(list)
-    for (name, width, seed), pieces in parts.items():
-        whole = read_bags(one, seed=seed) if name == HELD_OUT else pieces[0][0]
+    for (name, width, _), pieces in parts.items():
+        whole = home if home is not None and name == HELD_OUT else pieces[0][0]
         runs[name, width].append(
             _Seed(whole, _in_order(whole, pieces), sum(seconds for _, _, seconds in pieces))
         )
@@ -153,7 +169,8 @@ def _measure(
     one: BenchmarkSet, tasks: list[Task], models: list[Model], config: ProtocolConfig
 ) -> list[Chapter]:
     """`results.csv` of a set, and the closer looks at its main head."""
-    runs = {model: _gather(one, tasks, model, config) for model in models}
+    home = None if one.kind == "pictures" else read_bags(one, config)
+    runs = {model: _gather(home, tasks, model, config) for model in models}
     folder = config.out / one.name
     units = [(model, place) for place in runs[main_model(config)] for model in models]
     made = Parallel(n_jobs=config.jobs or os.cpu_count() or 1, return_as="generator")(

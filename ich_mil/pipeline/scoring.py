@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_scan, position_score
@@ -142,7 +143,7 @@ def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]
     learn, watch = task.train, task.validation
     validation = None if watch is None else (watch.x, watch.offsets, watch.labels)
     head.fit(learn.x, learn.offsets, learn.labels, validation=validation, groups=learn.patients)
-    looked_at = model == main_model(config) and task.seed == config.seeds[0]
+    looked_at = model == main_model(config) and task.seed == config.first_seed(task.set)
     found = {}
     for name, one in task.scored.items():
         ask = partial(
@@ -169,30 +170,40 @@ def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]
 
 def scored_file(folder: Path, model: Model, task: Task) -> Path:
     """Where the scores of a model on a task are kept below `folder`."""
-    name = "".join(c if c.isalnum() else "_" for c in model.title)
+    name = "".join(c if c.isalnum() else "_" for c in model.title) + f"_{digest(model.title.encode())[:4]}"
     fold = "all" if task.fold < 0 else f"f{task.fold}"
     return folder / task.set / name / f"d{task.width}_s{task.seed}_{fold}.safetensors"
 
 
-def _made_of(task: Task) -> str:
-    """A digest of all the numbers of a task."""
-    sets = [task.train, *([task.validation] if task.validation else []), *task.scored.values()]
-    return digest(
-        *(getattr(one, name).numpy().tobytes() for one in sets for name in ("x", "offsets", "labels")),
-        *(" ".join([*one.scans, *one.patients]).encode() for one in sets),
-    )
+def _made_of(model: Model, task: Task, config: ProtocolConfig) -> str:
+    """A digest of all that scores depend on: the program's version, the model, the scans."""
+    settings = config.head(model.name, model.n_inducing, seed=task.seed) if model.n_inducing else None
+    sets = {"train": task.train, "validation": task.validation, **task.scored}
+    known = {name: one for name, one in sets.items() if one is not None}
+    tensors = [
+        part.numpy().tobytes()
+        for one in known.values()
+        for part in vars(one).values()
+        if torch.is_tensor(part)
+    ]
+    names = json.dumps([(name, one.scans, one.patients) for name, one in known.items()])
+    about = f"{__version__} {model} {settings} {config.samples} {task.seed}"
+    return digest(about.encode(), names.encode(), *tensors)
 
 
 def score_task(model: Model, task: Task, config: ProtocolConfig) -> Path:
     """Score a task by a model unless that was done; returns the file. One thread: tasks run side by side."""
     path = scored_file(config.out / "fits", model, task)
-    made_of = _made_of(task)
+    made_of = _made_of(model, task, config)
     if _about(path).get("made_of") == made_of:
         return path
-    torch.set_num_threads(1)
     started = time.perf_counter()
-    work = BASELINES.get(model.name)
-    found = work(task, config) if work is not None else _head(model, task, config)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = _head(model, task, config) if model.n_inducing else BASELINES[model.name](task, config)
+    finally:
+        torch.set_num_threads(threads)
     about = {"format": FORMAT, "made_of": made_of, "seconds": f"{time.perf_counter() - started:.3f}"}
     tensors = {
         f"{name}/{part}": torch.tensor(values)

@@ -20,7 +20,7 @@ from ich_mil.data.labels import name_some
 from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk, scikit_digits
 from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
-from ich_mil.data.splits import draw_splits, write_splits
+from ich_mil.data.splits import draw_splits, load_splits, write_splits
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import whole_file
 from ich_mil.gp.folds import folds_of
@@ -75,8 +75,9 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
         yield task
 
 
-def read_bags(one: BenchmarkSet, *, seed: int) -> FeatureSet:
-    """The bags of a set that is no pictures; `seed` draws the bags of digits."""
+def read_bags(one: BenchmarkSet, config: ProtocolConfig) -> FeatureSet:
+    """The bags of a set that is no pictures. Bags of digits are drawn once: seeds differ in folds alone."""
+    seed = config.seeds[0]
     match one.kind:
         case "features":
             return read_feature_csv(one.path("root"))
@@ -92,8 +93,8 @@ def read_bags(one: BenchmarkSet, *, seed: int) -> FeatureSet:
 
 def _of_bags(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
     external = read_feature_csv(one.path("external")) if one.external else None
+    bags = read_bags(one, config)
     for seed in config.seeds:
-        bags = read_bags(one, seed=seed)
         for fold, (inside, outside) in enumerate(
             folds_of(bags.labels, bags.patients, folds=config.folds, seed=seed)
         ):
@@ -101,10 +102,7 @@ def _of_bags(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
             learn, held = project(*parts, components=one.components) if one.components else parts
             yield Task(one.name, learn.x.shape[1], seed, fold, learn, None, {HELD_OUT: held})
         if external is not None:
-            learn, others = (
-                project(bags, external, components=one.components) if one.components else (bags, external)
-            )
-            yield Task(one.name, learn.x.shape[1], seed, -1, learn, None, {one.external_name: others})
+            yield Task(one.name, bags.x.shape[1], seed, -1, bags, None, {one.external_name: external})
 
 
 def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
@@ -130,8 +128,6 @@ def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
             for other in measured_sets(load_model(run.out), run):
                 if other.name == "external":
                     scored[one.external_name] = other.features
-            if not scored:
-                raise ConfigError(f"{one.root}: neither test scans nor an external set, nothing to score")
             learn, watch = parts["train"].features, parts["validation"].features
             yield Task(one.name, width, seed, -1, learn, watch, scored)
 
@@ -139,8 +135,6 @@ def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
 def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Path:
     """The split all networks share, as a file: that of the list, its leaks removed, or drawn once."""
     path = config.out / "networks" / f"{one.name}_splits.csv"
-    if path.is_file():
-        return path
     assert base.train.layout != "features"  # _of_pictures comes first
     prepared = prepare(
         base.train.layout,
@@ -150,14 +144,20 @@ def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Pa
         thickness_mm=base.thickness_mm,
     )
     share = base.split.validation
-    if not one.scans:
-        drawn = draw_splits(prepared.scans, validation=share, test=base.split.test, seed=base.seed)
-        write_splits(drawn, path)
-        return path
-    splits, left_out = clean_list(one.path("scans"), prepared.scans, validation=share, seed=base.seed)
-    for line in left_out.itertuples():
-        say(f"{one.scans}: {line.scan} ({line.split}) is left out: {line.reason}")
-    with whole_file(path.with_name(f"{one.name}_left_out.csv")) as temporary:
-        left_out.to_csv(temporary, index=False)
+    if one.scans:
+        splits, left_out = clean_list(one.path("scans"), prepared.scans, validation=share, seed=base.seed)
+        for line in left_out.itertuples():
+            say(f"{one.scans}: {line.scan} ({line.split}) is left out: {line.reason}")
+        with whole_file(path.with_name(f"{one.name}_left_out.csv")) as temporary:
+            left_out.to_csv(temporary, index=False)
+    else:
+        splits = draw_splits(prepared.scans, validation=share, test=base.split.test, seed=base.seed)
+    if base.external is None and not (splits.split == "test").any():
+        raise ConfigError(f"{one.root}: neither test scans nor an external set, nothing to score")
+    if path.is_file() and not load_splits(path).equals(splits.reset_index(drop=True)):
+        raise ConfigError(
+            f"{path}: networks were trained on another split (the list or the scans have changed since); "
+            "choose another --out"
+        )
     write_splits(splits, path)
     return path

@@ -20,16 +20,18 @@ from ich_mil.files import whole_file, write_json
 from ich_mil.predictions import FORMAT, NOTICE
 from ich_mil.progress import say
 
+COLUMNS = ["scan", "patient", "probability", "std", "label"]
 READING = (POSITIVE, LOOK, NEGATIVE)
 """The order in which decided scans are read."""
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What `predictions.json` says of scans; a row each of scan, probability, std, label."""
+    """What `predictions.json` says of scans; a row each of scan, patient, probability, std, label."""
 
     scans: pd.DataFrame
     weights: str
+    set: str
 
 
 def _read(folder: Path) -> _Read:
@@ -39,20 +41,27 @@ def _read(folder: Path) -> _Read:
         if content["format"] != FORMAT:
             raise DataError(f"{path}: is of another version ({content['format']}); predict again")
         rows = [
-            (
-                scan["scan"],
-                scan["probability"],
-                scan["std"],
-                UNKNOWN if scan["label"] is None else scan["label"],
-            )
+            {
+                "scan": str(scan["scan"]),
+                "patient": str(scan["patient"]),
+                "probability": float(scan["probability"]),
+                "std": float(scan["std"]),
+                "label": UNKNOWN if scan["label"] is None else int(scan["label"]),
+            }
             for scan in content["scans"]
         ]
-        weights = str(content["model_weights"])
+        table = pd.DataFrame(rows, columns=COLUMNS)
+        about = str(content["model_weights"]), str(content["set"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(
             f"{path}: cannot be read as predictions ({error}); name a folder of 'validate' or 'predict'"
         ) from error
-    return _Read(pd.DataFrame(rows, columns=["scan", "probability", "std", "label"]), weights)
+    if table.empty:
+        raise DataError(f"{path}: holds no scan")
+    twice = table.scan[table.scan.duplicated()]
+    if len(twice):
+        raise DataError(f"{path}: scans are there twice: {name_some(list(twice))}")
+    return _Read(table, *about)
 
 
 def calibrate_triage(
@@ -69,7 +78,7 @@ def calibrate_triage(
 
     Args:
         folder: holds `predictions.json`, of scans the model was neither trained nor calibrated on.
-        labels: CSV with columns scan,label and if known patient; None takes the labels in the predictions.
+        labels: CSV with columns scan,label and if wished patient; None takes those of the predictions.
         out: the JSON file to write.
         sensitivity: promised share of positive scans that are not called negative.
         specificity: promised share of negative scans that are not called positive.
@@ -80,7 +89,12 @@ def calibrate_triage(
         DataError: labels that do not match the predictions, too few of them, or one class only.
     """
     read = _read(folder)
-    table, patients = read.scans, None
+    if read.set == "validation":
+        raise DataError(
+            f"{folder}: the model was stopped and calibrated on these scans, they cannot carry a promise; "
+            "name a folder of 'validate'"
+        )
+    table = read.scans
     if labels is not None:
         given = read_label_csv(labels, ["scan", "label"])
         given = given.assign(label=binary(given["label"], labels))
@@ -95,7 +109,13 @@ def calibrate_triage(
             )
         given = given.set_index("scan").loc[table.scan]
         table = table.assign(label=given["label"].to_numpy())
-        patients = given.patient.tolist() if "patient" in given else None
+        if "patient" in given:
+            if (given.patient == "").any():
+                first = given.index[given.patient == ""][0]
+                raise DataError(
+                    f"{labels}: scan {first}: patient is empty; name one for each scan, or leave it out"
+                )
+            table = table.assign(patient=given.patient.to_numpy())
     triage = fit_triage(
         table.label.to_numpy(),
         table.probability.to_numpy(),
@@ -103,7 +123,7 @@ def calibrate_triage(
         specificity=specificity,
         confidence=confidence,
         method=method,
-        patients=patients,
+        patients=table.patient.tolist(),
     )
     write_json(out, {**triage.as_dict(), "model_weights": read.weights, "notice": NOTICE})
     say(f"{out}: {triage.promise}")

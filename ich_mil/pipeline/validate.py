@@ -113,7 +113,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
         resamples=model.bootstrap,
     )
     table = prediction_table(features, predictions, one.prepared)
-    write_predictions(table, out, provenance=model.provenance, prepared=one.prepared)
+    write_predictions(table, out, name=one.name, provenance=model.provenance, prepared=one.prepared)
     with whole_file(out / "metrics.csv") as temporary:
         frame.to_csv(temporary, index=False)
     say(f"\n{one.title}\n{format_table(frame)}\n")
