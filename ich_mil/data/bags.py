@@ -9,6 +9,7 @@ Shapes: B scans of the batch, N slices of all of them, C windows, S input size i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -82,11 +83,14 @@ class ScanDataset(Dataset[Batch]):
     def _pictures(self, index: int) -> Tensor:
         if self._kept is not None and index in self._kept:
             return self._kept[index]
-        hu = torch.from_numpy(self.prepared.hu(self.scans[index]).copy())  # (n, H, W) int16
-        pictures = resize(apply_windows(hu, self.windows), self.image_size)  # (n, C, S, S)
+        pictures = self.window(self.prepared.hu(self.scans[index]))
         if self._kept is not None:
             self._kept[index] = pictures
         return pictures
+
+    def window(self, hu: np.ndarray) -> Tensor:
+        """Slices (n, H, W) int16 HU as pictures (n, C, S, S)."""
+        return resize(apply_windows(torch.from_numpy(hu.copy()), self.windows), self.image_size)
 
 
 class EpochSampler(Sampler[int]):
@@ -121,7 +125,7 @@ def pack(batches: Sequence[Batch]) -> Batch:
 
 
 def loader(
-    dataset: ScanDataset, *, bags: int, workers: int, sampler: EpochSampler | None = None
+    dataset: Dataset[Batch], *, bags: int, workers: int, sampler: EpochSampler | None = None
 ) -> DataLoader[Batch]:
     """Batches of `bags` scans, in order, or in the order of `sampler`."""
     return DataLoader(

@@ -41,6 +41,9 @@ class CnnSettings:
         image_size: side S of the input in pixels; the papers use 512.
         features: D.
         dropout: on the encoder's output, in [0, 1).
+        pool: how the map of the `paper` encoder becomes a vector: `flatten`, as in the papers, or its `mean`,
+            which knows a bleed in every place once it knows it in one: for few scans. The maps of
+            torchvision's encoders are always averaged.
         chunk_slices: slices encoded at a time. Longer batches are encoded in chunks; in training each chunk's
             activations are recomputed in the backward pass, and batch norm uses the statistics of the chunk.
     """
@@ -50,6 +53,7 @@ class CnnSettings:
     image_size: int = 512
     features: Literal[8, 32, 128] = 8
     dropout: float = 0.3
+    pool: Literal["flatten", "mean"] = "flatten"
     chunk_slices: int = 256
 
     def __post_init__(self) -> None:
@@ -83,6 +87,7 @@ class AttentionCnn(nn.Module):
         # channels last halves the time of a step on CPUs, and is what tensor cores read
         self.encoder: nn.Module = encoder.to(memory_format=torch.channels_last)
         channels, height, width = map_channels(self.encoder, windows=windows, image_size=settings.image_size)
+        flatten = flatten and settings.pool == "flatten"
         self.pool: nn.Module = (
             nn.Flatten() if flatten else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         )

@@ -18,14 +18,17 @@ import lightning.pytorch as pl
 import pandas as pd
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from torch.utils.data import Dataset
 
-from ich_mil.data.bags import EpochSampler, ScanDataset, loader
+from ich_mil.data.bags import Batch, EpochSampler, ScanDataset, loader
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import whole_file
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.progress import say
+from ich_mil.training.augment import EpochKeys, VariedScans
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
+from ich_mil.training.warmup import warm_up
 from ich_mil.windows import Windows
 
 LOGGED = ("train_loss", "val_loss", "val_auc")
@@ -100,10 +103,11 @@ def fit_cnn(
         windows: C windows.
         cnn: shape of the model.
         training: how it is trained.
-        seed: of initial weights, order and dropout.
+        seed: of initial weights, order, dropout, and of all that varies in training.
 
     Returns:
-        The model of the epoch with the lowest validation loss, in evaluation mode.
+        The model of the epoch with the lowest validation loss, or of the last one with `fixed_epochs`,
+        in evaluation mode.
 
     Raises:
         ModelError: the checkpoint in `out` does not fit, or the loss is not finite.
@@ -113,7 +117,8 @@ def fit_cnn(
     torch.manual_seed(seed)
     model = AttentionCnn(cnn, windows=len(windows))
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
-    module = MilModule(model, training, class_weights(parts["train"].label.tolist()), seed=seed)
+    weights = class_weights(parts["train"].label.tolist(), bleeds=training.bleeds)
+    module = MilModule(model, training, weights, seed=seed)
     datasets = {
         split: ScanDataset(
             prepared,
@@ -127,15 +132,14 @@ def fit_cnn(
     best = _BestEpoch(
         out,
         filename="best",
-        monitor="val_loss",
+        # None: each epoch takes the place of the one before
+        monitor=None if training.fixed_epochs else "val_loss",
         save_last=True,
         enable_version_counter=False,
     )
-    callbacks: list[Callback] = [
-        EarlyStopping("val_loss", patience=training.patience, check_finite=True),
-        best,
-        EpochLog(out / "log.csv"),
-    ]
+    callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
+    if not training.fixed_epochs:
+        callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it advertises and lists devices
     terminal = sys.stderr.isatty()
     if terminal:
@@ -153,6 +157,21 @@ def fit_cnn(
     if last.is_file() and not zipfile.is_zipfile(last):
         raise ModelError(f"{last}: is damaged; delete {out} and go on with --resume, the CNN starts anew")
     size = len(datasets["train"])
+    learn: Dataset[Batch] = datasets["train"]
+    sampler = EpochSampler(size, seed=seed)
+    varied = VariedScans(
+        datasets["train"],
+        seed=seed,
+        augmented=training.augment,
+        bleeds=training.bleeds,
+        controls=training.controls,
+    )
+    if training.varies:
+        learn, sampler = varied, EpochKeys(size, seed=seed)
+    if training.warmup_steps:
+        if not last.is_file():
+            warm_up(model, varied, steps=training.warmup_steps, seed=seed)
+        module.keep_features()
     with warnings.catch_warnings():
         # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be
         # non-empty
@@ -161,12 +180,7 @@ def fit_cnn(
         try:
             trainer.fit(
                 module,
-                loader(
-                    datasets["train"],
-                    bags=training.bags,
-                    workers=training.workers,
-                    sampler=EpochSampler(size, seed=seed),
-                ),
+                loader(learn, bags=training.bags, workers=training.workers, sampler=sampler),
                 loader(datasets["validation"], bags=1, workers=training.workers),
                 ckpt_path=last if last.is_file() else None,
                 weights_only=True,
@@ -177,8 +191,11 @@ def fit_cnn(
                     f"{last}: belongs to another model; start the run in an empty folder"
                 ) from error
             raise
-    if best.best_model_score is None or not torch.isfinite(best.best_model_score):
+    score = best.best_model_score
+    if not training.fixed_epochs and (score is None or not torch.isfinite(score)):
         raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
     state = torch.load(out / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"]
+    if not all(torch.isfinite(value).all() for value in state.values()):
+        raise ModelError(f"{out}: the weights are not finite; lower training.learning_rate")
     model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
     return model.eval()

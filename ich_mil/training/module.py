@@ -26,7 +26,15 @@ class TrainingSettings:
         bags: scans a step.
         max_epochs: at most.
         patience: epochs without a lower validation loss before training stops.
+        fixed_epochs: train `max_epochs` and keep the last, not the one of the lowest validation loss: where
+            validation scans are too few to choose an epoch by.
         workers: processes that load scans; 0 loads in the training process.
+        augment: vary the training scans from epoch to epoch (`training.augment`).
+        bleeds: probability, in each epoch, that a negative training scan gets a synthetic bleed and is
+            positive.
+        controls: probability that it gets tissue-like grey of the same shapes instead, and stays negative.
+        warmup_steps: steps of self-supervised warm-up on slices (`training.warmup`), after which scan labels
+            train only attention and classifier.
     """
 
     learning_rate: float = 5e-5
@@ -34,19 +42,48 @@ class TrainingSettings:
     max_epochs: int = 200
     patience: int = 8
     workers: int = 0
+    augment: bool = False
+    bleeds: float = 0.0
+    controls: float = 0.0
+    warmup_steps: int = 0
+    fixed_epochs: bool = False
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise ValueError(f"training.learning_rate must be positive, got {self.learning_rate}")
-        for name, least in (("bags", 1), ("max_epochs", 1), ("patience", 1), ("workers", 0)):
-            if getattr(self, name) < least:
+        for name, least in (
+            ("bags", 1),
+            ("max_epochs", 1),
+            ("patience", 1),
+            ("workers", 0),
+            ("bleeds", 0),
+            ("controls", 0),
+            ("warmup_steps", 0),
+        ):
+            if not getattr(self, name) >= least:
                 raise ValueError(f"training.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.bleeds >= 1 or self.bleeds + self.controls > 1:
+            raise ValueError(
+                "training.bleeds must be below 1, and at most 1 together with training.controls, "
+                f"got {self.bleeds} and {self.controls}"
+            )
+
+    @property
+    def varies(self) -> bool:
+        """Whether a training scan differs from epoch to epoch."""
+        return self.augment or self.bleeds > 0 or self.controls > 0
 
 
-def class_weights(labels: Sequence[int]) -> Tensor:
-    """(2,) weights B / (2 B_y) for y = 0, 1. Both labels must occur."""
-    counts = torch.bincount(torch.tensor(labels), minlength=2)
-    return len(labels) / (2 * counts.float())
+def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
+    """(2,) weights B / (2 B_y) for y = 0, 1, B_y as expected after bleeds. Both labels must occur.
+
+    Args:
+        labels: of the training scans.
+        bleeds: share of the negative ones that become positive.
+    """
+    counts = torch.bincount(torch.tensor(labels), minlength=2).float()
+    moved = bleeds * counts[0]
+    return len(labels) / (2 * (counts + torch.stack([-moved, moved])))
 
 
 class MilModule(pl.LightningModule):
@@ -62,6 +99,16 @@ class MilModule(pl.LightningModule):
         self.seed = seed
         self.register_buffer("weights", weights)
         self.validation_auc = BinaryAUROC()
+
+    def keep_features(self) -> None:
+        """Train no longer what makes features of slices: few scans would make it forget the warm-up."""
+        self.model.encoder.requires_grad_(False)
+        self.model.project.requires_grad_(False)
+
+    def on_train_epoch_start(self) -> None:
+        """Kept features are those of evaluation: batch norm stays as it is."""
+        if not self.model.project.weight.requires_grad:
+            self.model.encoder.eval()
 
     def forward(self, batch: Batch) -> BagOutput:
         """The model on a packed batch."""
@@ -93,4 +140,5 @@ class MilModule(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, as in the papers."""
-        return torch.optim.Adam(self.parameters(), lr=self.settings.learning_rate)
+        trained = [value for value in self.parameters() if value.requires_grad]
+        return torch.optim.Adam(trained, lr=self.settings.learning_rate)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ModelError
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
+from ich_mil.training import warmup
 from ich_mil.training.fit import fit_cnn
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
 from ich_mil.windows import PRESETS
@@ -53,6 +55,34 @@ def test_class_weights_give_both_classes_the_same_say():
     weights = class_weights([0, 0, 0, 1])
     assert weights.tolist() == pytest.approx([4 / 6, 2.0])
     assert weights[0] * 3 == pytest.approx(float(weights[1]))
+
+
+def test_class_weights_count_scans_as_they_will_be_with_bleeds():
+    # of 4 negative scans 1 becomes positive: 3 and 3
+    assert class_weights([0, 0, 0, 0, 1, 1], bleeds=0.25).tolist() == pytest.approx([1.0, 1.0])
+    assert torch.equal(class_weights([0, 0, 0, 1], bleeds=0.0), class_weights([0, 0, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bleeds": 1.0}, "bleeds must be below 1"),
+        ({"bleeds": 0.6, "controls": 0.5}, "at most 1 together with training.controls, got 0.6 and 0.5"),
+        ({"controls": -0.1}, "training.controls must be at least 0, got -0.1"),
+        ({"bleeds": float("nan")}, "training.bleeds must be at least 0, got nan"),
+        ({"warmup_steps": -1}, "training.warmup_steps must be at least 0, got -1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingSettings(**change)
+
+
+def test_nothing_varies_by_default():
+    assert not TrainingSettings().varies
+    assert TrainingSettings(augment=True).varies
+    assert TrainingSettings(bleeds=0.1).varies
+    assert TrainingSettings(controls=0.1).varies
 
 
 def test_the_loss_by_hand():
@@ -147,6 +177,56 @@ def test_a_killed_and_resumed_run_gives_the_same_predictions(prepared, splits, t
     assert torch.equal(resumed[1], straight[1])
     logs = [pd.read_csv(tmp_path / name / "log.csv") for name in "ab"]
     assert logs[0].equals(logs[1])
+
+
+@pytest.mark.slow
+def test_a_run_that_varies_goes_on_as_if_it_never_stopped(prepared, splits, tmp_path, monkeypatch):
+    monkeypatch.setattr(warmup, "DRAWS", 1)
+    monkeypatch.setattr(warmup, "SLICES", 8)
+    varied = replace(TRAINING, augment=True, bleeds=0.4, controls=0.3, warmup_steps=2, max_epochs=3)
+    fit(prepared, splits, tmp_path / "a", training=replace(varied, max_epochs=1))
+    resumed = predictions(fit(prepared, splits, tmp_path / "a", training=varied), prepared)
+    straight = predictions(fit(prepared, splits, tmp_path / "b", training=varied), prepared)
+    assert torch.equal(resumed[1], straight[1])
+    assert (tmp_path / "a" / "log.csv").read_text() == (tmp_path / "b" / "log.csv").read_text()
+    # the same weights, order and dropout, but other pictures
+    fit(prepared, splits, tmp_path / "c", training=replace(varied, augment=False))
+    assert (tmp_path / "c" / "log.csv").read_text() != (tmp_path / "b" / "log.csv").read_text()
+
+
+@pytest.mark.slow
+def test_with_fixed_epochs_the_last_is_kept_and_a_run_goes_on_from_it(prepared, splits, tmp_path):
+    # a rate at which the loss of the last epoch is not the lowest
+    fixed = replace(TRAINING, learning_rate=0.03, fixed_epochs=True, patience=1)
+    model = fit(prepared, splits, tmp_path / "a", training=fixed)
+    log = pd.read_csv(tmp_path / "a" / "log.csv", index_col="epoch")
+    assert log.index.tolist() == [0, 1, 2, 3]
+    assert log.val_loss.idxmin() != 3
+    module = MilModule(model, fixed, class_weights(splits.label[splits.split == "train"].tolist()), seed=0)
+    chosen = splits[splits.split == "validation"]
+    dataset = ScanDataset(prepared, chosen.scan.tolist(), windows=WINDOWS, image_size=32)
+    with torch.no_grad():
+        losses = [
+            float(module._loss(module(batch), batch.labels)) for batch in loader(dataset, bags=1, workers=0)
+        ]
+    assert sum(losses) / len(losses) == pytest.approx(log.val_loss.iloc[-1], rel=1e-4)
+    fit(prepared, splits, tmp_path / "b", training=replace(fixed, max_epochs=2))
+    resumed = predictions(fit(prepared, splits, tmp_path / "b", training=fixed), prepared)
+    assert torch.equal(resumed[1], predictions(model, prepared)[1])
+
+
+@pytest.mark.slow
+def test_after_a_warm_up_scans_train_attention_and_classifier_alone(prepared, splits, tmp_path, monkeypatch):
+    monkeypatch.setattr(warmup, "DRAWS", 1)
+    monkeypatch.setattr(warmup, "SLICES", 8)
+    warmed = replace(TRAINING, warmup_steps=2, fixed_epochs=True)
+    states = [
+        fit(prepared, splits, tmp_path / name, training=replace(warmed, max_epochs=epochs)).state_dict()
+        for name, epochs in (("a", 1), ("b", 3))
+    ]
+    moved = {name for name in states[0] if not torch.equal(states[0][name], states[1][name])}
+    assert moved
+    assert all(name.startswith(("attention", "classifier")) for name in moved)
 
 
 @pytest.mark.slow

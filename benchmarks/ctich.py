@@ -1,0 +1,199 @@
+"""What helps a network that has 37 scan labels: the ablation on the CT-ICH pictures.
+
+    python -m benchmarks.ctich --data $D [--out FOLDER] [--seeds 0 1 2] [--only NAME ...] [--write]
+
+$D/rsna and $D/rsna_b are parts a and b as `ctich_to_dicom.py` writes them (README). Each row trains on 28
+scans of part a, and the first row stops on the other 9; the seed draws the division, the weights and the
+order. All are measured on part b, 18 studies that nothing is chosen on. The scores of a (row, seed) are kept
+in FOLDER/<row>-<seed>.csv and not made again. Measured is the CNN itself: its scan probability, and its slice
+probability.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.record import record, table
+from ich_mil.data.bags import Batch, ScanDataset
+from ich_mil.data.prepare import prepare
+from ich_mil.data.splits import draw_splits
+from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.evaluate.baselines import position_score
+from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
+from ich_mil.evaluate.metrics import auc_inside
+from ich_mil.evaluate.weighted import resampled_ranking
+from ich_mil.files import whole_file
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.training.augment import VariedScans
+from ich_mil.training.fit import fit_cnn
+from ich_mil.training.module import TrainingSettings
+from ich_mil.windows import PRESETS
+
+WINDOWS = PRESETS["papers"]
+VALIDATION = 0.25
+"""Share of part a that is not trained on, as in configs/ctich.yaml."""
+DRAWS = 3
+"""Insertions into each held-out negative scan."""
+
+PLAIN = TrainingSettings(learning_rate=3e-4, max_epochs=40, patience=10)
+SMALL = TrainingSettings(learning_rate=3e-4, bags=2, max_epochs=15, fixed_epochs=True)
+"""A fixed number of epochs, the last kept: nine validation scans are too few to choose one by."""
+BLEEDS = replace(SMALL, augment=True, bleeds=0.5)
+CONTROLS = replace(BLEEDS, bleeds=0.4, controls=0.3)
+WARMED = replace(CONTROLS, warmup_steps=1500, learning_rate=1e-3)
+FLAT, MEAN = CnnSettings(image_size=64), CnnSettings(image_size=64, pool="mean")
+
+ROWS: dict[str, tuple[CnnSettings, TrainingSettings]] = {
+    "plain, 128 px": (CnnSettings(image_size=128), PLAIN),
+    "64 px": (FLAT, SMALL),
+    "+ augmentation": (FLAT, replace(SMALL, augment=True)),
+    "+ mean of the map": (MEAN, replace(SMALL, augment=True)),
+    "+ bleeds": (MEAN, BLEEDS),
+    "+ controls": (MEAN, CONTROLS),
+    "+ warm-up": (MEAN, WARMED),
+    "+ 96 px": (replace(MEAN, image_size=96), WARMED),
+}
+"""Each row that starts with + adds to the one above it."""
+
+
+def scores(model: AttentionCnn, batch: Batch, **about: object) -> pd.DataFrame:
+    """One row a slice of one scan: what the CNN says of it and of its scan."""
+    with torch.inference_mode():
+        output = model(batch.pictures, batch.offsets)
+    return pd.DataFrame(
+        {
+            "scan": batch.scans[0],
+            "index": range(len(batch.pictures)),
+            "scan_score": output.scan_logit.sigmoid().item(),
+            "slice_score": output.slice_logit.sigmoid().numpy(),
+            **about,
+        }
+    )
+
+
+@cache
+def held_out(folder: Path, image_size: int) -> list[tuple[Batch, str, int]]:
+    """Part b as it is, and its negative scans with a bleed and with a control: batch, what, draw."""
+    held = open_prepared(folder)
+    scans = ScanDataset(held, list(held.scans.index), windows=WINDOWS, image_size=image_size)
+    found = [(scans[i], "nothing", 0) for i in range(len(scans))]
+    for what, bleeds in (("bleed", 1.0), ("grey", 0.0)):
+        varied = VariedScans(scans, seed=0, augmented=False, bleeds=bleeds, controls=1 - bleeds)
+        negative = [i for i, label in enumerate(scans.labels) if label == 0]
+        found += [(varied[draw, i], what, draw) for i in negative for draw in range(DRAWS)]
+    return found
+
+
+def measure(model: AttentionCnn, held: PreparedSet, image_size: int) -> pd.DataFrame:
+    """What the CNN says of `held_out`."""
+    return pd.concat(
+        [
+            scores(model, batch, inserted=what, draw=draw)
+            for batch, what, draw in held_out(held.folder, image_size)
+        ]
+    )
+
+
+def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) -> pd.DataFrame:
+    """Train and measure one row with one seed, or read what an earlier call kept."""
+    name = f"{row.replace(',', '').replace('+ ', 'with-').replace(' ', '-')}-{seed}"
+    path = out / f"{name}.csv"
+    if not path.is_file():
+        learn, held = parts
+        cnn, training = ROWS[row]
+        splits = draw_splits(learn.scans, validation=VALIDATION, test=0.0, seed=seed)
+        model = fit_cnn(learn, splits, out / name, windows=WINDOWS, cnn=cnn, training=training, seed=seed)
+        with whole_file(path) as temporary:
+            measure(model, held, cnn.image_size).to_csv(temporary, index=False)
+    return pd.read_csv(path)
+
+
+def interval(value: float, ends: Interval) -> str:
+    """A number with its interval."""
+    return f"{value:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
+
+
+def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
+    """Cells of one row: scan AUC, its range over seeds, slice AUC, inside positive scans, the controls."""
+    per_seed = [found[found.inserted == "nothing"].set_index(["scan", "index"]) for found in runs]
+    mean = pd.concat(per_seed)[["scan_score", "slice_score"]].groupby(level=["scan", "index"]).mean()
+    slices = held.table.set_index(["scan", "index"]).join(mean)
+    scans = slices.groupby("scan").agg(label=("scan_label", "first"), score=("scan_score", "first"))
+    seeds = [
+        roc_auc_score(scans.label, found.groupby("scan").scan_score.first()[scans.index])
+        for found in per_seed
+    ]
+    cells = [ranking(scans.label.to_numpy(), scans.score.to_numpy(), list(scans.index))]
+    cells.append(" ".join(f"{value:.2f}" for value in seeds))
+    cells += slice_cells(slices.slice_label.to_numpy(), slices.slice_score.to_numpy(), slices.index)
+    every = pd.concat(runs)
+    negative = every[every.scan.isin(held.scans.index[held.scans.label == 0])]
+    means = negative.groupby("inserted").scan_score.mean()
+    cells.append(" / ".join(f"{means[name]:.2f}" for name in ("nothing", "bleed", "grey")))
+    return cells
+
+
+def ranking(labels: np.ndarray, score: np.ndarray, patients: Sequence[str]) -> str:
+    """AUC with its interval, scans drawn."""
+    ends = patient_bootstrap(lambda c: {"auc": resampled_ranking(labels, score, c)["auc"]}, patients, seed=0)
+    return interval(float(roc_auc_score(labels, score)), ends["auc"])
+
+
+def slice_cells(labels: np.ndarray, score: np.ndarray, index: pd.Index) -> list[str]:
+    """AUC over all slices, and the mean of the AUCs inside positive scans, with intervals; scans drawn."""
+    scan = list(index.get_level_values("scan"))
+    inside = auc_inside(labels, score, pd.factorize(np.array(scan))[0])[1]
+    ends = patient_bootstrap(
+        lambda c: {"mean": inside @ c / c.sum(axis=0)}, [str(k) for k in range(len(inside))], seed=0
+    )
+    return [ranking(labels, score, scan), interval(float(inside.mean()), ends["mean"])]
+
+
+def ablation(rows: list[str], seeds: list[int], parts: tuple[PreparedSet, PreparedSet], out: Path) -> str:
+    """The table of all rows, the position baseline last."""
+    found = {row: [run(row, seed, parts, out) for seed in seeds] for row in rows}
+    held = parts[1]
+    by_slice = held.table.set_index(["scan", "index"])
+    place = slice_cells(
+        by_slice.slice_label.to_numpy(), position_score(by_slice.position.to_numpy()), by_slice.index
+    )
+    lines = [[row, *figures(runs, held)] for row, runs in found.items()]
+    lines.append(["position only", "0.500", "–", *place, "–"])
+    head = ["", "scan AUC", "each seed", "slice AUC, all", "slice AUC inside positive scans"]
+    return table([*head, "P(bleed) of negatives: as is / bleed / grey"], lines)
+
+
+def main() -> None:
+    """Run the rows that were asked for and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="where scores are kept; default: ablation in --data")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="NAME")
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    a, b = (
+        prepare("rsna", chosen.data / name, chosen.data / f"prep_{name}", jobs=1)
+        for name in ("rsna", "rsna_b")
+    )
+    text = ablation(chosen.only, chosen.seeds, (a, b), chosen.out or chosen.data / "ablation")
+    record(
+        "CT-ICH: learning from 37 scan labels",
+        "python -m benchmarks.ctich --data $D",
+        text,
+        write=chosen.write,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Synthetic bleeds, drawn in HU into a real scan that has none.
+
+In: HU of a scan, the height of its slices, a generator. Out: the slices that change, or None where the scan
+has no room. Shapes: a lens or crescent under the inner table (epidural, subdural), or a ragged ellipsoid in
+the brain, with or without a dark rim (oedema). Each fills with blood, or, as a control, with tissue-like
+grey: a network that learns to see an insertion's seam cannot tell the two apart, one that learns to see blood
+can.
+
+Inside the shape the local mean is moved to the fill and the noise of the picture stays:
+
+    out = hu + w (fill + texture - mean(hu)),    w in [0, 1], falling over EDGE at the border
+
+Where w = 0 every value stays as it was, bit by bit: the slice is not smoothed, resampled or scaled.
+
+Prepared sets keep no pixel spacing, so lengths are measured by the head itself: the largest cross-section
+inside the skull counts as `CROSS_SECTION`. Sizes are drawn evenly from ranges set by hand, fitted to no data.
+
+Legend: `n` slices, `k` slices that change, `H, W` pixels, `h, w` cells of `CELLS` a side.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from ich_mil.dicom.anatomy import BONE_FROM, BRAIN
+
+Mask = NDArray[np.bool_]
+Field = NDArray[np.float64]
+
+CELLS = 256
+"""Masks and shapes have about this many cells a side: finer ones change nothing, and take longer."""
+CLOSED = 2
+"""Gaps in the skull of up to twice this many cells (sutures, fractures) do not open it."""
+CROSS_SECTION = 18_000.0
+"""Largest cross-section inside the skull [mm²]: 140 to 250 cm² in CT-ICH (`dicom.anatomy`)."""
+LEAST_SECTION = 0.35
+"""Slices of a smaller share of the largest cross-section get no bleed: the skull base and the vertex."""
+LEAST_AREA = 40.0
+"""A slice with this much of the shape [mm²] shows it; so much must be on one slice at least."""
+EDGE = 1.5
+"""Width of the border, in mm: partial volume, as at the border of real bleeds."""
+BLOOD = (55.0, 80.0)
+"""Acute blood [HU]: 50-80 (Parizel et al., Eur Radiol 2001, 10.1007/s003300000800), the faintest left out."""
+GREY = (20.0, 42.0)
+"""White to grey matter [HU]: the control."""
+OEDEMA = (15.0, 25.0)
+"""HU of the rim."""
+TEXTURE = 3.0
+"""Standard deviation of slow differences within a bleed [HU]."""
+FAR = -50.0
+"""Stands for minus infinity where distances are interpolated [mm]."""
+MARGIN = 30
+"""Pixels around a shape that its local mean may need."""
+TRIES = 4
+"""Draws before a scan counts as one without room."""
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """What an insertion changes.
+
+    Attributes:
+        slices: (k,) places of the slices in the scan, ascending.
+        hu: (k, H, W) int16, those slices after it.
+        shown: (k,) whether at least `LEAST_AREA` of the shape is on the slice.
+    """
+
+    slices: NDArray[np.int64]
+    hu: NDArray[np.int16]
+    shown: Mask
+
+
+def inside_skull(hu: NDArray[np.int16]) -> Mask:
+    """(n, h, w) cells inside the skull, slice by slice: the largest region that bone encloses.
+
+    It is empty where bone encloses nothing that is mostly of brain range, as below the skull base.
+
+    Args:
+        hu: (n, H, W).
+    """
+    cell = _cell(hu.shape)
+    h, w = cells_of(hu.shape)
+    blocks = hu[:, : h * cell, : w * cell].reshape(len(hu), h, cell, w, cell)
+    bone = blocks.max(axis=(2, 4)) >= BONE_FROM  # (n, h, w)
+    value = blocks[:, :, 0, :, 0]  # one pixel a cell is enough to know brain from air
+    inside = np.zeros_like(bone)
+    for found, walls, values in zip(inside, bone, value, strict=True):
+        regions, _ = ndimage.label(~ndimage.binary_dilation(walls, iterations=CLOSED))
+        sizes = np.bincount(regions.ravel())
+        sizes[[0, *np.unique([regions[0], regions[-1]]), *np.unique([regions[:, 0], regions[:, -1]])]] = 0
+        largest = int(sizes.argmax())
+        if sizes[largest] == 0:
+            continue
+        region = ndimage.binary_dilation(regions == largest, iterations=CLOSED) & ~walls
+        if ((values[region] >= BRAIN[0]) & (values[region] <= BRAIN[1])).mean() > 0.7:
+            found |= region
+    return inside
+
+
+def insert(
+    hu: NDArray[np.int16],
+    heights: NDArray[np.float64],
+    inside: Mask,
+    rng: np.random.Generator,
+    *,
+    blood: bool,
+) -> Insertion | None:
+    """Draw one bleed, or one control of the same shapes, into a scan.
+
+    Args:
+        hu: (n, H, W) Hounsfield units; not changed.
+        heights: (n,) height of each slice in mm.
+        inside: (n, h, w) from `inside_skull`.
+        rng: the source of every choice. Blood and control draw the same shape from the same state.
+        blood: fill with `BLOOD`, else with `GREY`.
+
+    Returns:
+        The slices that change, or None where no slice has room for the shape.
+    """
+    area = inside.sum(axis=(1, 2))  # (n,) cells
+    if not area.any():
+        return None
+    mm = float(np.sqrt(CROSS_SECTION / area.max()))  # side of a cell
+    eligible = np.flatnonzero(area >= LEAST_SECTION * area.max())
+    for _ in range(TRIES):
+        centre = int(rng.choice(eligible))
+        shape, rim = (_under_skull if rng.random() < 0.6 else _in_brain)(inside, heights, centre, mm, rng)
+        shape[np.setdiff1d(np.arange(len(hu)), eligible)] = -np.inf
+        shown = (inside & (shape > 0)).sum(axis=(1, 2)) * mm**2 >= LEAST_AREA  # (n,)
+        if shown.any():
+            slices = np.flatnonzero((shape > -rim - EDGE).any(axis=(1, 2)))
+            fill = rng.uniform(*(BLOOD if blood else GREY))
+            oedema = rng.uniform(*OEDEMA)
+            drawn = [
+                _fill(hu[n], inside[n], shape[n], rim=rim, fill=fill, oedema=oedema, mm=mm, rng=rng)
+                for n in slices
+            ]
+            return Insertion(slices=slices, hu=np.stack(drawn), shown=shown[slices])
+    return None
+
+
+def _under_skull(
+    inside: Mask, heights: NDArray[np.float64], centre: int, mm: float, rng: np.random.Generator
+) -> tuple[Field, float]:
+    """Lens or crescent: thickness T √(1 - ρ²), ρ the distance from its middle in half lengths.
+
+    Returns:
+        (n, h, w) signed distance [mm] to the surface, positive inside the shape, and the width of the rim: 0.
+    """
+    lens = rng.random() < 0.7
+    half = rng.uniform(15, 35) if lens else rng.uniform(30, 65)
+    thickness = rng.uniform(4, 14) if lens else rng.uniform(3, 9)
+    half_height = half * rng.uniform(0.5, 1.0)
+    depth_here = ndimage.distance_transform_edt(inside[centre])
+    y, x = _one_of((depth_here > 0) & (depth_here < 2), rng)
+    field = np.full(inside.shape, -np.inf)
+    for n in np.flatnonzero(abs(heights - heights[centre]) < half_height):
+        across = _squares(inside.shape[1:], y, x) * mm**2 / half**2
+        rho2 = across + ((heights[n] - heights[centre]) / half_height) ** 2
+        depth = ndimage.distance_transform_edt(inside[n]) * mm
+        field[n] = np.where(rho2 < 1, thickness * np.sqrt(np.clip(1 - rho2, 0, 1)) - depth, -np.inf)
+    return field, 0.0
+
+
+def _in_brain(
+    inside: Mask, heights: NDArray[np.float64], centre: int, mm: float, rng: np.random.Generator
+) -> tuple[Field, float]:
+    """Ragged ellipsoid with half axes a, b, c; ρ the distance from its middle in half axes.
+
+    Returns:
+        (n, h, w) about the signed distance [mm] to the surface, (1 - ρ) b, and the width of the rim in mm.
+    """
+    a = rng.uniform(5, 18)
+    b, c = a * rng.uniform(0.6, 1.0), a * rng.uniform(0.6, 1.2)
+    rim = rng.uniform(2, 6) if rng.random() < 0.5 else 0.0
+    turn = rng.uniform(0, np.pi)
+    deep = ndimage.distance_transform_edt(inside[centre]) * mm > min(b, 8.0)
+    y, x = _one_of(deep if deep.any() else inside[centre], rng)
+    down, across = np.ogrid[: inside.shape[1], : inside.shape[2]]
+    u = ((across - x) * np.cos(turn) + (down - y) * np.sin(turn)) * mm / a
+    v = ((down - y) * np.cos(turn) - (across - x) * np.sin(turn)) * mm / b
+    ragged = np.maximum(1 + 0.2 * _slow(inside.shape[1:], a / 3 / mm, rng), 0.6)
+    field = np.full(inside.shape, -np.inf)
+    for n in np.flatnonzero(abs(heights - heights[centre]) < c + rim):
+        rho = np.sqrt(u**2 + v**2 + ((heights[n] - heights[centre]) / c) ** 2)
+        field[n] = (1 - rho * ragged) * b
+    return field, rim
+
+
+def _fill(
+    hu: NDArray[np.int16],
+    inside: Mask,
+    shape: Field,
+    *,
+    rim: float,
+    fill: float,
+    oedema: float,
+    mm: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int16]:
+    """One slice (H, W) with the shape filled; see the formula at the top of the file."""
+    cell = _cell((1, *hu.shape))
+    h, w = inside.shape[0] * cell, inside.shape[1] * cell
+    room, away = np.zeros(hu.shape, bool), np.full(hu.shape, FAR)
+    room[:h, :w] = inside.repeat(cell, 0).repeat(cell, 1)
+    room &= hu < BONE_FROM
+    away[:h, :w] = _finer(shape, cell)
+    out = hu.copy()
+    changed = room & (away > -rim - EDGE / 2)
+    if not changed.any():
+        return out
+    top, left, bottom, right = _around(changed, MARGIN)
+    box = np.s_[top:bottom, left:right]
+    old, away, room, changed = hu[box], away[box], room[box], changed[box]
+    sigma = 2.0 * cell / mm  # 2 mm in pixels
+    mean = ndimage.gaussian_filter(np.where(room, old, 0.0), sigma)
+    mean /= np.maximum(ndimage.gaussian_filter(room.astype(np.float64), sigma), 1e-6)
+    w_rim = np.clip((away + rim) / EDGE + 0.5, 0, 1) if rim else np.zeros(old.shape)
+    ground = w_rim * (oedema - mean)
+    w_fill = np.clip(away / EDGE + 0.5, 0, 1)
+    texture = TEXTURE * _slow(old.shape, sigma, rng)
+    moved = old + ground + w_fill * (fill + texture - mean - ground)
+    out[box] = np.where(changed, np.rint(moved), old).astype(np.int16)
+    return out
+
+
+def cells_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Cells (h, w) of slices of shape (n, H, W)."""
+    return shape[1] // _cell(shape), shape[2] // _cell(shape)
+
+
+def _cell(shape: tuple[int, ...]) -> int:
+    """Pixels a side of a cell."""
+    return max(1, min(shape[1:]) // CELLS)
+
+
+def _around(mask: Mask, margin: int) -> tuple[int, int, int, int]:
+    """First row and column of what is in the mask, and the ones after its last, with a margin."""
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    top, left = max(0, rows[0] - margin), max(0, columns[0] - margin)
+    return int(top), int(left), int(rows[-1] + margin + 1), int(columns[-1] + margin + 1)
+
+
+def _finer(field: Field, cell: int) -> Field:
+    """The field at pixels, linear between the middles of cells."""
+    if cell == 1:
+        return field
+    cells = torch.from_numpy(np.maximum(field, FAR))[None, None]
+    pixels: Field = torch.nn.functional.interpolate(cells, scale_factor=cell, mode="bilinear")[0, 0].numpy()
+    return pixels
+
+
+def _one_of(mask: Mask, rng: np.random.Generator) -> tuple[int, int]:
+    y, x = np.nonzero(mask)
+    place = int(rng.integers(len(y)))
+    return int(y[place]), int(x[place])
+
+
+def _squares(shape: tuple[int, ...], y: int, x: int) -> Field:
+    down, across = np.ogrid[: shape[0], : shape[1]]
+    squares: Field = ((down - y) ** 2 + (across - x) ** 2).astype(np.float64)
+    return squares
+
+
+def _slow(shape: tuple[int, ...], sigma: float, rng: np.random.Generator) -> Field:
+    """Smooth noise of mean about 0 and standard deviation 1."""
+    noise = ndimage.gaussian_filter(rng.standard_normal(shape), sigma)
+    smooth: Field = noise / max(float(noise.std()), 1e-9)
+    return smooth

@@ -1,0 +1,87 @@
+"""Self-supervised warm-up on slices: to tell blood that was drawn in from nothing and from grey.
+
+In: a CNN with random weights, training scans. Out: the same CNN, all but its attention trained on a task that
+makes its own labels (as CutPaste, Li et al. 2021, arXiv:2104.04015): slices of negative scans are shown as
+they are, with a synthetic bleed, or with the control of the same shapes (`training.bleeds`). Nobody labels a
+slice for it, and a step sees as many bleeds as an epoch of scans does.
+
+    loss = mean BCE(slice logit, 1 if blood was drawn in, else 0);  half of a step's slices have blood
+
+Shapes: n slices, C windows, S pixels.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ich_mil.models.attention_cnn import AttentionCnn
+from ich_mil.progress import say
+from ich_mil.training.augment import VariedScans, augment
+
+SLICES = 48
+"""Slices a step: half with blood, a quarter with grey, a quarter as they are."""
+DRAWS = 8
+"""Bleeds, and controls, drawn into each negative scan; augmentation varies them from step to step."""
+SCANS = 100
+"""Negative scans that are drawn into at most: more fill memory and teach no other blood."""
+LEARNING_RATE = 1e-3
+"""Of Adam."""
+
+
+def drawn_slices(scans: VariedScans, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Pictures (n, C, S, S) with blood, with grey, and as they are.
+
+    Raises:
+        ValueError: no negative scan has room for a bleed.
+    """
+    negative = np.flatnonzero(np.array(scans.scans.labels) == 0)
+    parts: dict[bool, list[Tensor]] = {True: [], False: []}
+    plain = []
+    for index in rng.permutation(negative)[:SCANS]:
+        for blood, part in parts.items():
+            for _ in range(DRAWS):
+                if drawn := scans.drawn(int(index), rng, blood=blood):
+                    part.append(drawn.pictures[drawn.shown])
+        plain.append(scans.scans[int(index)].pictures)
+    if not all(parts.values()):
+        raise ValueError("warm-up: no negative training scan has room for a synthetic bleed")
+    return torch.cat(parts[True]), torch.cat(parts[False]), torch.cat(plain)
+
+
+def warm_up(model: AttentionCnn, scans: VariedScans, *, steps: int, seed: int) -> list[float]:
+    """Train `model` on slices, in place.
+
+    Args:
+        model: with C windows as `scans`.
+        scans: the training scans.
+        steps: of `SLICES` slices.
+        seed: of drawing, order, augmentation and dropout.
+
+    Returns:
+        Loss of each step.
+    """
+    rng = np.random.default_rng([seed, steps])
+    torch.manual_seed(seed)
+    kinds = drawn_slices(scans, rng)
+    shares = (SLICES // 2, SLICES // 4, SLICES // 4)
+    target = torch.cat([torch.full((n,), float(kind == 0)) for kind, n in enumerate(shares)])
+    optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE)
+    model.train()
+    losses = []
+    for step in range(1, steps + 1):
+        slices = [
+            kind[int(place)][None]
+            for kind, n in zip(kinds, shares, strict=True)
+            for place in rng.integers(len(kind), size=n)
+        ]
+        pictures = torch.cat([augment(one, scans.scans.windows, rng) for one in slices])
+        logit = model.classifier(model.encode(pictures)).squeeze(-1)  # (n,)
+        loss = binary_cross_entropy_with_logits(logit, target)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+        if step % 100 == 0:
+            say(f"warm-up step {step:4d}  loss {np.mean(losses[-100:]):.4g}")
+    return losses
