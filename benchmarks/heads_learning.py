@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import train_test_split
+from torch import Tensor
 
 from benchmarks.heads_data import cq500, rsna
 from benchmarks.record import table
 from ich_mil.data.features import FeatureSet
 from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.density_learning import choose_density
-from ich_mil.gp.fit import Bags, fit
+from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 
@@ -34,7 +35,7 @@ CHOSEN = "density chosen among 13 by validation scans"
 ALPHAS, BETAS = (0.5, 1.0, 2.0), (1.0, 2.5, 4.0, 8.0)
 
 
-def bags(features: FeatureSet) -> Bags:
+def bags(features: FeatureSet) -> tuple[Tensor, Tensor, Tensor]:
     """Features, offsets and labels."""
     return features.x, features.offsets, features.labels
 

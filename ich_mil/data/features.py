@@ -42,6 +42,7 @@ class FeatureSet:
         cnn_scan: (B,) float32 scan probability of the CNN itself; NaN where unknown.
         cnn_slice: (N,) float32 slice probability of the CNN itself; NaN where unknown.
         attention: (N,) float32 attention weight of the slice in its scan; NaN where unknown.
+        positions_mm: (N,) float64 the same place in mm, from any origin; None where no slice's is known.
     """
 
     x: Tensor
@@ -55,6 +56,7 @@ class FeatureSet:
     cnn_scan: Tensor
     cnn_slice: Tensor
     attention: Tensor
+    positions_mm: Tensor | None = None
 
     @property
     def n_scans(self) -> int:
@@ -84,10 +86,12 @@ class FeatureSet:
             cnn_scan=self.cnn_scan[bags],
             cnn_slice=self.cnn_slice[rows],
             attention=self.attention[rows],
+            positions_mm=None if self.positions_mm is None else self.positions_mm[rows],
         )
 
 
 _TENSORS = ("x", "offsets", "labels", "slice_labels", "positions", "cnn_scan", "cnn_slice", "attention")
+_OPTIONAL = ("positions_mm",)
 _STRINGS = ("scans", "patients", "slice_names")
 
 
@@ -116,7 +120,9 @@ def write_features(features: FeatureSet, path: Path, *, source: str = "") -> Non
         **{name: json.dumps(getattr(features, name)) for name in _STRINGS},
     }
     with whole_file(path) as temporary:
-        save_file({name: getattr(features, name).contiguous() for name in _TENSORS}, temporary, metadata)
+        tensors = {name: getattr(features, name) for name in (*_TENSORS, *_OPTIONAL)}
+        known = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+        save_file(known, temporary, metadata)
 
 
 def read_features(path: Path) -> FeatureSet:
@@ -128,7 +134,8 @@ def read_features(path: Path) -> FeatureSet:
                 raise DataError(
                     f"{path}: not a feature file of this version ({FORMAT}); extract the features again"
                 )
-            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+            there = [name for name in _OPTIONAL if name in file.keys()]  # noqa: SIM118  (a safetensors file)
+            tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *there)}
     except (SafetensorError, FileNotFoundError) as error:
         raise DataError(f"{path}: cannot be read as a feature file ({error})") from error
     features = FeatureSet(**tensors, **{name: json.loads(metadata[name]) for name in _STRINGS})

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 import gpytorch
 import torch
 
+from ich_mil.gp.bags import AnyBags, Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.densities import Density
-from ich_mil.gp.fit import Bags, Job, fit_many
+from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.settings import HeadSettings
@@ -25,13 +26,13 @@ from ich_mil.kernels.segments import take_bags
 
 
 def calibrate(
-    model: SparseGP, held: Bags, *, scans: list[str] | None = None, samples: int = 1000, seed: int = 0
+    model: SparseGP, held: AnyBags, *, scans: list[str] | None = None, samples: int = 1000, seed: int = 0
 ) -> Calibration | None:
     """Calibrate on scans the head has not been fitted to.
 
     Args:
         model: the head.
-        held: their features (N, D), offsets (B + 1,) and labels (B,).
+        held: their features (N, D), offsets (B + 1,) and labels (B,), and positions where the head smooths.
         scans: B ids; they key the noise.
         samples: L.
         seed: of the samples.
@@ -43,13 +44,13 @@ def calibrate(
     settings = model.settings
     if settings.calibration == "none":
         return None
-    x, offsets, labels = held
-    logits = scan_samples(model, x, offsets, scans, samples=samples, seed=seed)
+    x, offsets, labels, positions = Bags(*held)
+    logits = scan_samples(model, x, offsets, scans, positions=positions, samples=samples, seed=seed)
     return Calibration.fit(*logits, labels, rule=settings.variant.rule, method=settings.calibration)
 
 
 def cross_fit(
-    train: Bags,
+    train: AnyBags,
     settings: HeadSettings,
     *,
     patients: Sequence[str] | None = None,
@@ -62,7 +63,7 @@ def cross_fit(
     """Calibrate a head of these settings on the scans it is fitted to, each held out once.
 
     Args:
-        train: features (N, D), offsets (B + 1,), labels (B,).
+        train: features (N, D), offsets (B + 1,), labels (B,), and positions where the settings smooth.
         settings: of the head; `calibration_folds` says how many others are fitted.
         patients: (B,) keys that keep scans in one fold.
         scans: B ids; they key the noise.
@@ -79,18 +80,18 @@ def cross_fit(
     """
     if settings.calibration == "none":
         return None
-    x, offsets, labels = train
+    x, offsets, labels, positions = Bags(*train)
     folds = folds_of(labels, patients, folds=settings.calibration_folds, seed=seed)
     of_scan, of_slices = torch.empty(2, samples, len(labels), dtype=torch.float64)
     jobs = [Job(settings, seen) for seen, _ in folds]
-    for group in fit_many(x, offsets, labels, jobs, density=density, kernel=kernel):
+    for group in fit_many(x, offsets, labels, jobs, positions=positions, density=density, kernel=kernel):
         for place, model, _ in group:
             out = list(folds[place][1])
             rows, own = take_bags(offsets, torch.tensor(out))
             ids = None if scans is None else [scans[b] for b in out]
-            of_scan[:, out], of_slices[:, out] = (
-                part.cpu() for part in scan_samples(model, x[rows], own, ids, samples=samples, seed=seed)
-            )
+            z = None if positions is None else positions[rows]
+            drawn = scan_samples(model, x[rows], own, ids, positions=z, samples=samples, seed=seed)
+            of_scan[:, out], of_slices[:, out] = (part.cpu() for part in drawn)
     return Calibration.fit(
         of_scan, of_slices, labels, rule=settings.variant.rule, method=settings.calibration
     )

@@ -22,7 +22,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ich_mil.gp.fit import Bags, Job, fit_many
+from ich_mil.gp.bags import AnyBags, Bags
+from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.settings import HeadSettings
 
 
@@ -30,10 +31,12 @@ def choose_density(
     x: Tensor,
     offsets: Tensor,
     labels: Tensor,
-    validation: Bags,
+    validation: AnyBags,
     settings: HeadSettings,
     alphas: Sequence[float],
     betas: Sequence[float],
+    *,
+    positions: Tensor | None = None,
 ) -> HeadSettings:
     """The best density for these scans: logistic, or Gamma with one of `alphas` and one of `betas`.
 
@@ -44,10 +47,11 @@ def choose_density(
         x: (N, D) raw features of the training scans.
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
-        validation: features, offsets and labels of other scans.
+        validation: features, offsets, labels (and positions) of other scans.
         settings: of everything but the density.
         alphas: of the lattice.
         betas: of the lattice.
+        positions: (N,) mm along the scan; needed where the settings smooth along z.
 
     Returns:
         `settings` with `density`, `alpha` and `beta` replaced.
@@ -57,12 +61,16 @@ def choose_density(
     """
     cells = [replace(settings, density="logistic")]
     cells += [replace(settings, density="gamma", alpha=a, beta=b) for a, b in product(alphas, betas)]
-    x_all = torch.cat([x, validation[0]])
-    offsets_all = torch.cat([offsets, validation[1][1:] + offsets[-1]])
-    labels_all = torch.cat([labels, validation[2]])
+    held_out = Bags(*validation)
+    x_all = torch.cat([x, held_out.x])
+    offsets_all = torch.cat([offsets, held_out.offsets[1:] + offsets[-1]])
+    labels_all = torch.cat([labels, held_out.labels])
+    z_all = None
+    if positions is not None and held_out.positions is not None:
+        z_all = torch.cat([positions, held_out.positions])
     train, held = tuple(range(len(labels))), tuple(range(len(labels), len(labels_all)))
     losses: dict[int, float] = {}
     jobs = [Job(cell, train, held) for cell in cells]
-    for group in fit_many(x_all, offsets_all, labels_all, jobs):
+    for group in fit_many(x_all, offsets_all, labels_all, jobs, positions=z_all):
         losses |= {one.place: min(one.report.validation_log_loss, default=math.inf) for one in group}
     return cells[min(range(len(cells)), key=losses.__getitem__)]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.ascent import FitReport, Limits, Observation, Watched, Weights, ascend, join_reports
+from ich_mil.gp.bags import CHUNK, AnyBags, Bags, check_bags, take
 from ich_mil.gp.densities import Density
 from ich_mil.gp.gibbs import sample_posterior
 from ich_mil.gp.hyperparameters import learn_hyperparameters
@@ -27,16 +28,10 @@ from ich_mil.gp.large_margin import MarginObservation
 from ich_mil.gp.probit import ProbitObservation
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.vgpmil import PsiObservation
 from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.kernels.segments import bag_index, take_bags
-
-Bags = tuple[Tensor, Tensor, Tensor]
-"""Features (N, D), offsets (B + 1,), labels (B,) of a set of scans."""
-
-CHUNK = 65_536
-"""Rows that are brought to float64 at once."""
 
 OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")
 """The settings in which replicates of one Φ may differ."""
@@ -57,29 +52,6 @@ class Job:
     validation: tuple[int, ...] | None = None
 
 
-def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
-    """Raise `DataError` unless these are packed bags with finite features and both labels."""
-    try:
-        bag_index(offsets)
-    except ValueError as error:
-        raise DataError(f"{what}: {error}") from error
-    if x.ndim != 2 or len(x) != int(offsets[-1]) or len(labels) != len(offsets) - 1:
-        raise DataError(
-            f"{what}: features {tuple(x.shape)} and {len(labels)} labels do not fit offsets of "
-            f"{len(offsets) - 1} scans and {int(offsets[-1])} slices"
-        )
-    for start in range(0, len(x), CHUNK):
-        finite = torch.isfinite(x[start : start + CHUNK]).all(1)
-        if not bool(finite.all()):
-            bad = start + int((~finite).nonzero()[0])
-            raise DataError(f"{what}: the features of slice {bad} are NaN or infinite")
-    other = labels[(labels != 0) & (labels != 1)]
-    if len(other):
-        raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
-    if bool((labels == labels[0]).all()):
-        raise DataError(f"{what}: all {len(labels)} are labelled {int(labels[0])}, both labels are needed")
-
-
 def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation (D,) in float64; the deviation of a constant feature is 1."""
     parts = x.split(CHUNK)
@@ -97,7 +69,8 @@ def fit(
     labels: Tensor,
     *,
     settings: HeadSettings,
-    validation: Bags | None = None,
+    positions: Tensor | None = None,
+    validation: AnyBags | None = None,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> tuple[SparseGP, FitReport]:
@@ -110,7 +83,8 @@ def fit(
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
         settings: all there is to choose.
-        validation: features, offsets and labels of other scans, for early stopping.
+        positions: (N,) mm along the scan; needed where the settings smooth along z.
+        validation: features, offsets, labels (and positions) of other scans, for early stopping.
         density: ψ instead of the one the settings name.
         kernel: instead of the one the settings name.
 
@@ -118,12 +92,12 @@ def fit(
         The head in eval mode, and what happened.
 
     Raises:
-        DataError: shapes do not fit, a feature is not finite, a label is not 0/1 or one label is missing.
+        DataError: shapes do not fit, a feature is not finite, a label is not 0/1 or one label is missing; the
+            settings smooth, and where slices lie is not known.
     """
-    bags = (x, offsets, labels)
-    (result,) = _fit_group(
-        bags, validation, [settings], _place(bags, settings), density=density, kernel=kernel
-    )
+    bags = Bags(x, offsets, labels, positions)
+    held = None if validation is None else Bags(*validation)
+    (result,) = _fit_group(bags, held, [settings], _place(bags, settings), density=density, kernel=kernel)
     return result
 
 
@@ -137,7 +111,7 @@ class Points(NamedTuple):
 
 def _place(train: Bags, settings: HeadSettings) -> Points:
     """Check the training scans and choose inducing points; kernel and density have no part in it."""
-    x, offsets, labels = train
+    x, offsets, labels, _ = train
     check_bags(x, offsets, labels, "training scans")
     mean, std = standardisation(x)
     inducing = choose_inducing(
@@ -160,6 +134,7 @@ def fit_many(
     labels: Tensor,
     jobs: Sequence[Job],
     *,
+    positions: Tensor | None = None,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> Iterator[list[Fitted]]:
@@ -172,6 +147,7 @@ def fit_many(
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
         jobs: what to fit; the order is free.
+        positions: (N,) mm along the scan; needed where a job smooths along z.
         density: ψ of all jobs, instead of those the settings name.
         kernel: likewise.
 
@@ -188,26 +164,18 @@ def fit_many(
         alone = place if one.learn != "nothing" or one.family == "gibbs" else None
         groups[(alone, job.train, job.validation, replace(one, **shared))].append(place)
     points: dict[tuple[object, ...], Points] = {}
+    bags = Bags(x, offsets, labels, positions)
     for places in groups.values():
         first = jobs[places[0]]
         train, validation = (
-            None if chosen is None else _take((x, offsets, labels), chosen)
-            for chosen in (first.train, first.validation)
+            None if chosen is None else take(bags, chosen) for chosen in (first.train, first.validation)
         )
         settings = [jobs[place].settings for place in places]
         key = (first.train, first.settings.n_inducing, first.settings.seed)
         if key not in points:  # k-means is the dearest part of a small fit
-            points[key] = _place(train or (x, offsets, labels), first.settings)
-        results = _fit_group(
-            train or (x, offsets, labels), validation, settings, points[key], density=density, kernel=kernel
-        )
+            points[key] = _place(train or bags, first.settings)
+        results = _fit_group(train or bags, validation, settings, points[key], density=density, kernel=kernel)
         yield [Fitted(place, *result) for place, result in zip(places, results, strict=True)]
-
-
-def _take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
-    x, offsets, labels = bags
-    rows, smaller = take_bags(offsets, torch.tensor(chosen, dtype=torch.int64))
-    return x[rows], smaller, labels[list(chosen)]
 
 
 def _observation(
@@ -236,12 +204,12 @@ def _fit_group(
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> list[tuple[SparseGP, FitReport]]:
     """Fit replicates that share everything but `OWN` settings."""
-    x, offsets, labels = train
+    x, offsets, labels, _ = train
     if validation is not None:
-        check_bags(*validation, "validation scans")
-        if validation[0].shape[1] != x.shape[1]:
+        check_bags(*validation[:3], "validation scans")
+        if validation.x.shape[1] != x.shape[1]:
             raise DataError(
-                f"validation scans: {validation[0].shape[1]} features a slice, training scans have "
+                f"validation scans: {validation.x.shape[1]} features a slice, training scans have "
                 f"{x.shape[1]}"
             )
     shared = settings[0]
@@ -252,9 +220,10 @@ def _fit_group(
     turns = Turns(offsets)
     dtype = torch.float32 if shared.precision == "mixed" else torch.float64
     limits = Limits(shared.sweeps, shared.patience, shared.tolerance, shared.variant.rule, shared.link)
+    smoother = make_smoother(shared, train.positions, offsets, what="training scans")
 
     if shared.family == "gibbs":
-        projection = Projection(model, x, rows=turns.order)
+        projection = Projection(model, x, rows=turns.order, smoother=smoother)
         return [sample_posterior(model, projection, labels[turns.bag_order], turns)]
     observation = _observation(settings, labels[turns.bag_order], turns, density)
     start = Weights.prior(len(settings), len(inducing), like=mean)
@@ -265,12 +234,14 @@ def _fit_group(
 
     def climb(start: Weights, held: Bags | None) -> list[tuple[Weights, FitReport]]:
         """Coordinate ascent with the kernel as it is now; q(w) in all M directions goes in and comes out."""
-        projection = Projection(model, x, rows=turns.order, dtype=dtype, compress=True)
+        projection = Projection(model, x, rows=turns.order, dtype=dtype, compress=True, smoother=smoother)
         basis = projection.basis
         training = Watched(projection, offsets, labels, turns)
         watched = None
         if held is not None:
-            watched = Watched(Projection(model, held[0], dtype=dtype, basis=basis), *held[1:])
+            other = make_smoother(shared, held.positions, held.offsets, what="validation scans")
+            seen = Projection(model, held.x, dtype=dtype, basis=basis, smoother=other)
+            watched = Watched(seen, held.offsets, held.labels)
         found = ascend(
             projection, observation, start.within(basis), limits=limits, training=training, watched=watched
         )
@@ -285,7 +256,13 @@ def _fit_group(
                 observation = _observation(settings, labels[turns.bag_order], turns, density)
                 break
             start = learn_hyperparameters(
-                model, x, turns.order, start, observation.target()[0], density or shared.make_density()
+                model,
+                x,
+                turns.order,
+                start,
+                observation.target()[0],
+                density or shared.make_density(),
+                smoother=smoother,
             )
     outcomes = climb(start, validation)
     results = []

@@ -9,7 +9,7 @@ and instances with their uncertainty, as numpy arrays.
 
 `bags` is either offsets (B + 1,), from 0 to N, bag b owning rows `offsets[b]:offsets[b + 1]`; or the bag of
 each row (N,), any values in any order: then bags are numbered in the sorted order of their values, as by
-`np.unique`.
+`np.unique`. A head that smooths along z (`smooth_mm`) takes `positions` (N,) beside `X`, mm along the scan.
 
 Shapes: B bags (scans), N instances (slices), D features.
 """
@@ -21,19 +21,15 @@ from typing import Any, Self
 
 import gpytorch
 import numpy as np
-import pandas as pd
-import torch
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
-from torch import Tensor
 
-from ich_mil.errors import DataError
 from ich_mil.gp.ascent import FitReport
+from ich_mil.gp.bags import Held, Values, check_bags, pack, pack_labelled, pack_positions
 from ich_mil.gp.calibrate import calibrate, cross_fit
 from ich_mil.gp.densities import Density
-from ich_mil.gp.fit import Bags, check_bags, fit
+from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -41,65 +37,6 @@ from ich_mil.gp.storage import load_head, save_head
 
 SAMPLES = 1000
 """Posterior samples behind a prediction."""
-
-
-def pack(x: ArrayLike | Tensor, bags: ArrayLike | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Features and bags in any accepted form, packed.
-
-    Args:
-        x: (N, D) features.
-        bags: (B + 1,) offsets or (N,) the bag of each row.
-
-    Returns:
-        Packed features (N, D), offsets (B + 1,), and the rows of `x` they came from (N,).
-
-    Raises:
-        DataError: features that are not a table of numbers; an empty bag; offsets that do not fit.
-    """
-    try:
-        features = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
-    if features.ndim != 2 or features.is_complex() or 0 in features.shape:
-        raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
-    if not features.is_floating_point():
-        features = features.double()
-    index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
-    n = len(features)
-    if index.ndim != 1 or len(index) == 0:
-        raise DataError(
-            f"bags must be one-dimensional, offsets or the bag of each row, got shape {index.shape}"
-        )
-    whole = np.issubdtype(index.dtype, np.integer)
-    if whole and index[0] == 0 and index[-1] == n and bool((np.diff(index) >= 0).all()):
-        empty = np.flatnonzero(np.diff(index) == 0)
-        if len(empty):
-            raise DataError(f"every bag needs at least one row, bag {empty[0]} of the offsets has none")
-        return features, torch.as_tensor(index.astype(np.int64)), torch.arange(n)
-    if len(index) != n:
-        raise DataError(
-            f"bags must be offsets from 0 to the number of rows, or name the bag of each of the {n} rows; "
-            f"got {len(index)} values from {index[0]} to {index[-1]}"
-        )
-    missing = np.flatnonzero(pd.isna(index))
-    if len(missing):
-        raise DataError(f"row {missing[0]} of X has no bag: its entry in bags is {index[missing[0]]}")
-    _, number = np.unique(index, return_inverse=True)
-    order = torch.as_tensor(np.argsort(number, kind="stable"))
-    offsets = np.concatenate([[0], np.bincount(number).cumsum()])
-    return features[order], torch.as_tensor(offsets), order
-
-
-def _labelled(x: ArrayLike | Tensor, bags: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> Bags:
-    """Packed features, offsets and labels. `DataError` if there is not one label 0 or 1 a bag."""
-    features, offsets, _ = pack(x, bags)
-    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    if values.shape != (len(offsets) - 1,):
-        raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")
-    other = values[~np.isin(values, (0, 1))]
-    if len(other):
-        raise DataError(f"labels must be 0 or 1, got {other[0]}; leave unlabelled bags out")
-    return features, offsets.to(features.device), torch.as_tensor(values.astype(np.int64)).to(features.device)
 
 
 class Head(BaseEstimator):
@@ -146,11 +83,12 @@ class Head(BaseEstimator):
 
     def fit(
         self,
-        X: ArrayLike | Tensor,
-        bags: ArrayLike | Tensor,
-        labels: ArrayLike | Tensor,
+        X: Values,
+        bags: Values,
+        labels: Values,
         *,
-        validation: tuple[ArrayLike | Tensor, ArrayLike | Tensor, ArrayLike | Tensor] | None = None,
+        positions: Values | None = None,
+        validation: Held | None = None,
         groups: Sequence[str] | None = None,
     ) -> Self:
         """Fit and calibrate.
@@ -159,8 +97,10 @@ class Head(BaseEstimator):
             X: (N, D) features, in any unit: they are standardised inside.
             bags: offsets (B + 1,) or the bag of each row (N,).
             labels: (B,) in {0, 1}, in the order of the offsets, or of `np.unique(bags)`.
-            validation: X, bags and labels of other scans: for early stopping, and to calibrate on. Without,
-                the fit runs to its end and is calibrated on held-out folds of the training scans.
+            positions: (N,) mm along the scan of each row; needed where the head smooths along z.
+            validation: X, bags, labels (and positions) of other scans: for early stopping, and to calibrate
+                on. Without, the fit runs to its end and is calibrated on held-out folds of the training
+                scans.
             groups: (B,) patients, whose scans stay in one fold; not needed with `validation`.
 
         Returns:
@@ -171,55 +111,96 @@ class Head(BaseEstimator):
             ValueError: a parameter out of range.
         """
         settings, density, kernel = self._parts()
-        train = _labelled(X, bags, labels)
-        held = None if validation is None else _labelled(*validation)
-        check_bags(*train, "training scans")
+        train = pack_labelled(X, bags, labels, positions)
+        held = None if validation is None else pack_labelled(*validation)
+        check_bags(*train[:3], "training scans")
         calibration = None
         if held is None:  # first, so that too few scans for the folds are told at once
             calibration = cross_fit(
                 train, settings, patients=groups, samples=SAMPLES, density=density, kernel=kernel
             )
-        model, report = fit(*train, settings=settings, validation=held, density=density, kernel=kernel)
+        model, report = fit(
+            *train[:3],
+            settings=settings,
+            positions=train.positions,
+            validation=held,
+            density=density,
+            kernel=kernel,
+        )
         model.calibration = calibration if held is None else calibrate(model, held, samples=SAMPLES)
         self.model_, self.report_ = model, report
         self.n_features_in_ = train[0].shape[1]
         self.classes_ = np.array([0, 1])
         return self
 
-    def predict(self, X: ArrayLike | Tensor, bags: ArrayLike | Tensor) -> np.ndarray:
+    def predict(
+        self,
+        X: Values,
+        bags: Values,
+        *,
+        positions: Values | None = None,
+    ) -> np.ndarray:
         """The label (B,) of each bag at a probability of ½."""
-        return (self._predictions(X, bags)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
+        return (self._predictions(X, bags, positions)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
 
     def predict_bag_proba(
-        self, X: ArrayLike | Tensor, bags: ArrayLike | Tensor, *, return_std: bool = False
+        self,
+        X: Values,
+        bags: Values,
+        *,
+        positions: Values | None = None,
+        return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (B,) that a bag is positive, and its standard deviation if asked for.
 
         Bags come in the order of the offsets, or of `np.unique(bags)`.
         """
-        predictions, _ = self._predictions(X, bags)
+        predictions, _ = self._predictions(X, bags, positions)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
         return (mean, std) if return_std else mean
 
     def predict_instance_proba(
-        self, X: ArrayLike | Tensor, bags: ArrayLike | Tensor, *, return_std: bool = False
+        self,
+        X: Values,
+        bags: Values,
+        *,
+        positions: Values | None = None,
+        return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (N,) of each row of `X`, and its standard deviation if asked for."""
-        predictions, order = self._predictions(X, bags)
+        predictions, order = self._predictions(X, bags, positions)
         mean, std = (np.empty(len(order)) for _ in range(2))
         mean[order], std[order] = predictions.slice_mean.numpy(), predictions.slice_std.numpy()
         return (mean, std) if return_std else mean
 
-    def score(self, X: ArrayLike | Tensor, bags: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> float:
+    def score(
+        self,
+        X: Values,
+        bags: Values,
+        labels: Values,
+        *,
+        positions: Values | None = None,
+    ) -> float:
         """Accuracy over bags, as of any scikit-learn classifier."""
-        return float(accuracy_score(_labelled(X, bags, labels)[2].numpy(), self.predict(X, bags)))
+        said = self.predict(X, bags, positions=positions)
+        return float(accuracy_score(pack_labelled(X, bags, labels).labels.numpy(), said))
 
-    def _predictions(self, X: ArrayLike | Tensor, bags: ArrayLike | Tensor) -> tuple[Predictions, np.ndarray]:
+    def _predictions(
+        self, X: Values, bags: Values, positions: Values | None
+    ) -> tuple[Predictions, np.ndarray]:
         if not hasattr(self, "model_"):
             raise NotFittedError("this Head is not fitted yet; call 'fit' first")
         x, offsets, order = pack(X, bags)
-        calibration = self.model_.calibration
-        return predict(self.model_, x, offsets, None, samples=SAMPLES, calibration=calibration), order.numpy()
+        said = predict(
+            self.model_,
+            x,
+            offsets,
+            None,
+            positions=pack_positions(positions, order),
+            samples=SAMPLES,
+            calibration=self.model_.calibration,
+        )
+        return said, order.numpy()
 
     def save(self, folder: Path) -> None:
         """Write the fitted head to a folder: safetensors and JSON."""

@@ -24,6 +24,7 @@ from ich_mil.errors import ConfigError
 from ich_mil.gp.ascent import Weights
 from ich_mil.gp.densities import Density
 from ich_mil.gp.objective import KernelObjective
+from ich_mil.gp.smoothing import Smoother
 from ich_mil.gp.sparse_gp import SparseGP
 
 EVALUATIONS = 8
@@ -39,7 +40,14 @@ Variables = list[tuple[Tensor, Positive | None]]
 
 
 def learn_hyperparameters(
-    model: SparseGP, x: Tensor, rows: Tensor, weights: Weights, target: Tensor, density: Density
+    model: SparseGP,
+    x: Tensor,
+    rows: Tensor,
+    weights: Weights,
+    target: Tensor,
+    density: Density,
+    *,
+    smoother: Smoother | None = None,
 ) -> Weights:
     """Raise J (Eq. 29) over the kernel's hyperparameters, in place.
 
@@ -53,6 +61,7 @@ def learn_hyperparameters(
         weights: q(w), one replicate, under the kernel as it is.
         target: (N,) π - ½.
         density: ψ.
+        smoother: of the scans of x; its width is not learned.
 
     Returns:
         The best q(w) under the new kernel for Θ of the old q(w); `weights` where nothing has changed.
@@ -61,7 +70,7 @@ def learn_hyperparameters(
         ConfigError: the kernel has no parameters, or log Z is asked for with another kernel than RBF.
     """
     variables = _variables(model)
-    objective = KernelObjective(model, x, rows, target, density)
+    objective = KernelObjective(model, x, rows, target, density, smoother=smoother)
     before, theta = objective.evaluate(objective.projection(), weights)
     old = [variable.detach().clone() for variable, _ in variables]
 

@@ -13,6 +13,9 @@ F + const is J at the best q(w) for fixed Θ and π (Eq. 26-27), with log ψ(f) 
 only, Φ Θ Φᵀ, Φ (π - ½) and Σ θ k(x,x). One pass over tiles of slices makes them, a second one carries their
 derivatives back into the kernel, and memory does not grow with N · M.
 
+Where slices are smoothed along z (`ich_mil.gp.smoothing`), a tile is one scan, K_ZX Wᵀ stands for K_ZX, and
+diag(W (K_XX + εI) Wᵀ) for k(x,x).
+
 Shapes: N slices, n of a tile, D features, M inducing points, Q quadrature nodes, F Fourier features, L draws.
 """
 
@@ -29,6 +32,7 @@ from ich_mil.errors import ConfigError
 from ich_mil.gp.ascent import Weights
 from ich_mil.gp.densities import Density, Logistic
 from ich_mil.gp.projection import Projection
+from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP
 
 NODES = 32
@@ -109,7 +113,16 @@ class FourierPrior:
 class KernelObjective:
     """J and F for a head's present hyperparameters, fixed slices and fixed π."""
 
-    def __init__(self, model: SparseGP, x: Tensor, rows: Tensor, target: Tensor, density: Density) -> None:
+    def __init__(
+        self,
+        model: SparseGP,
+        x: Tensor,
+        rows: Tensor,
+        target: Tensor,
+        density: Density,
+        *,
+        smoother: Smoother | None = None,
+    ) -> None:
         """Take references; nothing is computed.
 
         Args:
@@ -118,16 +131,18 @@ class KernelObjective:
             rows: (N,) rows of x, in the order of `target`.
             target: (N,) π - ½.
             density: ψ.
+            smoother: of the scans of x.
 
         Raises:
             ConfigError: log Z is asked for with another kernel than RBF.
         """
         self._model, self._x, self._rows, self._target, self._density = model, x, rows, target, density
+        self._smoother = smoother
         self._prior = FourierPrior(model, density) if model.settings.log_z else None
 
     def projection(self) -> Projection:
         """Φ under the present hyperparameters."""
-        return Projection(self._model, self._x, rows=self._rows)
+        return Projection(self._model, self._x, rows=self._rows, smoother=self._smoother)
 
     @torch.no_grad()
     def evaluate(self, projection: Projection, weights: Weights) -> tuple[float, Tensor]:
@@ -152,7 +167,7 @@ class KernelObjective:
         if self._prior is None:
             return 0.0
         ratios = self._target.new_zeros(LOG_Z_DRAWS)
-        for _, x in self._tiles():
+        for _, x, _ in self._tiles():
             ratios += self._prior.log_ratios(x)
         return float(torch.logsumexp(ratios, 0)) - math.log(LOG_Z_DRAWS)
 
@@ -164,8 +179,8 @@ class KernelObjective:
             root = self._model.prior_root()
         L = root.detach()
         with torch.no_grad():
-            for part, x in self._tiles():
-                K, prior = self._kernel(x)
+            for part, x, W in self._tiles():
+                K, prior = self._kernel(x, W)
                 phi = torch.linalg.solve_triangular(L, K, upper=False)
                 gram += (phi * theta[part]) @ phi.mT
                 b += phi @ r[part]
@@ -186,14 +201,14 @@ class KernelObjective:
         with torch.no_grad():
             to_root = -(back @ torch.cat([gram, b[None]])).tril()
         root.backward(to_root)
-        for part, x in self._tiles():
+        for part, x, W in self._tiles():
             with torch.enable_grad():
-                K, prior = self._kernel(x)
+                K, prior = self._kernel(x, W)
                 pairs: list[tuple[Tensor, Tensor | None]] = [(prior, to_s * theta[part])]
                 if self._prior is not None:
                     pairs.append((self._prior.log_ratios(x), to_ratios))
             phi = torch.linalg.solve_triangular(L, K.detach(), upper=False)
-            pairs.append((K, back @ torch.cat([phi * theta[part], r[None, part]])))
+            pairs.append((K, back @ torch.cat([phi * theta[part], r[part][None]])))
             outputs, gradients = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
             torch.autograd.backward(outputs, gradients)
         return float(F.detach())
@@ -208,17 +223,26 @@ class KernelObjective:
             return F
         return F - torch.logsumexp(ratios, 0) + math.log(LOG_Z_DRAWS)
 
-    def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        """Numbers and standardised features (n, D) of one tile after the other."""
+    def _tiles(self) -> Iterator[tuple[slice | Tensor, Tensor, Tensor | None]]:
+        """Numbers, standardised features (n, D) and W, None where not smoothed, of one tile after another."""
+        if self._smoother is not None:
+            place = torch.argsort(self._rows)
+            for block in blocks_of(self._smoother.offsets):
+                x = self._model.standardise(self._x[block].to(self._target.device))
+                yield place[block], x, self._smoother.weights(block).to(x)
+            return
         size = max(256, TILE_ELEMENTS // len(self._model.inducing))
         for start in range(0, len(self._rows), size):
             part = slice(start, start + size)
-            yield part, self._model.standardise(self._x[self._rows[part]].to(self._target.device))
+            yield part, self._model.standardise(self._x[self._rows[part]].to(self._target.device)), None
 
-    def _kernel(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """K_ZX (M, n), and the prior variance (n,), at standardised x."""
+    def _kernel(self, x: Tensor, W: Tensor | None) -> tuple[Tensor, Tensor]:
+        """K_ZX (M, n), and the prior variance (n,), at standardised x; with W (n, n) those of W f."""
         model = self._model
         K = model.covar_module(model.inducing, x).to_dense()
+        if W is not None:
+            prior = ((W @ model.covar_module(x).to_dense()) * W).sum(1)
+            return K @ W.mT, prior + model.variational_strategy.jitter_val * W.square().sum(1)
         if model.settings.variant.unit_prior:
             return K, torch.ones_like(x[:, 0])
         return K, model.covar_module(x, diag=True) + model.variational_strategy.jitter_val

@@ -13,7 +13,8 @@ gives its own draws of w.
 
 Scans are processed one by one and their noise is keyed by (seed, scan id): a scan's numbers depend, to the
 bit, on nothing but the scan, the head, the seed and the number of samples; and memory is bounded by the
-longest scan.
+longest scan. A head that smooths along z gives f~_l = W f_l (`ich_mil.gp.smoothing`), and needs to know where
+the slices lie.
 
 Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing points, L samples.
 """
@@ -30,6 +31,7 @@ from ich_mil.errors import DataError
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.rules import Rule, latent_logit, mean_logit, scan_logit
+from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.segments import bag_index
 
@@ -89,6 +91,8 @@ def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
 def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     """Sampled latent function without the independent residual: f_l = Φ(x)ᵀ w_l. Differentiable in `x`.
 
+    Not smoothed along z: what each slice contributes, whatever its neighbours show.
+
     Args:
         model: the head.
         x: (n, D) raw features.
@@ -100,17 +104,32 @@ def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     return w @ model.project(x, model.prior_root())[0]
 
 
-def mean_logits(models: Sequence[SparseGP], x: Tensor) -> Tensor:
+def mean_logits(
+    models: Sequence[SparseGP],
+    x: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    positions: Tensor | None = None,
+) -> Tensor:
     """Slice logits of E p(f), without sampling: MacKay's μ / √(1 + π σ²/8), or exactly for a probit.
 
     Args:
         models: R heads that share kernel and inducing points, as a group of `fit_many` does.
         x: (N, D) raw features.
+        offsets: (B + 1,); needed where the heads smooth along z.
+        positions: (N,) mm along the scan, likewise.
 
     Returns:
         (R, N).
+
+    Raises:
+        DataError: the heads smooth, and where slices lie is not known.
+        ValueError: positions without offsets.
     """
-    projection = Projection(models[0], x)
+    if offsets is None and positions is not None:
+        raise ValueError("positions need the offsets of the scans they lie in")
+    whole = torch.tensor([0, len(x)]) if offsets is None else offsets
+    projection = Projection(models[0], x, smoother=make_smoother(models[0].settings, positions, whole))
     means, roots = (
         torch.stack(list(part)) for part in zip(*((m.q_mean, m.q_root.mT) for m in models), strict=True)
     )
@@ -129,33 +148,10 @@ def _content_id(x: Tensor) -> str:
     return hashlib.sha256(x.detach().cpu().double().contiguous().numpy().tobytes()).hexdigest()
 
 
-def sample_scans(
-    model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-    joint: bool = True,
-) -> Iterator[Tensor]:
-    """The sampled slice logits (L, n) of one scan after the other: f itself where the link is logistic.
-
-    Args:
-        model: the head.
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        scans: B ids; they key the noise. None: the scan's features do.
-        samples: L.
-        seed: of the samples.
-        joint: samples of the whole function; otherwise slices are independent given q (Eq. 36).
-
-    Yields:
-        (L, n) float64 for each scan.
-
-    Raises:
-        DataError: features of another width than the head's, or not finite; offsets or ids that do not fit.
-    """
+def _each_scan(
+    model: SparseGP, x: Tensor, offsets: Tensor, scans: list[str] | None, samples: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features (n, D) and noise (L, n) of one scan after the other. `DataError` as in `sample_scans`."""
     bag_index(offsets)
     n_features = len(model.x_mean)
     if x.ndim != 2 or x.shape[1] != n_features:
@@ -168,20 +164,79 @@ def sample_scans(
         )
     if samples < 2:
         raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
-    w = draw_weights(model, samples, seed)  # (L, M)
-    root = model.prior_root()
     for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
         scan = _content_id(rows) if scans is None else scans[b]
         if not bool(torch.isfinite(rows).all()):
             raise DataError(f"scan {scan!r}: a feature is NaN or infinite")
+        yield rows, _noise(seed, scan, samples, len(rows)).to(model.x_mean)
+
+
+def sample_latents(
+    model: SparseGP,
+    x: Tensor,
+    offsets: Tensor,
+    scans: list[str] | None,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+) -> Iterator[Tensor]:
+    """Samples of the whole function f (L, n) of one scan after the other, before any smoothing along z.
+
+    Args and errors are those of `sample_scans`.
+
+    Yields:
+        (L, n) float64 for each scan.
+    """
+    w = draw_weights(model, samples, seed)  # (L, M)
+    root = model.prior_root()
+    for rows, noise in _each_scan(model, x, offsets, scans, samples, seed):
         phi, residual = model.project(rows, root)
-        noise = _noise(seed, scan, samples, len(rows)).to(phi)  # (L, n)
-        if joint:
-            f = w @ phi + noise @ model.residual_root(rows, phi, residual).mT
-        else:
-            variance = (model.q_root.mT @ phi).square().sum(0) + residual
-            f = model.q_mean @ phi + variance.sqrt() * noise
-        yield latent_logit(f, model.settings.link)
+        yield w @ phi + noise @ model.residual_root(rows, phi, residual).mT
+
+
+def sample_scans(
+    model: SparseGP,
+    x: Tensor,
+    offsets: Tensor,
+    scans: list[str] | None,
+    *,
+    positions: Tensor | None = None,
+    samples: int = 1000,
+    seed: int = 0,
+    joint: bool = True,
+) -> Iterator[Tensor]:
+    """The sampled slice logits (L, n) of one scan after the other: f itself where the link is logistic.
+
+    Args:
+        model: the head.
+        x: (N, D) raw features.
+        offsets: (B + 1,).
+        scans: B ids; they key the noise. None: the scan's features do.
+        positions: (N,) mm along the scan; needed where the head smooths along z.
+        samples: L.
+        seed: of the samples.
+        joint: samples of the whole function; otherwise slices are independent given q (Eq. 36).
+
+    Yields:
+        (L, n) float64 for each scan.
+
+    Raises:
+        DataError: features of another width than the head's, or not finite; offsets or ids that do not fit;
+            the head smooths, and where slices lie is not known.
+    """
+    smoother = make_smoother(model.settings, positions, offsets, scans=scans)
+    weights = (None if smoother is None else smoother.weights(block) for block in blocks_of(offsets))
+    link = model.settings.link
+    if joint:
+        whole = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
+        for f, W in zip(whole, weights, strict=True):
+            yield latent_logit(f if W is None else f @ W.to(f).mT, link)
+        return
+    root = model.prior_root()
+    for (rows, noise), W in zip(_each_scan(model, x, offsets, scans, samples, seed), weights, strict=True):
+        phi, residual = model.project(rows, root, smooth=None if W is None else W.to(root))
+        variance = (model.q_root.mT @ phi).square().sum(0) + residual
+        yield latent_logit(model.q_mean @ phi + variance.sqrt() * noise, link)
 
 
 def _summary(p: Tensor) -> Tensor:
@@ -197,6 +252,7 @@ def predict(
     offsets: Tensor,
     scans: list[str] | None,
     *,
+    positions: Tensor | None = None,
     samples: int = 1000,
     seed: int = 0,
     joint: bool = True,
@@ -210,6 +266,7 @@ def predict(
         x: (N, D) raw features.
         offsets: (B + 1,).
         scans: B ids; they key the noise. None: the scan's features do.
+        positions: (N,) mm along the scan; needed where the head smooths along z.
         samples: L.
         seed: of the samples.
         joint: samples of the whole function; otherwise slices are independent given q (Eq. 36).
@@ -227,7 +284,10 @@ def predict(
     if calibration is not None and calibration.rule != rule:
         raise ValueError(f"the calibration was fitted to the rule {calibration.rule!r}, not to {rule!r}")
     slices, bags, raw = [], [], []
-    for f in sample_scans(model, x, offsets, scans, samples=samples, seed=seed, joint=joint):
+    drawn = sample_scans(
+        model, x, offsets, scans, positions=positions, samples=samples, seed=seed, joint=joint
+    )
+    for f in drawn:
         logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)
         plain = torch.sigmoid(logit)
         scan = plain if calibration is None else calibration.scan(logit)
@@ -258,6 +318,7 @@ def scan_samples(
     offsets: Tensor,
     scans: list[str] | None,
     *,
+    positions: Tensor | None = None,
     samples: int = 1000,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
@@ -268,6 +329,7 @@ def scan_samples(
         x: (N, D) raw features.
         offsets: (B + 1,).
         scans: B ids, or None.
+        positions: (N,) mm along the scan; needed where the head smooths along z.
         samples: L.
         seed: of the samples.
 
@@ -275,7 +337,7 @@ def scan_samples(
         Two tensors (L, B).
     """
     of_scan, of_slices = [], []
-    for f in sample_scans(model, x, offsets, scans, samples=samples, seed=seed):
+    for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
         whole = torch.tensor([0, f.shape[1]])
         of_scan.append(scan_logit(f, whole, model.settings.variant.rule))
         of_slices.append(scan_logit(f, whole, SLICE_RULE))

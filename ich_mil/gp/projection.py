@@ -2,7 +2,8 @@
 
 In: a head and its slices, in any float precision and any order of rows. Out: tiles Φᵀ (n, M). A small Φ is
 stored; one that would not fit into `STORE_BYTES` is computed anew in each pass, so that memory does not grow
-with N · M.
+with N · M. Where slices are smoothed along z, Φ is Φ~ (`ich_mil.gp.smoothing`) and always stored: a tile
+holds slices of many scans, and each of them would need its whole scan again.
 
 Where the kernel is smooth, there are directions in which no slice goes anywhere: with ℓ = 16 D some 40 of
 100 on the RSNA features. `compress` keeps the others, an orthonormal basis Q (M, r); sweeps then work on
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP
 
 STORE_BYTES = 400_000_000
@@ -56,6 +58,7 @@ class Projection:
         dtype: torch.dtype = torch.float64,
         basis: Tensor | None = None,
         compress: bool = False,
+        smoother: Smoother | None = None,
     ) -> None:
         """Compute Φ once, and keep it if it is small.
 
@@ -66,6 +69,7 @@ class Projection:
             dtype: of the tiles; Φ is computed in float64.
             basis: of another projection of the same model, whose weights will be used here.
             compress: leave out the directions in which these slices have no component.
+            smoother: of the scans of `x`.
         """
         self.model, self.dtype, self.basis = model, dtype, basis
         self._x, self._rows = x, rows
@@ -75,11 +79,11 @@ class Projection:
         self.residual = self._root.new_empty(n)
         self._memory = torch.empty(0)
         self._stored: Tensor | None = None
-        if n * m * torch.finfo(dtype).bits // 8 <= STORE_BYTES:
+        if smoother is not None or n * m * torch.finfo(dtype).bits // 8 <= STORE_BYTES:
             self._stored = torch.empty(n, m, dtype=dtype, device=self._root.device)
         gram = self.residual.new_zeros(m, m)
-        for part in self._parts(4):
-            phi, self.residual[part] = self._compute(part)
+        for part, phi, residual in self._plain() if smoother is None else self._smoothed(smoother):
+            self.residual[part] = residual
             if compress:
                 gram.addmm_(phi.mT, phi)
             if self._stored is not None:
@@ -95,10 +99,26 @@ class Projection:
         for start in range(0, n, size):
             yield slice(start, min(start + size, n))
 
+    def _plain(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows, Φᵀ and residual, tile by tile."""
+        for part in self._parts(4):
+            yield part, *self._compute(part)
+
+    def _smoothed(self, smoother: Smoother) -> Iterator[tuple[slice | Tensor, Tensor, Tensor]]:
+        """Rows, Φ~ᵀ and its residual, scan by scan."""
+        place = None if self._rows is None else torch.argsort(self._rows)
+        for block in blocks_of(smoother.offsets):
+            x, W = self._x[block].to(self._root.device), smoother.weights(block).to(self._root)
+            phi, residual = self.model.project(x, self._root, smooth=W)
+            yield block if place is None else place[block], *self._within(phi, residual)
+
     def _compute(self, part: slice) -> tuple[Tensor, Tensor]:
         """Φᵀ (n, r) and the residual (n,) of these slices, from their features, in float64."""
         x = self._x[part if self._rows is None else self._rows[part]]
-        phi, residual = self.model.project(x.to(self._root.device), self._root)
+        return self._within(*self.model.project(x.to(self._root.device), self._root))
+
+    def _within(self, phi: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Φᵀ (n, r) in the directions kept, and the residual (n,) with what is in the others."""
         if self.basis is None:
             return phi.mT, residual
         kept = phi.mT @ self.basis

@@ -110,6 +110,9 @@ class HeadSettings:
         tolerance: converged when no μ changes by more in a sweep.
         precision: `mixed` multiplies in float32 and factorises in float64.
         jitter: ε on the diagonal of K_ZZ, and a nugget of the prior at every slice.
+        smooth_mm: width s of the smoothing along z that is part of the model: the label of a slice is that of
+            a mean of the latent values around it, with weights exp(-d² / (2 s²)) at d mm
+            (`ich_mil.gp.smoothing`). Where slices lie must be known. 0 is off.
         rule: how slices make a scan, in early stopping and in prediction: `max`, `noisy_or`, `top_3` (or
             another number). None: as in the preset.
         calibration: of probabilities on held-out scans: `platt`, `temperature`, `isotonic` or `none`.
@@ -145,6 +148,7 @@ class HeadSettings:
     tolerance: float = 1e-5
     precision: Literal["double", "mixed"] = "double"
     jitter: float = 1e-6
+    smooth_mm: float = 0.0
     rule: Rule | None = None
     calibration: Literal["platt", "temperature", "isotonic", "none"] = "platt"
     calibration_folds: int = 5
@@ -168,7 +172,7 @@ class HeadSettings:
             if not (isinstance(value, NUMBER) and math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
             object.__setattr__(self, name, float(value))
-        for name in ("bias", "margin_v"):
+        for name in ("bias", "margin_v", "smooth_mm"):
             value = getattr(self, name)
             if not (isinstance(value, NUMBER) and math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
@@ -206,6 +210,13 @@ class HeadSettings:
                 raise ValueError(f"{name} {value!r} is of ψ-VGPMIL, not of the family {self.family!r}")
         if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
             raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
+        if self.smooth_mm and PRESETS[self.preset].unit_prior:
+            raise ValueError(
+                f"smooth_mm has no meaning in the preset {self.preset!r}: its prior variance is not "
+                "its kernel's"
+            )
+        if self.smooth_mm and self.log_z:
+            raise ValueError("log_z is that of a model without smoothing; set log_z or smooth_mm to 0")
         if self.rule is not None:
             check_rule(self.rule)
 

@@ -62,7 +62,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
     """Sparse Gaussian process with whitened q(w) = N(m, S) over inducing values u = L w.
 
     `model(x)` on raw (n, D) features gives q(f) as a `MultivariateNormal`. The features are standardised
-    inside.
+    inside. Where the settings smooth along z this is f before that, the contribution of each slice alone.
 
     Attributes:
         settings: what it was fitted with.
@@ -175,15 +175,17 @@ class SparseGP(gpytorch.models.ApproximateGP):
             f"{jitter / 10:.1e}; use fewer inducing points or a shorter length scale"
         )
 
-    def project(self, x: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    def project(self, x: Tensor, root: Tensor, *, smooth: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Φ and the variance the inducing points leave open.
 
         Args:
             x: (n, D) raw features.
             root: (M, M) from `prior_root`.
+            smooth: W (n, n) where x is one scan that is smoothed along z (`ich_mil.gp.smoothing`).
 
         Returns:
-            Φ = L⁻¹ K_ZX (M, n), and k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x.
+            Φ = L⁻¹ K_ZX (M, n), and k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x. With W both are
+            those of W f: Φ Wᵀ, and the diagonal of W (K_XX + εI - ΦᵀΦ) Wᵀ.
         """
         x = self.standardise(x)
         phi = torch.linalg.solve_triangular(root, self.covar_module(self.inducing, x).to_dense(), upper=False)
@@ -191,24 +193,33 @@ class SparseGP(gpytorch.models.ApproximateGP):
             prior = torch.ones_like(phi[0])
         else:
             prior = self.covar_module(x, diag=True) + self.variational_strategy.jitter_val  # (n,)
-        return phi, (prior - phi.square().sum(0)).clamp(min=0.0)
+        residual = (prior - phi.square().sum(0)).clamp(min=0.0)
+        if smooth is None:
+            return phi, residual
+        R = self._residual_covariance(x, phi, residual)
+        return phi @ smooth.mT, ((smooth @ R) * smooth).sum(1).clamp(min=0.0)
 
     def residual_root(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
         """Lower Cholesky factor of the covariance the inducing points leave open between slices.
 
         Args:
             x: (n, D) raw features.
-            phi: (M, n) from `project`.
-            residual: (n,) from `project`.
+            phi: (M, n) from `project`, not smoothed.
+            residual: (n,) from `project`, not smoothed.
 
         Returns:
             (n, n), of K_XX - ΦᵀΦ with at least `residual` on its diagonal.
         """
-        R = self.covar_module(self.standardise(x)).to_dense() - phi.mT @ phi
-        # `residual` has the nugget, or the unit prior of the public code; where that is smaller than k(x,x)
-        # the covariance keeps its own diagonal, it would not be one otherwise
-        R.diagonal().add_((residual - R.diagonal()).clamp(min=self.variational_strategy.jitter_val / 2))
+        R = self._residual_covariance(self.standardise(x), phi, residual)
         root, failed = torch.linalg.cholesky_ex(R)
         if failed:  # by rounding: the smallest eigenvalue is ε, that of a large variance 1e-16 times it
             root = torch.linalg.cholesky(R + 1e-9 * float(residual.max()) * torch.eye(len(R)).to(R))
         return root
+
+    def _residual_covariance(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
+        """K_XX - ΦᵀΦ (n, n) at standardised x, with at least `residual` on its diagonal."""
+        R = self.covar_module(x).to_dense() - phi.mT @ phi
+        # `residual` has the nugget, or the unit prior of the public code; where that is smaller than k(x,x)
+        # the covariance keeps its own diagonal, it would not be one otherwise
+        R.diagonal().add_((residual - R.diagonal()).clamp(min=self.variational_strategy.jitter_val / 2))
+        return R

@@ -7,6 +7,7 @@ have four blocks and the same flattened length of 1152.
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torchvision
@@ -95,3 +96,44 @@ def map_channels(encoder: nn.Module, *, windows: int, image_size: int) -> tuple[
         shape: Tensor = encoder(torch.zeros(1, windows, image_size, image_size))
     encoder.train(training)
     return shape.shape[1], shape.shape[2], shape.shape[3]
+
+
+class EncoderParts(NamedTuple):
+    """An encoder cut in two; what the first part gives, the rest takes.
+
+    Attributes:
+        first: pictures (n, C, S, S) to maps (n, F, h, h).
+        rest: those maps to the encoder's last ones.
+        left: upper and left edge of the first cell of the map between them, in pixels of the picture.
+        pitch: side of a cell, in pixels.
+    """
+
+    first: nn.Sequential
+    rest: nn.Sequential
+    left: float
+    pitch: float
+
+
+def split_encoder(encoder: nn.Module, *, windows: int, image_size: int, side: int) -> EncoderParts:
+    """Cut an encoder after the first of its modules whose map has at most `side` cells a side.
+
+    Where no map is that small, `rest` is empty; `first` never is. A module that maps `before` cells to
+    `after` is taken to join r = before / after of them, rounded, and to lose what is left over on both sides
+    alike, one more on the right and below where their number is odd: so do valid convolutions with pooling.
+    """
+    assert isinstance(encoder, nn.Sequential)  # as all that `build_encoder` gives
+    modules = list(encoder)
+    training = encoder.training
+    encoder.eval()
+    maps = next(encoder.parameters()).new_zeros(1, windows, image_size, image_size)
+    left, pitch, cut = 0.0, 1.0, 0
+    with torch.no_grad():
+        while cut == 0 or (cut < len(modules) and maps.shape[-1] > side):
+            before = maps.shape[-1]
+            maps = modules[cut](maps)
+            joined = round(before / maps.shape[-1])
+            left += pitch * int((before - joined * maps.shape[-1]) / 2)
+            pitch *= joined
+            cut += 1
+    encoder.train(training)
+    return EncoderParts(nn.Sequential(*modules[:cut]), nn.Sequential(*modules[cut:]), left, pitch)

@@ -110,6 +110,7 @@ def extract_features(
         cnn_scan=torch.cat([output[0] for output in outputs]).sigmoid(),
         cnn_slice=torch.cat([output[1] for output in outputs]).sigmoid(),
         attention=torch.cat([output[2] for output in outputs]).clone(),
+        positions_mm=torch.tensor(table.position_mm.tolist(), dtype=torch.float64),
     )
     check_features(features, str(prepared.folder))
     return features

@@ -141,8 +141,15 @@ def main_model(config: ProtocolConfig) -> Model:
 def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]:
     head = Head(**asdict(config.head(model.name, model.n_inducing, seed=task.seed)))
     learn, watch = task.train, task.validation
-    validation = None if watch is None else (watch.x, watch.offsets, watch.labels)
-    head.fit(learn.x, learn.offsets, learn.labels, validation=validation, groups=learn.patients)
+    validation = None if watch is None else (watch.x, watch.offsets, watch.labels, watch.positions_mm)
+    head.fit(
+        learn.x,
+        learn.offsets,
+        learn.labels,
+        positions=learn.positions_mm,
+        validation=validation,
+        groups=learn.patients,
+    )
     looked_at = model == main_model(config) and task.seed == config.first_seed(task.set)
     found = {}
     for name, one in task.scored.items():
@@ -152,6 +159,7 @@ def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]
             one.x.double(),
             one.offsets,
             one.scans,
+            positions=one.positions_mm,
             samples=config.samples,
             seed=task.seed,
             calibration=head.model_.calibration,

@@ -166,9 +166,16 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> N
         for split in ("train", "validation")
     }
     learn, watch = parts["train"], parts["validation"]
-    validation = (watch.x, watch.offsets, watch.labels) if watch.scans else None
+    validation = (watch.x, watch.offsets, watch.labels, watch.positions_mm) if watch.scans else None
     head = Head(**asdict(config.head))
-    head.fit(learn.x, learn.offsets, learn.labels, validation=validation, groups=learn.patients)
+    head.fit(
+        learn.x,
+        learn.offsets,
+        learn.labels,
+        positions=learn.positions_mm,
+        validation=validation,
+        groups=learn.patients,
+    )
     write_json(config.out / "head_fit.json", asdict(head.report_))
     head.save(config.out)
     say(f"head: {head.report_.message}")

@@ -31,6 +31,7 @@ def features():
         cnn_scan=torch.tensor([0.1, 0.9]),
         cnn_slice=torch.rand(5),
         attention=torch.rand(5),
+        positions_mm=torch.tensor([-5.0, 0.1, 7.0, 12.0, 17.5], dtype=torch.float64),
     )
 
 
@@ -44,6 +45,10 @@ def same(a: FeatureSet, b: FeatureSet) -> bool:
 def test_a_file_reads_back_to_the_bit(features, tmp_path):
     write_features(features, tmp_path / "new" / "f.safetensors")
     assert same(read_features(tmp_path / "new" / "f.safetensors"), features)
+    nowhere = replace(features, positions_mm=None)
+    write_features(nowhere, tmp_path / "f.safetensors")
+    assert same(read_features(tmp_path / "f.safetensors"), nowhere)
+    assert nowhere.select(["b"]).positions_mm is None
 
 
 def test_selecting_reorders_scans_with_their_slices(features):
@@ -52,6 +57,7 @@ def test_selecting_reorders_scans_with_their_slices(features):
     assert torch.equal(turned.x, features.x[[2, 3, 4, 0, 1]])
     assert turned.offsets.tolist() == [0, 3, 5]
     assert turned.labels.tolist() == [1, 0]
+    assert turned.positions_mm.tolist() == [7.0, 12.0, 17.5, -5.0, 0.1]
     assert same(turned.select(["a", "b"]), features)
     with pytest.raises(DataError, match="'c'"):
         features.select(["c"])

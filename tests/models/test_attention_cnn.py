@@ -7,7 +7,7 @@ from torchvision.models import resnet18
 
 from ich_mil.errors import ModelError
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import PaperEncoder, map_channels
+from ich_mil.models.encoders import PaperEncoder, map_channels, split_encoder
 
 SIZES = [3, 1, 5, 2]
 OFFSETS = torch.tensor([0, 3, 4, 9, 11])
@@ -132,3 +132,56 @@ def test_a_damaged_weight_file_is_named(tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(ModelError, match=r"w\.pth: cannot be loaded as weights of ResNet"):
         AttentionCnn(CnnSettings(backbone="resnet18", weights=path), windows=3)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "size", "side", "cells", "left", "pitch"),
+    [
+        ("paper", 64, 64, 32, 0, 2),
+        ("paper", 256, 64, 63, 2, 4),  # 256 -> 128 -> (126) -> 63
+        ("paper", 512, 64, 62, 6, 8),  # 63 -> (125) -> 62: of 125 cells the last is lost
+        (
+            "paper",
+            64,
+            4,
+            6,
+            6,
+            8,
+        ),  # nowhere 4 cells or less: the whole encoder
+        ("resnet18", 128, 32, 32, 0, 4),
+    ],
+)
+def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells, left, pitch):
+    torch.manual_seed(0)
+    encoder = AttentionCnn(CnnSettings(backbone=backbone, image_size=size), windows=3).eval().encoder
+    parts = split_encoder(encoder, windows=3, image_size=size, side=side)
+    pictures = torch.rand(2, 3, size, size)
+    with torch.no_grad():
+        maps = parts.first(pictures)
+        assert maps.shape[-1] == cells
+        assert torch.equal(parts.rest(maps), encoder(pictures))
+    assert (parts.left, parts.pitch) == (left, pitch)
+
+
+def test_the_cell_is_where_split_encoder_says():
+    """The middle of the pixels that a cell answers to is the middle of the cell."""
+    torch.manual_seed(0)
+    encoder = AttentionCnn(CnnSettings(image_size=512), windows=3).encoder
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    parts = split_encoder(encoder, windows=3, image_size=512, side=64)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+    assert all(module.training for module in encoder.modules())
+    linear = torch.nn.Sequential(
+        *(
+            torch.nn.Sequential(torch.nn.Conv2d(1, 1, k, padding=p), torch.nn.AvgPool2d(2))
+            for k, p in ((5, 2), (3, 0), (3, 0))
+        )
+    )  # the same geometry, and all weights equal
+    for weight in linear.parameters():
+        torch.nn.init.constant_(weight, 1.0)
+    picture = torch.zeros(1, 1, 512, 512, requires_grad=True)
+    linear(picture)[0, 0, 20, 40].backward()
+    share = picture.grad[0, 0] / picture.grad.sum()
+    middle = torch.arange(512) + 0.5
+    assert float((share.sum(1) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 20.5, abs=1e-3)
+    assert float((share.sum(0) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 40.5, abs=1e-3)

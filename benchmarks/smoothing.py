@@ -1,0 +1,267 @@
+"""Smoothing along z: in the model, afterwards, of the features, or not at all, on scans with labelled slices.
+
+    python -m benchmarks.smoothing [--data $D] [--run RUN --prepared SET] [--out FOLDER] [--write]
+
+Pictures of CT-ICH: $D is the folder of `benchmarks.ctich`, whose frozen networks are read (those of `ROWS`;
+the others rank slices no better than chance). Head on 28 scans of part a, stopped on its other 9, as the
+network was; measured on part b. Nine scans are too few to calibrate on (for some networks the slope came out
+negative), so the probabilities are the head's own. Phantoms: RUN is a finished `make demo`, SET its prepared
+training set; measured on its test scans, calibrated on its validation scans.
+
+`smooth_mm` is chosen by the validation loss of the fit, from scan labels; no label of a slice is used for
+anything but measuring. Numbers of several networks are means over them. Intervals draw patients, and those of
+differences draw the same ones for both.
+
+Shapes: B scans, N slices, K scans with slices of both kinds, R resamples.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from benchmarks.ctich import ROWS as NETWORKS
+from benchmarks.ctich import VALIDATION, WINDOWS
+from benchmarks.record import record, table
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.splits import draw_splits
+from ich_mil.data.store import open_prepared
+from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.metrics import auc_inside
+from ich_mil.evaluate.weighted import resampled_ranking
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.calibrate import calibrate
+from ich_mil.gp.fit import fit
+from ich_mil.gp.predict import predict
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.smoothing import blocks_of, smoothing_weights
+from ich_mil.models.attention_cnn import AttentionCnn
+from ich_mil.models.frozen import load_cnn, stored_features
+
+ROWS = ("+ mean of the map", "+ bleeds", "+ controls", "+ warm-up", "+ 96 px")
+"""Networks of `benchmarks.ctich` that average the last map; the others rank slices by chance."""
+SEEDS = (0, 1, 2)
+WIDTHS = (2.5, 5.0, 10.0)
+"""mm tried beside 0; slices of CT-ICH lie 5 mm apart."""
+HEAD = HeadSettings(density="gamma", n_inducing=50)
+PLAIN, CHOSEN = "no smoothing", "in the model, width chosen"
+CONTROL = f"control: in the model, {WIDTHS[1]:g} mm, slices in random order"
+METRICS = ("slice AUC inside positive scans", "slice AUC, all", "slice log-loss", "scan AUC")
+FLOOR = 1e-6
+"""A probability of exactly 0 or 1 counts as this far from it in the log-loss."""
+
+
+class Said(NamedTuple):
+    """Probabilities of slices (N,) and scans (B,)."""
+
+    slices: np.ndarray
+    scans: np.ndarray
+
+
+class Sets(NamedTuple):
+    """Features of one frozen network."""
+
+    name: str
+    learn: FeatureSet
+    watch: FeatureSet
+    held: FeatureSet
+
+
+def ctich_sets(data: Path, out: Path) -> Iterator[Sets]:
+    """What each network that is there makes of part a, divided as it was for it, and of part b."""
+    a, b = (open_prepared(data / f"prep_{name}") for name in ("rsna", "rsna_b"))
+    for row in ROWS:
+        for seed in SEEDS:
+            name = f"{row.replace('+ ', 'with-').replace(' ', '-')}-{seed}"
+            path = data / "ablation" / name / "best.ckpt"
+            if not (data / "ablation" / f"{name}.csv").is_file():
+                print(f"{name} is not trained yet: left out")
+                continue
+            state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
+            cnn = NETWORKS[row][0]
+            model = AttentionCnn(cnn, windows=len(WINDOWS)).eval()
+            model.load_state_dict(
+                {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
+            )
+            parts = [
+                stored_features(
+                    out / f"{name}-{one.folder.name}.safetensors",
+                    model,
+                    one,
+                    list(one.scans.index),
+                    windows=WINDOWS,
+                    size=cnn.image_size,
+                )
+                for one in (a, b)
+            ]
+            splits = draw_splits(a.scans, validation=VALIDATION, test=0.0, seed=seed)
+            learn, watch = (_split(parts[0], splits, part) for part in ("train", "validation"))
+            yield Sets(name, learn, watch, parts[1])
+
+
+def _split(features: FeatureSet, splits: pd.DataFrame, name: str) -> FeatureSet:
+    return features.select(splits.scan[splits.split == name].tolist())
+
+
+def demo_sets(run: Path, prepared: Path, out: Path) -> Sets:
+    """What the network of a finished run makes of the scans it was trained, stopped and tested on."""
+    model, settings, windows = load_cnn(run)
+    one, splits = open_prepared(prepared), pd.read_csv(run / "splits.csv", dtype={"scan": str})
+    features = stored_features(
+        out / "demo.safetensors",
+        model,
+        one,
+        splits.scan.tolist(),
+        windows=windows,
+        size=settings.image_size,
+    )
+    return Sets("demo", *(_split(features, splits, part) for part in ("train", "validation", "test")))
+
+
+def weighted(features: FeatureSet, values: Tensor, width: float) -> Tensor:
+    """W times values (N, ...) of each scan."""
+    assert features.positions_mm is not None
+    z = features.positions_mm
+    return torch.cat(
+        [smoothing_weights(z[b], width) @ values[b].double() for b in blocks_of(features.offsets)]
+    )
+
+
+def shuffled(features: FeatureSet) -> FeatureSet:
+    """The same scans, each with its slices' places exchanged: neighbours are then no neighbours."""
+    assert features.positions_mm is not None
+    generator = torch.Generator().manual_seed(0)
+    z = features.positions_mm
+    parts = [z[b][torch.randperm(len(z[b]), generator=generator)] for b in blocks_of(features.offsets)]
+    return replace(features, positions_mm=torch.cat(parts))
+
+
+def judge(settings: HeadSettings, sets: Sets) -> tuple[Said, float]:
+    """A head's calibrated probabilities of the held-out scans, and its validation loss."""
+    learn, watch = (Bags(one.x.double(), one.offsets, one.labels, one.positions_mm) for one in sets[1:3])
+    head, report = fit(*learn[:3], settings=settings, positions=learn.positions, validation=watch)
+    held = sets.held
+    found = predict(
+        head,
+        held.x.double(),
+        held.offsets,
+        held.scans,
+        positions=held.positions_mm,
+        calibration=calibrate(head, watch, scans=sets.watch.scans),
+    )
+    return Said(found.slice_mean.numpy(), found.scan_mean.numpy()), min(report.validation_log_loss)
+
+
+def judge_all(settings: HeadSettings, sets: Sets) -> tuple[dict[str, Said], float]:
+    """Every way of smoothing, and the width that was chosen for the one in the model."""
+    said, losses = {}, {}
+    said[PLAIN], losses[0.0] = judge(settings, sets)
+    for width in WIDTHS:
+        name = f"in the model, {width:g} mm"
+        said[name], losses[width] = judge(replace(settings, smooth_mm=width), sets)
+    control = Sets(sets.name, *(shuffled(one) for one in sets[1:]))
+    said[CONTROL], _ = judge(replace(settings, smooth_mm=WIDTHS[1]), control)
+    chosen = min(losses, key=losses.__getitem__)
+    said[CHOSEN] = said[f"in the model, {chosen:g} mm" if chosen else PLAIN]
+    for width in WIDTHS:
+        p = weighted(sets.held, torch.from_numpy(said[PLAIN].slices), width).numpy()
+        said[f"afterwards, {width:g} mm"] = Said(p, said[PLAIN].scans)
+    for width in WIDTHS:
+        mixed = [replace(one, x=weighted(one, one.x, width)) for one in sets[1:]]
+        said[f"of the features, {width:g} mm"], _ = judge(settings, Sets(sets.name, *mixed))
+    return said, chosen
+
+
+def statistics(runs: list[Said], held: FeatureSet, counts: np.ndarray) -> np.ndarray:
+    """`METRICS` (4, R), means over runs; counts (N, R) say how often each slice was drawn."""
+    labels, truth = held.slice_labels.numpy(), held.labels.numpy()
+    scan_counts = counts[held.offsets[:-1].numpy()]  # (B, R)
+    of_slice = np.repeat(np.arange(held.n_scans), held.offsets.diff().numpy())
+    found = []
+    for run in runs:
+        scans, inside = auc_inside(labels, run.slices, of_slice)  # (K,)
+        drawn = scan_counts[scans]  # (K, R)
+        p = np.clip(run.slices, FLOOR, 1 - FLOOR)
+        loss = -np.log(np.where(labels == 1, p, 1 - p))
+        with np.errstate(
+            invalid="ignore"
+        ):  # no scan with both kinds was drawn: NaN, and the draw is left out
+            found.append(
+                [
+                    inside @ drawn / drawn.sum(axis=0),
+                    resampled_ranking(labels, run.slices, counts)["auc"],
+                    loss @ counts / counts.sum(axis=0),
+                    resampled_ranking(truth, run.scans, scan_counts)["auc"],
+                ]
+            )
+    return np.mean(found, axis=0)
+
+
+def figures(name: str, found: list[dict[str, Said]], held: FeatureSet) -> list[str]:
+    """Cells of one way: each metric with its interval, and its difference from no smoothing."""
+    mine, plain = ([one[way] for one in found] for way in (name, PLAIN))
+    patients = np.repeat(np.array(held.patients), held.offsets.diff().numpy())
+
+    def both(counts: np.ndarray) -> dict[str, np.ndarray]:
+        own, other = (statistics(runs, held, counts) for runs in (mine, plain))
+        parts = {metric: own[i] for i, metric in enumerate(METRICS)}
+        return parts | {f"{metric} -": own[i] - other[i] for i, metric in enumerate(METRICS)}
+
+    ends = patient_bootstrap(both, patients, resamples=2000, seed=0)
+    values = both(np.ones((len(patients), 1)))
+    cells = []
+    for metric in METRICS:
+        cell = f"{values[metric][0]:.3f} [{ends[metric].low:.3f}, {ends[metric].high:.3f}]"
+        if name != PLAIN:
+            gap, at = values[f"{metric} -"][0], ends[f"{metric} -"]
+            cell += f"; **{gap:+.3f}** [{at.low:+.3f}, {at.high:+.3f}]"
+        cells.append(cell)
+    return cells
+
+
+def report(title: str, sets: list[Sets], settings: HeadSettings) -> str:
+    """The table of one data set."""
+    found, widths = zip(*(judge_all(settings, one) for one in sets), strict=True)
+    held = sets[0].held
+    both = sum(len(held.slice_labels[block].unique()) == 2 for block in blocks_of(held.offsets))
+    about = (
+        f"{title}: {len(sets)} networks, {held.n_scans} held-out scans ({int(held.labels.sum())} positive, "
+        f"{both} with slices of both kinds), {len(held.x)} slices ({int(held.slice_labels.sum())} positive). "
+        f"Widths chosen: {', '.join(f'{width:g}' for width in widths)} mm. After the semicolon: the "
+        "difference from no smoothing.\n\n"
+    )
+    return about + table(["", *METRICS], [[name, *figures(name, list(found), held)] for name in found[0]])
+
+
+def main() -> None:
+    """Measure the sets that were named and print their tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="folder of benchmarks.ctich")
+    parser.add_argument("--run", type=Path, help="folder of a finished demo")
+    parser.add_argument("--prepared", type=Path, help="its prepared training set")
+    parser.add_argument("--out", type=Path, required=True, help="where features are kept")
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    chosen = parser.parse_args()
+    if (chosen.run is None) != (chosen.prepared is None) or not (chosen.data or chosen.run):
+        parser.error("name --data, or --run and --prepared, or all three")
+    torch.set_num_threads(1)
+    uncalibrated = replace(HEAD, calibration="none")
+    parts = []
+    if chosen.data:
+        parts.append(report("CT-ICH", list(ctich_sets(chosen.data, chosen.out)), uncalibrated))
+    if chosen.run:
+        parts.append(report("Phantoms", [demo_sets(chosen.run, chosen.prepared, chosen.out)], HEAD))
+    command = "python -m benchmarks.smoothing --data $D --run RUN --prepared SET --out FOLDER"
+    record("Smoothing along z", command, "\n\n".join(parts), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Bags of slices with their labels and places, as the head is given them.
+
+In: features as numpy array or tensor, the bag of each row in any form that `Head` accepts. Out: `Bags`,
+packed: bag b owns rows `offsets[b]:offsets[b + 1]`.
+
+Shapes: B bags (scans), N instances (slices), D features.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ich_mil.errors import DataError
+from ich_mil.kernels.segments import bag_index, take_bags
+
+CHUNK = 65_536
+"""Rows that are brought to float64 at once."""
+
+Values = ArrayLike | Tensor
+Held = tuple[Values, Values, Values] | tuple[Values, Values, Values, Values | None]
+"""X, bags, labels, and positions for a head that smooths along z."""
+
+
+class Bags(NamedTuple):
+    """A set of scans.
+
+    Attributes:
+        x: (N, D) raw features.
+        offsets: (B + 1,).
+        labels: (B,) in {0, 1}.
+        positions: (N,) mm along the scan, for heads that smooth along z; None where not known.
+    """
+
+    x: Tensor
+    offsets: Tensor
+    labels: Tensor
+    positions: Tensor | None = None
+
+
+AnyBags = Bags | tuple[Tensor, Tensor, Tensor]
+"""What callers may give: a plain tuple has no positions."""
+
+
+def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
+    """Raise `DataError` unless these are packed bags with finite features and both labels."""
+    try:
+        bag_index(offsets)
+    except ValueError as error:
+        raise DataError(f"{what}: {error}") from error
+    if x.ndim != 2 or len(x) != int(offsets[-1]) or len(labels) != len(offsets) - 1:
+        raise DataError(
+            f"{what}: features {tuple(x.shape)} and {len(labels)} labels do not fit offsets of "
+            f"{len(offsets) - 1} scans and {int(offsets[-1])} slices"
+        )
+    for start in range(0, len(x), CHUNK):
+        finite = torch.isfinite(x[start : start + CHUNK]).all(1)
+        if not bool(finite.all()):
+            bad = start + int((~finite).nonzero()[0])
+            raise DataError(f"{what}: the features of slice {bad} are NaN or infinite")
+    other = labels[(labels != 0) & (labels != 1)]
+    if len(other):
+        raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
+    if bool((labels == labels[0]).all()):
+        raise DataError(f"{what}: all {len(labels)} are labelled {int(labels[0])}, both labels are needed")
+
+
+def take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
+    """These scans of them, in the order given."""
+    rows, smaller = take_bags(bags.offsets, torch.tensor(chosen, dtype=torch.int64))
+    positions = None if bags.positions is None else bags.positions[rows]
+    return Bags(bags.x[rows], smaller, bags.labels[list(chosen)], positions)
+
+
+def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
+    """Features and bags in any accepted form, packed.
+
+    Args:
+        x: (N, D) features.
+        bags: (B + 1,) offsets or (N,) the bag of each row.
+
+    Returns:
+        Packed features (N, D), offsets (B + 1,), and the rows of `x` they came from (N,).
+
+    Raises:
+        DataError: features that are not a table of numbers; an empty bag; offsets that do not fit.
+    """
+    try:
+        features = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
+    if features.ndim != 2 or features.is_complex() or 0 in features.shape:
+        raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
+    if not features.is_floating_point():
+        features = features.double()
+    index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
+    n = len(features)
+    if index.ndim != 1 or len(index) == 0:
+        raise DataError(
+            f"bags must be one-dimensional, offsets or the bag of each row, got shape {index.shape}"
+        )
+    whole = np.issubdtype(index.dtype, np.integer)
+    if whole and index[0] == 0 and index[-1] == n and bool((np.diff(index) >= 0).all()):
+        empty = np.flatnonzero(np.diff(index) == 0)
+        if len(empty):
+            raise DataError(f"every bag needs at least one row, bag {empty[0]} of the offsets has none")
+        return features, torch.as_tensor(index.astype(np.int64)), torch.arange(n)
+    if len(index) != n:
+        raise DataError(
+            f"bags must be offsets from 0 to the number of rows, or name the bag of each of the {n} rows; "
+            f"got {len(index)} values from {index[0]} to {index[-1]}"
+        )
+    missing = np.flatnonzero(pd.isna(index))
+    if len(missing):
+        raise DataError(f"row {missing[0]} of X has no bag: its entry in bags is {index[missing[0]]}")
+    _, number = np.unique(index, return_inverse=True)
+    order = torch.as_tensor(np.argsort(number, kind="stable"))
+    offsets = np.concatenate([[0], np.bincount(number).cumsum()])
+    return features[order], torch.as_tensor(offsets), order
+
+
+def pack_positions(positions: Values | None, order: Tensor) -> Tensor | None:
+    """Positions (N,) in the order of packed rows. `DataError` if there is not one number a row."""
+    if positions is None:
+        return None
+    try:
+        z = torch.as_tensor(positions if isinstance(positions, Tensor) else np.asarray(positions)).double()
+    except (TypeError, ValueError) as error:
+        raise DataError(f"positions must be numbers, mm along the scan ({error})") from error
+    if z.shape != order.shape:
+        raise DataError(f"there are {len(order)} rows of X, but positions of shape {tuple(z.shape)}")
+    return z[order.to(z.device)]
+
+
+def pack_labelled(
+    x: Values,
+    bags: Values,
+    labels: Values,
+    positions: Values | None = None,
+) -> Bags:
+    """Packed scans. `DataError` if there is not one label 0 or 1 a bag, or not one position a row."""
+    features, offsets, order = pack(x, bags)
+    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if values.shape != (len(offsets) - 1,):
+        raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")
+    other = values[~np.isin(values, (0, 1))]
+    if len(other):
+        raise DataError(f"labels must be 0 or 1, got {other[0]}; leave unlabelled bags out")
+    truth = torch.as_tensor(values.astype(np.int64)).to(features.device)
+    return Bags(features, offsets.to(features.device), truth, pack_positions(positions, order))

@@ -1,0 +1,131 @@
+"""Which slices drove a scan: its probability had they not been there.
+
+In: a fitted head, packed raw features and the slice probabilities it gave. Out: for every slice the scan's
+probability without it, and the same for every run of neighbouring slices that reach a threshold. The samples
+are those of `ich_mil.gp.predict.predict`, so that the two probabilities differ by the slices alone. A head
+that smooths along z smooths over the slices that are left: those gone have no part in their neighbours.
+
+Shapes: B scans, N slices of all, n slices of one scan, L samples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.predict import sample_latents
+from ich_mil.gp.rules import latent_logit, scan_logit
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.smoothing import blocks_of, make_smoother, smoothing_weights
+from ich_mil.gp.sparse_gp import SparseGP
+
+
+@dataclass(frozen=True)
+class SliceRun:
+    """Neighbouring slices of a scan.
+
+    Attributes:
+        first: place of the lowest in its scan.
+        last: place of the highest, included.
+        scan_without: the scan's probability without them; NaN where no slice is left.
+    """
+
+    first: int
+    last: int
+    scan_without: float
+
+
+@dataclass(frozen=True)
+class Counterfactuals:
+    """What each slice did for its scan.
+
+    Attributes:
+        scan_without: (N,) float64 the scan's probability without the slice; NaN where it is the only one.
+        runs: of each of B scans, from below.
+    """
+
+    scan_without: Tensor
+    runs: tuple[tuple[SliceRun, ...], ...]
+
+
+def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
+    """First and last place of each run of True in (n,)."""
+    edges = np.diff(np.concatenate([[0], np.asarray(reached, dtype=np.int8), [0]]))
+    return list(
+        zip(np.flatnonzero(edges == 1).tolist(), (np.flatnonzero(edges == -1) - 1).tolist(), strict=True)
+    )
+
+
+def _without(
+    f: Tensor,
+    first: int,
+    last: int,
+    settings: HeadSettings,
+    calibration: Calibration | None,
+    positions: Tensor | None,
+) -> float:
+    """The scan's probability from sampled latent values (L, n) without the slices first to last.
+
+    `positions` (n,) mm are those of a head that smooths.
+    """
+    kept = torch.cat([f[:, :first], f[:, last + 1 :]], dim=1)
+    if kept.shape[1] == 0:
+        return float("nan")
+    if positions is not None:
+        left = torch.cat([positions[:first], positions[last + 1 :]])
+        kept = kept @ smoothing_weights(left, settings.smooth_mm).to(kept).mT
+    logit = scan_logit(
+        latent_logit(kept, settings.link), torch.tensor([0, kept.shape[1]]), settings.variant.rule
+    )  # (L, 1)
+    p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
+    return float(p.mean())
+
+
+@torch.no_grad()
+def counterfactuals(
+    model: SparseGP,
+    x: Tensor,
+    offsets: Tensor,
+    scans: list[str] | None,
+    slice_mean: Tensor,
+    *,
+    threshold: float,
+    positions: Tensor | None = None,
+    samples: int = 1000,
+    seed: int = 0,
+    calibration: Calibration | None = None,
+) -> Counterfactuals:
+    """The scan's probability without each slice, and without each run of slices.
+
+    Args:
+        model: the head.
+        x: (N, D) raw features.
+        offsets: (B + 1,).
+        scans: B ids, or None, as given to `predict`.
+        slice_mean: (N,) slice probabilities, of `predict`.
+        threshold: slices from here up make a run.
+        positions: (N,) mm along the scan; needed where the head smooths along z.
+        samples: L, as given to `predict`.
+        seed: as given to `predict`.
+        calibration: as given to `predict`.
+
+    Raises:
+        DataError: input that does not fit, see `ich_mil.gp.predict.sample_scans`.
+    """
+    smoother = make_smoother(model.settings, positions, offsets, scans=scans)
+    single: list[float] = []
+    runs = []
+    drawn = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
+    for f, block in zip(drawn, blocks_of(offsets), strict=True):
+        z = None if smoother is None else smoother.positions[block]
+        single += [_without(f, n, n, model.settings, calibration, z) for n in range(f.shape[1])]
+        runs.append(
+            tuple(
+                SliceRun(first, last, _without(f, first, last, model.settings, calibration, z))
+                for first, last in slice_runs((slice_mean[block] >= threshold).numpy())
+            )
+        )
+    return Counterfactuals(torch.tensor(single, dtype=torch.float64), tuple(runs))

@@ -1,0 +1,80 @@
+"""A scan without a slice: against the samples by hand, on runs, and where no slice is left."""
+
+import numpy as np
+import pytest
+import torch
+from synthetic import scans
+
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.counterfactual import counterfactuals, slice_runs
+from ich_mil.gp.fit import fit
+from ich_mil.gp.predict import predict, sample_scans
+from ich_mil.gp.settings import HeadSettings
+
+
+@pytest.fixture(scope="module")
+def head():
+    return fit(*scans(), settings=HeadSettings(n_inducing=12, sweeps=6))[0]
+
+
+@pytest.fixture(scope="module")
+def new():
+    x, offsets, _ = scans(9, seed=5)
+    assert 1 in offsets.diff()
+    return x, offsets, [f"scan {b}" for b in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("reached", "runs"),
+    [
+        ([0, 0, 0], []),
+        ([1, 1, 0, 1], [(0, 1), (3, 3)]),
+        ([0, 1, 1, 1], [(1, 3)]),
+        ([1], [(0, 0)]),
+    ],
+)
+def test_runs_by_hand(reached, runs):
+    assert slice_runs(np.array(reached, dtype=bool)) == runs
+
+
+@pytest.mark.parametrize("calibration", [None, Calibration(slope=0.7, intercept=-0.4)])
+def test_without_a_slice_it_is_the_mean_of_the_highest_of_the_others(head, new, calibration):
+    x, offsets, ids = new
+    said = predict(head, x, offsets, ids, samples=50, seed=3, calibration=calibration)
+    found = counterfactuals(
+        head, x, offsets, ids, said.slice_mean, threshold=0.5, samples=50, seed=3, calibration=calibration
+    )
+    expected = []
+    for f in sample_scans(head, x, offsets, ids, samples=50, seed=3):
+        for n in range(f.shape[1]):
+            others = np.delete(f.numpy(), n, axis=1)
+            if others.shape[1] == 0:
+                expected.append(np.nan)
+                continue
+            z = others.max(1)
+            if calibration is not None:
+                z = 0.7 * z - 0.4
+            expected.append((1 / (1 + np.exp(-z))).mean())
+    torch.testing.assert_close(found.scan_without, torch.tensor(expected), equal_nan=True)
+    whole = said.scan_mean.repeat_interleave(offsets.diff())
+    there = ~found.scan_without.isnan()
+    assert (found.scan_without[there] <= whole[there] + 1e-12).all()
+    assert there.sum() == len(x) - int((offsets.diff() == 1).sum())
+
+
+def test_a_run_of_one_is_that_slice_and_a_run_of_all_leaves_nothing(head, new):
+    x, offsets, ids = new
+    mean = torch.zeros(len(x), dtype=torch.float64)
+    b = int(offsets.diff().argmax())
+    start, stop = int(offsets[b]), int(offsets[b + 1])
+    mean[start + 2] = 0.9
+    found = counterfactuals(head, x, offsets, ids, mean, threshold=0.5, samples=20)
+    assert [len(runs) for runs in found.runs] == [int(k == b) for k in range(9)]
+    (run,) = found.runs[b]
+    assert (run.first, run.last) == (2, 2)
+    assert run.scan_without == float(found.scan_without[start + 2])
+
+    mean[start:stop] = 0.5
+    (run,) = counterfactuals(head, x, offsets, ids, mean, threshold=0.5, samples=20).runs[b]
+    assert (run.first, run.last) == (0, stop - start - 1)
+    assert np.isnan(run.scan_without)
