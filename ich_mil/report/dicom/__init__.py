@@ -1,0 +1,1 @@
+"""Results as DICOM objects that go back to the archive their images came from."""

@@ -1,0 +1,103 @@
+"""The result as pictures that every viewer shows: a series of Secondary Capture images.
+
+In: the result of one scan, its HU and maps, and its context. Out: first the summary, then one picture for
+each slice that has maps: the slice, its evidence, its uncertainty. They are RGB, not compressed, and refer to
+the images they show; they hold no name of the patient in their pixels.
+
+Source: DICOM PS3.3 A.8.1 (Secondary Capture Image).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from highdicom.sc import SCImage
+from pydicom.dataset import Dataset
+from pydicom.uid import ExplicitVRLittleEndian
+
+from ich_mil.predictions import NOTICE, Results, ScanResult
+from ich_mil.report.dicom.context import SourceSlice, StudyContext
+from ich_mil.report.dicom.identity import Identity, Kind, reference
+from ich_mil.report.dicom.key_objects import key_slices
+from ich_mil.report.dicom.picture import slice_picture, summary_picture
+from ich_mil.report.dicom.values import paragraph
+from ich_mil.report.maps import ScanMaps
+
+_MOST_COMMENT = 10240
+"""Characters of a long text (LT)."""
+
+
+def secondary_captures(
+    scan: ScanResult,
+    results: Results,
+    hu: np.ndarray,
+    maps: ScanMaps | None,
+    context: StudyContext,
+    identity: Identity,
+) -> list[SCImage]:
+    """The pictures of one scan.
+
+    Args:
+        scan: its result.
+        results: which model spoke and how it was decided.
+        hu: (n, H, W) HU of its slices.
+        maps: (k, H, W) on the pixel grid of the slices; None where there are none.
+        context: its study.
+        identity: of the results.
+    """
+    shown = key_slices(scan)
+    pictures = [(summary_picture(scan, results.model, results.decided_by, hu, maps, shown), shown, "summary")]
+    if maps is not None:
+        pictures += [
+            (slice_picture(scan, place, hu, maps), [place], f"slice {place + 1} from below")
+            for place in maps.slices.tolist()
+        ]
+    made = []
+    for number, (pixels, places, what) in enumerate(pictures, start=1):
+        slices = [context.slices[place] for place in places]
+        made.append(_capture(pixels, slices, what, number, context, identity))
+    return made
+
+
+def _capture(
+    pixels: np.ndarray,
+    slices: Sequence[SourceSlice],
+    what: str,
+    number: int,
+    context: StudyContext,
+    identity: Identity,
+) -> SCImage:
+    image = SCImage.from_ref_dataset(
+        reference(context),
+        pixel_array=pixels,
+        photometric_interpretation="RGB",
+        bits_allocated=8,
+        coordinate_system="PATIENT",
+        patient_orientation=("L", "P"),
+        transfer_syntax_uid=ExplicitVRLittleEndian,
+        **identity.of_object(Kind.CAPTURE, number),
+    )
+    image.PatientOrientation = []  # a page with several pictures has none; highdicom wants one
+    image.ConversionType = "WSD"  # drawn by a workstation, no digitised film
+    del image.DateOfSecondaryCapture, image.TimeOfSecondaryCapture
+    image.BodyPartExamined = "HEAD"
+    image.BurnedInAnnotation = "NO"  # what is drawn does not name the patient
+    image.DerivationDescription = f"Result of a model, {what}"
+    image.ImageComments = paragraph("\n".join([NOTICE, *context.notes]))[:_MOST_COMMENT]
+    image.SourceImageSequence = _source_items(slices)
+    lossy = slices[0].middle.lossy
+    for keyword, text in lossy.items():
+        setattr(image, keyword, text)
+    identity.finish(image, context)
+    return image
+
+
+def _source_items(slices: Sequence[SourceSlice]) -> list[Dataset]:
+    """The images that are shown, each once, with its frames."""
+    items: dict[str, Dataset] = {}
+    for image in (image for one in slices for image in one.images):
+        item = items.setdefault(image.sop_uid, Dataset())
+        item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = image.sop_class, image.sop_uid
+        if image.frame is not None:
+            frames = item.get("ReferencedFrameNumber", [])
+            item.ReferencedFrameNumber = [*([frames] if isinstance(frames, int) else frames), image.frame]
+    return list(items.values())

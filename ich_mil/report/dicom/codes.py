@@ -1,0 +1,49 @@
+"""The coded concepts of the DICOM results, all in one place.
+
+Those of DICOM (DCM), SNOMED CT (SCT), LOINC (LN) and UCUM where they say what is meant, else private ones of
+the scheme `99ICHMIL`.
+"""
+
+from highdicom.coding_schemes import CodingSchemeIdentificationItem
+from highdicom.sr import CodedConcept
+from pydicom.sr.codedict import codes
+
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+
+SCHEME = "99ICHMIL"
+
+
+def coding_scheme() -> CodingSchemeIdentificationItem:
+    """What the private scheme is; each object that uses it says so."""
+    return CodingSchemeIdentificationItem(SCHEME, name="ich_mil results", responsible_organization="ich_mil")
+
+
+def _own(value: str, meaning: str) -> CodedConcept:
+    return CodedConcept(value, SCHEME, meaning)
+
+
+HEMORRHAGE = CodedConcept("1386000", "SCT", "Intracranial hemorrhage")
+HEAD = CodedConcept.from_code(codes.SCT.Head)
+CT_HEAD = CodedConcept("24725-4", "LN", "CT Head")
+COMMENT = CodedConcept.from_code(codes.DCM.Comment)
+OF_INTEREST = CodedConcept.from_code(codes.DCM.OfInterest)
+
+PROBABILITY = CodedConcept("122157", "DCM", "Probability")
+"""Of the finding of its measurement group: hemorrhage anywhere in the scan, or in the slice."""
+MEAN = CodedConcept.from_code(codes.SCT.Mean)
+"""Over posterior samples, as the standard deviation."""
+STD = CodedConcept.from_code(codes.SCT.StandardDeviation)
+LOW = _own("LOW-95", "Lower end of central 95 % of posterior samples")
+HIGH = _own("HIGH-95", "Upper end of central 95 % of posterior samples")
+SCAN_WITHOUT = _own("SCAN-WITHOUT", "Probability of the scan without this slice")
+NO_UNITS = CodedConcept.from_code(codes.UCUM.NoUnits)
+
+DECISION = _own("DECISION", "Decision of triage for intracranial hemorrhage")
+DECISIONS = {
+    POSITIVE: CodedConcept("10828004", "SCT", "Positive"),
+    NEGATIVE: CodedConcept("260385009", "SCT", "Negative"),
+    LOOK: _own("LOOK", "No prediction, please look"),
+}
+
+EVIDENCE = _own("EVIDENCE", "Evidence for intracranial hemorrhage, latent scale")
+EVIDENCE_STD = _own("EVIDENCE-STD", "Standard deviation of the evidence for intracranial hemorrhage")

@@ -1,0 +1,246 @@
+"""The study a result belongs to: what the headers of its source images say, made fit for DICOM results.
+
+In: a scan of a prepared set, whose files still lie where they were prepared from. Out: a `StudyContext`.
+Only headers are read. What results need and the sources lack or hold in no valid form is supplied here and
+nowhere else, and each time a line of `StudyContext.notes` says so:
+
+    patient and study      left empty, or made valid (`ich_mil.report.dicom.patient`)
+    SOPClassUID            that of the file meta information, else CT Image Storage
+    UIDs such as `ID_...`  UIDs derived from them, always the same for the same text
+    FrameOfReferenceUID    one derived from the series: its slices share one frame
+    SliceThickness         median distance of the scan's slices, of a single slice `NOMINAL_THICKNESS_MM`
+
+A slice averaged from thin ones has all of them as its sources; it lies in their middle, as thick as all.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import dist
+from pathlib import Path
+from statistics import fmean, median
+
+from pydicom.dataset import Dataset
+from pydicom.uid import CTImageStorage
+
+from ich_mil.data.scan import ScanRecord, read_record
+from ich_mil.data.store import PreparedSet
+from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements
+from ich_mil.dicom.header import SOP_CLASS, SliceHeader, read_headers
+from ich_mil.errors import DataError, DicomError
+from ich_mil.predictions import ScanResult
+from ich_mil.report.dicom.patient import CARRIED, REQUIRED, element_tag, patient_and_study
+from ich_mil.report.dicom.values import derived_uid, paragraph, valid_uid
+
+NOMINAL_THICKNESS_MM = 5.0
+"""Of a slice that says nothing and has no neighbour: most head CT is read in slices of 5 mm."""
+
+_FRAME_OF_REFERENCE, _LOSSY = "FrameOfReferenceUID", "LossyImageCompression"
+_LOSSY_MORE = {
+    "LossyImageCompressionRatio": re.compile(r"[0-9]{1,8}(\.[0-9]{1,6})?(\\[0-9]{1,8}(\.[0-9]{1,6})?)*"),
+    "LossyImageCompressionMethod": re.compile(r"[A-Z0-9_ ]{1,16}(\\[A-Z0-9_ ]{1,16})*"),
+}
+_SUPPLIED = {
+    "SOPClassUID": "SOPClassUID is absent: that of the file meta information, else CT Image Storage.",
+    _FRAME_OF_REFERENCE: "FrameOfReferenceUID is absent or not valid: one was derived.",
+}
+_THICKNESS_DIGITS = 3
+"""Micrometres: slices that were computed to be of one thickness are of one."""
+_FRAME = re.compile(r"(.*) frame (\d+)")
+
+
+_TAGS = frozenset(
+    {CHARACTER_SET, SOP_CLASS}
+    | {element_tag(keyword) for keyword in (*REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)}
+)
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """One image of the archive, or a frame of it.
+
+    Attributes:
+        sop_class: SOPClassUID.
+        sop_uid: SOPInstanceUID, valid.
+        series_uid: SeriesInstanceUID, valid.
+        frame: of a multi-frame image, from 1; None of others.
+        frame_of_reference: FrameOfReferenceUID, valid.
+        supplied: names of the attributes above that the image lacks, or has in no valid form.
+        lossy: LossyImageCompression, ratio and method, where its pixels were compressed with loss.
+        header: where it lies; thickness is there.
+    """
+
+    sop_class: str
+    sop_uid: str
+    series_uid: str
+    frame: int | None
+    frame_of_reference: str
+    supplied: tuple[str, ...]
+    lossy: dict[str, str]
+    header: SliceHeader
+
+
+@dataclass(frozen=True)
+class SourceSlice:
+    """The images one slice was made from, from below; most often one.
+
+    Attributes:
+        original: SOPInstanceUID as the files and `predictions.json` say it.
+        images: one or more.
+    """
+
+    original: str
+    images: tuple[SourceImage, ...]
+
+    @property
+    def middle(self) -> SourceImage:
+        """The image that stands for the slice."""
+        return self.images[len(self.images) // 2]
+
+    @property
+    def position(self) -> tuple[float, ...]:
+        """ImagePositionPatient, mm: of several images the mean."""
+        return tuple(fmean(axis) for axis in zip(*(one.header.position for one in self.images), strict=True))
+
+    @property
+    def thickness(self) -> float:
+        """SliceThickness, mm: of several images from the first's lower face to the last's upper one."""
+        every = [one.header.thickness or 0.0 for one in self.images]
+        if len(every) == 1:
+            return every[0]
+        first, last = self.images[0].header.position, self.images[-1].header.position
+        return round(dist(first, last) + fmean(every), _THICKNESS_DIGITS)
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """All that DICOM results take from their sources.
+
+    Attributes:
+        elements: patient and study, all values valid.
+        slices: of the scan, from below.
+        notes: what was supplied or changed, one line each.
+    """
+
+    elements: Dataset
+    slices: tuple[SourceSlice, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def images(self) -> tuple[SourceImage, ...]:
+        """Every image of every slice."""
+        return tuple(image for one in self.slices for image in one.images)
+
+
+def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
+    """Read the headers behind one scan.
+
+    Args:
+        scan: of which the results are.
+        prepared: the set that the scan is in.
+
+    Raises:
+        DataError: the scan is another one than that of the set, or a source file is gone or has changed.
+    """
+    record = read_record(prepared.folder, scan.scan)
+    if record is None or [row["sop"] for row in record.slices] != [one.name for one in scan.slices]:
+        raise DataError(
+            f"{prepared.folder}: the slices of scan {scan.scan!r} are not those of the predictions; "
+            "run 'ich-mil predict' again"
+        )
+    files: dict[Path, tuple[tuple[SliceHeader, ...], Elements]] = {}
+    slices = [_source_slice(row, prepared.root, files) for row in record.slices]
+    first = next(iter(files.values()))[1]
+    notes: list[str] = []
+    elements = patient_and_study(first, slices[0].middle.header.study_uid, notes)
+    return StudyContext(elements, tuple(_supplied(slices, record, notes)), tuple(notes))
+
+
+def _source_slice(
+    row: dict, root: Path, files: dict[Path, tuple[tuple[SliceHeader, ...], Elements]]
+) -> SourceSlice:
+    """The images of one row of the record, as their files say."""
+    images = []
+    for name, sop in zip(row["sources"], row["sops"], strict=True):
+        path, frame = root / name, 0
+        found = _FRAME.fullmatch(name)
+        if found and not path.exists():
+            path, frame = root / found[1], int(found[2])
+        if path not in files:
+            try:
+                files[path] = read_headers(path), read_elements(path, _TAGS)
+            except (DicomError, OSError) as error:
+                raise DataError(
+                    f"{path}: a source image can no longer be read ({_reason(error, path)}); put the study "
+                    "back where it was prepared from, or prepare and predict again"
+                ) from error
+        headers, elements = files[path]
+        if frame >= len(headers) or headers[frame].sop_uid != sop:
+            raise DataError(
+                f"{path}: is no longer the image {sop} that was prepared; prepare and predict again"
+            )
+        images.append(_source_image(headers[frame], elements))
+    return SourceSlice(row["sop"], tuple(images))
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """What an error says, without the file, which the message names already."""
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return str(error).removeprefix(f"{path}: ")
+
+
+def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
+    frame_of_reference = elements.text(element_tag(_FRAME_OF_REFERENCE))
+    sop_class = elements.text(SOP_CLASS)
+    said = {"SOPClassUID": sop_class, _FRAME_OF_REFERENCE: frame_of_reference}
+    lossy = {_LOSSY: "01"} if elements.text(element_tag(_LOSSY)) == "01" else {}
+    if lossy:
+        texts = {keyword: elements.text(element_tag(keyword)) for keyword in _LOSSY_MORE}
+        lossy |= {keyword: text for keyword, text in texts.items() if _LOSSY_MORE[keyword].fullmatch(text)}
+    return SourceImage(
+        sop_class=valid_uid(sop_class or elements.media_sop_class or CTImageStorage),
+        sop_uid=valid_uid(header.sop_uid),
+        series_uid=valid_uid(header.series_uid),
+        frame=header.frame + 1 if header.pixels.frames > 1 else None,
+        frame_of_reference=valid_uid(frame_of_reference)
+        if frame_of_reference
+        else derived_uid("frame of reference", header.study_uid, header.series_uid),
+        supplied=tuple(name for name, uid in said.items() if not uid or valid_uid(uid) != uid),
+        lossy=lossy,
+        header=header,
+    )
+
+
+def _supplied(slices: Sequence[SourceSlice], record: ScanRecord, notes: list[str]) -> list[SourceSlice]:
+    """The slices with a thickness each, and notes of all that `_source_image` supplied."""
+    images = [image for one in slices for image in one.images]
+    header = images[0].header
+    for name, original in (("StudyInstanceUID", header.study_uid), ("SeriesInstanceUID", header.series_uid)):
+        if valid_uid(original) != original:
+            notes.append(f"{name} {paragraph(original)!r} is not valid, here it is {valid_uid(original)}.")
+    if any(valid_uid(image.header.sop_uid) != image.header.sop_uid for image in images):
+        notes.append("SOPInstanceUIDs that are not valid are replaced; tracking identifiers name them.")
+    notes += [why for name, why in _SUPPLIED.items() if any(name in image.supplied for image in images)]
+    if all(image.header.thickness is not None for image in images):
+        return list(slices)
+    positions = [row["position_mm"] for row in record.slices]
+    steps = [b - a for a, b in pairwise(positions)]
+    thickness = round(median(steps), _THICKNESS_DIGITS) if steps else NOMINAL_THICKNESS_MM
+    notes.append(
+        f"SliceThickness is absent: {thickness:.3f} mm, "
+        + ("the distance of slices." if steps else "a nominal value.")
+    )
+    return [
+        replace(
+            one,
+            images=tuple(
+                image
+                if image.header.thickness is not None
+                else replace(image, header=replace(image.header, thickness=thickness / len(one.images)))
+                for image in one.images
+            ),
+        )
+        for one in slices
+    ]

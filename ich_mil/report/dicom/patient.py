@@ -1,0 +1,79 @@
+"""Patient and study of a result: those of its source images, in values that are valid.
+
+In: the elements of one source image. Out: a data set of the elements in `REQUIRED`, empty where the image
+says nothing, and of those in `CARRIED` that it has. What is not as the image has it is told, line by line.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from pydicom.datadict import tag_for_keyword
+from pydicom.dataset import Dataset
+
+from ich_mil.dicom.elements import CHARACTER_SET, Elements
+from ich_mil.report.dicom.values import (
+    SH,
+    age,
+    clock,
+    day,
+    decoded,
+    identifier,
+    line,
+    paragraph,
+    person_name,
+    sex,
+    valid_uid,
+    yes_or_no,
+)
+
+REQUIRED: dict[str, Callable[[str], str]] = {
+    "StudyDate": day,
+    "StudyTime": clock,
+    "AccessionNumber": partial(identifier, most=SH),
+    "ReferringPhysicianName": person_name,
+    "PatientName": person_name,
+    "PatientID": identifier,
+    "PatientBirthDate": day,
+    "PatientSex": sex,
+    "StudyID": partial(identifier, most=SH),
+}
+"""Elements of patient and study that every object must hold, may be empty (type 2)."""
+CARRIED: dict[str, Callable[[str], str]] = {
+    "StudyDescription": line,
+    "IssuerOfPatientID": identifier,
+    "PatientAge": age,
+    "PatientIdentityRemoved": yes_or_no,
+    "DeidentificationMethod": line,
+}
+"""Elements that are carried over where they are."""
+
+
+def element_tag(keyword: str) -> int:
+    """The tag of a keyword of the DICOM dictionary."""
+    tag = tag_for_keyword(keyword)
+    assert tag is not None, keyword
+    return tag
+
+
+def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Dataset:
+    """Patient and study as the first image has them, made valid."""
+    elements = Dataset()
+    elements.StudyInstanceUID = valid_uid(study_uid)
+    character_sets = first.text(CHARACTER_SET).split("\\")
+    absent = []
+    for keyword, valid in (REQUIRED | CARRIED).items():
+        raw = first.values.get(element_tag(keyword), b"")
+        text = decoded(raw, character_sets).strip(" \0")
+        value = valid(text)
+        if value or keyword in REQUIRED:
+            setattr(elements, keyword, value)
+        if not text and keyword in REQUIRED:
+            absent.append(keyword)
+        elif value != text:
+            notes.append(f"{keyword} {paragraph(text)!r} is not valid, here it is {value!r}.")
+    if absent:
+        notes.append(f"The source images say nothing of {', '.join(absent)}: empty here.")
+    if elements.get("PatientIdentityRemoved") == "YES" and not elements.get("DeidentificationMethod"):
+        elements.DeidentificationMethod = "not stated in the source images"
+        notes.append("The source images do not say how the patient's identity was removed.")
+    return elements

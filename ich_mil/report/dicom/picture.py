@@ -1,0 +1,198 @@
+"""The pictures of the Secondary Capture: what a result says, readable on any screen.
+
+In: the result of one scan, its HU and its maps. Out: RGB pixels. No name, date or number of the patient is
+drawn: whoever may see the picture sees the study it lies in.
+
+Shapes: n slices, k slices with maps, H, W pixels.
+"""
+
+import textwrap
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.predictions import NOTICE, Provenance, ScanResult
+from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION
+from ich_mil.report.maps import ScanMaps
+from ich_mil.report.page import percent
+from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY
+from ich_mil.report.text import printable
+from ich_mil.report.words import RESULT, problems
+from ich_mil.windows import apply_windows, resize
+
+BRAIN = ((40.0, 80.0),)
+"""Window of the pictures, (level, width) in HU."""
+
+_WHITE, _GREY, _BLACK = "#f2f2f2", "#b4bac4", "#101418"
+_DPI = 100
+_COLOURS = {POSITIVE: VERMILION, NEGATIVE: SKY, LOOK: ORANGE}
+_OPACITY = 0.6
+"""Of an overlay where its map is largest."""
+
+
+def summary_picture(
+    scan: ScanResult,
+    model: Provenance,
+    decided_by: str,
+    hu: np.ndarray,
+    maps: ScanMaps | None,
+    shown: Sequence[int],
+) -> np.ndarray:
+    """The result on one page: decision, probability, the strip of slices, the slices to look at first.
+
+    Args:
+        scan: the result.
+        model: which model spoke.
+        decided_by: in words, how the decision was made.
+        hu: (n, H, W) HU.
+        maps: (k, H, W) on the pixel grid of the slices; None where there are none.
+        shown: places of up to eight slices.
+
+    Returns:
+        (1024, 1024, 3) uint8 RGB.
+    """
+    figure = _page(10.24, 10.24)
+    low, high = scan.interval_95
+    _say(figure, 0.965, "Intracranial hemorrhage: result of a model", 15)
+    _say(figure, 0.925, RESULT[scan.decision], 24, colour=_COLOURS[scan.decision])
+    text = f"probability {percent(scan.probability)}, 95 % interval {percent(low)} to {percent(high)}, "
+    _say(figure, 0.89, text + f"standard deviation {percent(scan.std)}", 13)
+    _say(figure, 0.868, f"Decided by: {decided_by}", 9, colour=_GREY)
+    wrong = "; ".join(problems(scan.ledger)) or "no problem"
+    _say(figure, 0.848, f"Input: {len(scan.slices)} slices; {wrong}", 9, colour=_GREY)
+    _strip(figure.add_axes((0.07, 0.655, 0.89, 0.145)), scan, shown)
+    pictures = _grey(hu, shown)
+    top = 0.0 if maps is None else _top(maps.mean)
+    for i, place in enumerate(shown):
+        corner = (32 + 244 * (i % 4), 340 - 282 * (i // 4))
+        title = f"slice {place + 1}: {percent(scan.slices[place].probability)}"
+        _show(figure, _coloured(pictures[i], _map_of(maps, place), top, EVIDENCE), corner, 228, title)
+    _say(figure, 0.044, f"{NOTICE} The original images are unchanged: look at the full study.", 11)
+    warm = "" if maps is None else "Warm colours: evidence for blood. "
+    about = f"{warm}Slices count from below. {model.name}, version {model.version}, weights {model.weights}"
+    _say(figure, 0.018, about, 8, colour=_GREY)
+    return _pixels(figure)
+
+
+def slice_picture(scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps) -> np.ndarray:
+    """One slice beside its evidence and the standard deviation of that.
+
+    Args:
+        scan: the result.
+        place: of a slice that has maps.
+        hu: (n, H, W) HU.
+        maps: (k, H, W) on the pixel grid of the slices.
+
+    Returns:
+        (480, 1200, 3) uint8 RGB.
+    """
+    figure = _page(12.0, 4.8)
+    one = scan.slices[place]
+    (picture,) = _grey(hu, [place])
+    at = int(np.searchsorted(maps.slices, place))
+    panels = (
+        ("the slice", _coloured(picture, None, 0.0, EVIDENCE)),
+        ("evidence for blood", _coloured(picture, maps.mean[at], _top(maps.mean), EVIDENCE)),
+        ("its uncertainty", _coloured(picture, maps.std[at], _top(maps.std), UNCERTAINTY)),
+    )
+    for i, (title, panel) in enumerate(panels):
+        _show(figure, panel, (10 + 398 * i, 30), 384, title)
+    low, high = one.interval_95
+    _say(
+        figure,
+        0.955,
+        f"slice {place + 1} of {len(scan.slices)} from below: probability {percent(one.probability)}, "
+        f"95 % interval {percent(low)} to {percent(high)}",
+        13,
+    )
+    _say(figure, 0.03, f"{NOTICE} The original images are unchanged.", 10)
+    return _pixels(figure)
+
+
+def _page(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=_DPI, facecolor=_BLACK)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _say(figure: Figure, y: float, text: str, size: float, *, colour: str = _WHITE) -> None:
+    """One centred line, cut to what fits; never read as mathematics."""
+    most = int(figure.get_figwidth() * 128 / size)
+    short = textwrap.shorten(printable(text), most, placeholder=" …")
+    figure.text(0.5, y, short, color=colour, fontsize=size, ha="center", va="center", parse_math=False)
+
+
+def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
+    """Probability of each slice, with its interval; the slices shown are marked."""
+    place = np.arange(1, len(scan.slices) + 1)
+    low, high = np.array([one.interval_95 for one in scan.slices]).T
+    ax.set_facecolor(_BLACK)
+    ax.bar(place, [one.probability for one in scan.slices], width=0.86, color=SKY, alpha=0.75, linewidth=0)
+    ax.vlines(place, low, high, color=_WHITE, linewidth=min(3.0, 150 / len(place)))
+    ax.axhline(THRESHOLD, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    ax.plot(np.array(shown) + 1, np.full(len(shown), 1.08), "v", color=VERMILION, markersize=6, clip_on=False)
+    ax.set(xlim=(0.3, len(place) + 0.7), ylim=(0, 1.12))
+    ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.tick_params(colors=_WHITE, labelsize=9)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(GREY)
+    ax.set_xlabel("slice, from the lowest to the highest", color=_WHITE, fontsize=9)
+
+
+def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
+    """(len(places), H, W) in [0, 1], in the brain window."""
+    return apply_windows(torch.from_numpy(hu[list(places)]), BRAIN)[:, 0].numpy()
+
+
+def _top(values: np.ndarray) -> float:
+    """Value at full strength, the same for all slices of the scan."""
+    return float(np.nan_to_num(values).max())
+
+
+def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
+    """The evidence of one slice (H, W), None where it has no map."""
+    if maps is None or place not in maps.slices:
+        return None
+    return maps.mean[int(np.searchsorted(maps.slices, place))]
+
+
+def _coloured(
+    grey: np.ndarray, values: np.ndarray | None, top: float, colours: LinearSegmentedColormap
+) -> np.ndarray:
+    """A slice (H, W) with a map over it (H, W, 3); what is not above 0 stays clear."""
+    picture = np.repeat(grey[..., None], 3, axis=2)
+    if values is None or top <= 0:
+        return picture
+    strength = np.clip(np.nan_to_num(values) / top, 0, 1)
+    opacity = _OPACITY * strength[..., None]
+    return (1 - opacity) * picture + opacity * colours(strength)[..., :3]
+
+
+def _show(figure: Figure, picture: np.ndarray, corner: tuple[int, int], side: int, title: str) -> None:
+    """A picture (H, W, 3) as a square with its lower left corner at (x, y), pixels, and a title above."""
+    x, y = corner
+    square = resize(torch.from_numpy(picture).movedim(2, 0)[None].float(), side)[0]  # (3, side, side)
+    figure.figimage(square.movedim(0, 2).clamp(0, 1).numpy(), x, y, origin="upper")
+    width, height = figure.get_size_inches() * _DPI
+    at = ((x + side / 2) / width, (y + side + 14) / height)
+    figure.text(*at, title, color=_WHITE, fontsize=11, ha="center", va="center", parse_math=False)
+
+
+def _pixels(figure: Figure) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of a drawn figure."""
+    canvas = figure.canvas
+    assert isinstance(canvas, FigureCanvasAgg)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        canvas.draw()
+    return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])

@@ -1,0 +1,128 @@
+"""Values of DICOM elements, made valid without becoming those of somebody else.
+
+In: raw bytes of a source image, or any text. Out: text that its value representation (VR) allows. Texts and
+names are shortened where they are too long. An identifier is kept whole or left out: cut off it could be
+that of another patient.
+
+Source: DICOM PS3.5 6.2 (value representations), PS3.5 9 and B.2 (unique identifiers derived from UUIDs).
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Sequence
+from datetime import date, time
+from uuid import UUID, uuid5
+
+from pydicom.charset import convert_encodings
+from pydicom.config import IGNORE
+from pydicom.valuerep import PersonName
+
+from ich_mil.report.text import printable
+
+LO, SH = 64, 16
+"""Most characters of a long and of a short string."""
+
+_NAMESPACE = UUID("5f0c1d0a-7d9e-4b0c-9f4e-3c6f1d6b2a17")
+"""Of all UIDs that this program derives."""
+_ASCII = {"", "ISO_IR 6", "ISO 2022 IR 6"}
+_NAME_PARTS, _NAME_GROUPS, _NAME_CHARACTERS = 5, 3, 64
+_UID = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*")
+_DATE = re.compile(r"([0-9]{4})[.-]?([0-9]{2})[.-]?([0-9]{2})")
+_TIME = re.compile(r"([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})(\.[0-9]{1,6})?)?)?")
+
+
+def derived_uid(*parts: str) -> str:
+    """A UID that follows from `parts` alone: 2.25 and a name-based UUID."""
+    return f"2.25.{uuid5(_NAMESPACE, json.dumps(parts)).int}"
+
+
+def valid_uid(uid: str) -> str:
+    """The UID itself, or where it is none, as RSNA's `ID_...`, always the same one in its place."""
+    return uid if len(uid) <= 64 and _UID.fullmatch(uid) else derived_uid("not a UID", uid)
+
+
+def decoded(raw: bytes, character_sets: Sequence[str]) -> str:
+    """Text of an element, whatever its bytes: none is lost.
+
+    Args:
+        raw: the value.
+        character_sets: the values of SpecificCharacterSet (0008,0005).
+
+    Returns:
+        The text as the character sets say; where they do not fit or none is named, as UTF-8, else Latin-1.
+    """
+    if not set(character_sets) <= _ASCII:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # pydicom would warn and replace what does not fit
+                encodings = convert_encodings(list(character_sets))
+                # as a name: = and ^ end a code extension, which does no harm in other texts
+                return str(PersonName(raw, encodings, validation_mode=IGNORE))
+        except (Warning, LookupError, UnicodeError):
+            pass
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def line(text: str, most: int = LO) -> str:
+    """Text of one line (LO, SH, CS) of at most so many characters."""
+    return " ".join(printable(text).replace("\\", "/").split())[:most].rstrip()
+
+
+def identifier(text: str, most: int = LO) -> str:
+    """An identifier of one line, '' where it is not valid as it is."""
+    return text if line(text, most) == text else ""
+
+
+def paragraph(text: str) -> str:
+    """Text without limit (UT, LT)."""
+    return printable(text).replace("\t", " ").rstrip()
+
+
+def person_name(text: str) -> str:
+    """A name (PN): up to three groups of up to five parts and 64 characters."""
+    groups = [
+        "^".join(line(part, _NAME_CHARACTERS) for part in group.split("^")[:_NAME_PARTS])
+        for group in text.replace("\\", " ").split("=")[:_NAME_GROUPS]
+    ]
+    return "=".join(group[:_NAME_CHARACTERS].rstrip() for group in groups).rstrip("=")
+
+
+def day(text: str) -> str:
+    """A date (DA) as YYYYMMDD, also from the older YYYY.MM.DD; '' where it is none."""
+    found = _DATE.fullmatch(text)
+    try:
+        return date(*map(int, found.groups())).strftime("%Y%m%d") if found else ""
+    except ValueError:
+        return ""
+
+
+def clock(text: str) -> str:
+    """A time (TM) as HHMMSS.FFFFFF, as much as is there, also from HH:MM:SS; '' where it is none."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return ""
+    hour, minute, second, _ = (part or "" for part in found.groups())
+    try:
+        time(int(hour), int(minute or 0), int(second or 0))
+    except ValueError:
+        return ""
+    return "".join(part or "" for part in found.groups())
+
+
+def sex(text: str) -> str:
+    """M, F, O, or ''."""
+    return text if text in ("M", "F", "O") else ""
+
+
+def age(text: str) -> str:
+    """An age (AS) such as 045Y, or ''."""
+    return text if re.fullmatch(r"[0-9]{3}[DWMY]", text) else ""
+
+
+def yes_or_no(text: str) -> str:
+    """YES, NO, or ''."""
+    return text if text in ("YES", "NO") else ""

@@ -1,0 +1,114 @@
+"""Secondary Captures and Key Objects: what they show, refer to, and how slices are chosen."""
+
+from dataclasses import replace
+
+import numpy as np
+from highdicom import imread
+from highdicom.ko import KeyObjectSelectionDocument
+from pydicom import dcmread
+
+from ich_mil.predictions import NOTICE, Run, ScanResult
+from ich_mil.report.dicom.capture import secondary_captures
+from ich_mil.report.dicom.context import read_context
+from ich_mil.report.dicom.key_objects import KEY_SLICES, key_slices
+from tests.report.dicom.made import identity_of, maps_of, referenced, sources
+
+
+def test_pictures_are_a_summary_and_one_for_each_slice_with_maps(made):
+    context = read_context(made.scan, made.prepared)
+    assert made.maps is not None
+    summary, *slices = made.read("capture")
+    assert summary.pixel_array.shape == (1024, 1024, 3)
+    shown = key_slices(made.scan)
+    expected_sources: dict[str, list[int]] = {}
+    for place in shown:
+        for uid, frames in sources(context, place):
+            expected_sources.setdefault(uid, []).extend(frames)
+    assert [referenced(item) for item in summary.SourceImageSequence] == list(expected_sources.items())
+    assert len(slices) == 2
+    for place, ds in zip(made.maps.slices, slices, strict=True):
+        assert ds.pixel_array.shape == (480, 1200, 3)
+        assert [referenced(item) for item in ds.SourceImageSequence] == sources(context, int(place))
+        assert (ds.BurnedInAnnotation, ds.PhotometricInterpretation) == ("NO", "RGB")
+    for path in made.named("capture"):
+        np.testing.assert_array_equal(imread(path).pixel_array, dcmread(path).pixel_array)
+
+
+def test_the_pictures_show_slice_and_maps(rsna):
+    assert rsna.maps is not None
+    hu = rsna.prepared.hu(rsna.scan.scan)
+    context = read_context(rsna.scan, rsna.prepared)
+    maps = rsna.maps.on_grid(64, 64)
+    none = replace(maps, mean=np.zeros_like(maps.mean), std=np.zeros_like(maps.std))
+
+    def pictures(values):
+        objects = secondary_captures(rsna.scan, rsna.results, hu, values, context, identity_of(rsna, context))
+        return [ds.pixel_array.astype(int) for ds in objects]
+
+    with_maps, without = pictures(maps), pictures(none)
+    for a, b in zip(with_maps[1:], without[1:], strict=True):
+        panels = [slice(10 + 398 * i, 394 + 398 * i) for i in range(3)]
+        rows = slice(480 - 30 - 384, 480 - 30)
+        np.testing.assert_array_equal(a[rows, panels[0]], b[rows, panels[0]])  # the slice itself
+        grey = b[rows, panels[0]]
+        assert (grey.max(-1) == grey.min(-1)).all()
+        np.testing.assert_array_equal(grey, b[rows, panels[1]])  # no evidence, no colour
+        warm = (a - b)[rows, panels[1]]
+        assert (warm[..., 0] > warm[..., 2]).any()
+        assert not (warm[..., 2] > warm[..., 0] + 3).any()
+        cold = (a - b)[rows, panels[2]]
+        assert (cold[..., 2] > cold[..., 0]).any()
+
+
+def test_a_scan_without_maps_has_no_map_and_only_a_summary(rsna, folder):
+    (folder / "notes.txt").write_text("mine")
+    rsna.again(folder)
+    names = [path.name for path in replace(rsna, maps=maps_of(6, most=0)).again(folder)]
+    assert names == ["capture-1.dcm", "report-1.dcm", "key-1.dcm"]
+    # nothing of the earlier result is left beside it, and nothing else is touched
+    assert {path.name for path in folder.iterdir()} == {*names, "notes.txt"}
+    (report,) = replace(rsna, maps=None).again(folder)[1:2]
+    assert not list(folder.glob("map-*"))
+    assert report.name == "report-1.dcm"
+
+
+# key slices
+
+
+def test_key_slices_are_the_best_of_each_run_then_the_most_probable(rsna):
+    def scan(probabilities, runs=()) -> ScanResult:
+        slices = tuple(
+            replace(rsna.scan.slices[0], slice=i, probability=p) for i, p in enumerate(probabilities)
+        )
+        return replace(rsna.scan, slices=slices, runs=runs)
+
+    assert key_slices(scan([0.1, 0.3, 0.2])) == [0, 1, 2]
+    high = [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.1, 0.5, 0.6]
+    runs = (Run(0, 8, 0.2), Run(10, 11, 0.9))
+    # the second run is shown by its best slice, though eight slices of the first are more probable
+    assert key_slices(scan(high, runs)) == [2, 3, 4, 5, 6, 7, 8, 11]
+    assert len(key_slices(scan(high, runs))) == KEY_SLICES
+    assert key_slices(scan([0.5] * 10)) == list(range(8))
+
+
+def test_the_key_objects_are_the_key_slices_and_say_why(made):
+    context = read_context(made.scan, made.prepared)
+    (ds,) = made.read("key")
+    document = KeyObjectSelectionDocument.from_dataset(ds)
+    found = [
+        referenced(item.ReferencedSOPSequence[0]) for item in ds.ContentSequence if item.ValueType == "IMAGE"
+    ]
+    middle = [context.slices[place].middle for place in key_slices(made.scan)]
+    assert found == [(image.sop_uid, [] if image.frame is None else [image.frame]) for image in middle]
+    for image in middle:
+        study, series, _ = document.resolve_reference(image.sop_uid)
+        assert (study, series) == (context.elements.StudyInstanceUID, image.series_uid)
+    assert ds.ConceptNameCodeSequence[0].CodeValue == "113000"
+    (description,) = (
+        item.TextValue
+        for item in ds.ContentSequence
+        if item.ValueType == "TEXT" and item.ConceptNameCodeSequence[0].CodeValue == "113012"
+    )
+    assert NOTICE in description
+    best = max(made.scan.slices, key=lambda one: one.probability)
+    assert f"slice {best.slice + 1} ({100 * best.probability:.0f} %)" in description

@@ -1,0 +1,347 @@
+"""What the objects of all kinds have in common, what the report says, what repeats and what is refused."""
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from highdicom.sr import ComprehensiveSR, srread
+from pydicom import dcmread
+from pydicom.config import disable_value_validation
+from pydicom.uid import CTImageStorage
+
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.predictions import NOTICE, ScanResult, SliceResult
+from ich_mil.report.dicom import codes
+from ich_mil.report.dicom.context import NOMINAL_THICKNESS_MM, read_context
+from ich_mil.report.dicom.identity import identify
+from ich_mil.report.dicom.structured_report import structured_report
+from ich_mil.report.dicom.values import valid_uid
+from tests import phantoms
+from tests.report.dicom.made import few_slices, identity_of, referenced, sources, write
+
+KINDS = ("capture", "map", "report", "key")
+WRITTEN = ("InstanceCreationDate", "InstanceCreationTime", "ContentDate", "ContentTime")
+"""All that differs between two times of writing."""
+
+
+def numbers(group, name) -> dict[str, float]:
+    """Values of one name by their derivation, '' for none."""
+    found = {}
+    for one in group.get_measurements(name=name):
+        found["" if one.derivation is None else one.derivation.value] = one.value
+    return found
+
+
+def expected(of: ScanResult | SliceResult) -> dict[str, float]:
+    low, high = of.interval_95
+    return {"373098007": of.probability, "386136009": of.std, "LOW-95": low, "HIGH-95": high}
+
+
+# the study
+
+
+def test_every_object_is_of_the_study_of_its_sources_and_of_a_series_of_its_own(made):
+    context = read_context(made.scan, made.prepared)
+    series = {}
+    for kind in KINDS:
+        objects = made.read(kind)
+        assert {ds.StudyInstanceUID for ds in objects} == {context.elements.StudyInstanceUID}
+        (series[kind],) = {ds.SeriesInstanceUID for ds in objects}
+        assert [ds.InstanceNumber for ds in objects] == list(range(1, len(objects) + 1))
+        for ds in objects:
+            assert {ds.SeriesNumber, ds.Modality} == {
+                "capture": {9801, "OT"},
+                "map": {9802, "OT"},
+                "report": {9803, "SR"},
+                "key": {9804, "KO"},
+            }[kind]
+            assert ds.SpecificCharacterSet == "ISO_IR 192"
+            assert NOTICE in ds.SeriesDescription
+            assert ds.ManufacturerModelName == made.results.model.name
+            assert ds.SoftwareVersions == made.results.model.version
+            assert ds.DeviceSerialNumber == made.results.model.weights
+            for element in context.elements:
+                assert ds[element.tag].value == element.value
+    assert len({*series.values()} | {image.series_uid for image in context.images}) == 4 + len(
+        {image.series_uid for image in context.images}
+    )
+    uids = [dcmread(path).SOPInstanceUID for path in made.paths]
+    assert len(set(uids)) == len(uids) == 1 + 2 + 2 + 1 + 1
+
+
+def test_the_file_names_say_what_is_in_them(rsna):
+    assert [path.name for path in rsna.paths] == [
+        *(f"capture-{i}.dcm" for i in (1, 2, 3)),
+        "map-1.dcm",
+        "map-2.dcm",
+        "report-1.dcm",
+        "key-1.dcm",
+    ]
+
+
+def test_a_patient_of_a_hospital_comes_back_as_it_is(tmp_path):
+    root = few_slices(
+        tmp_path,
+        change=lambda path: phantoms.rewrite(
+            path,
+            SpecificCharacterSet="ISO_IR 100",
+            PatientName="Müller^Jörg",
+            PatientID="4711",
+            PatientBirthDate="19501224",
+            PatientSex="M",
+            PatientAge="075Y",
+            StudyDate="20261120",
+            StudyTime="101530",
+            StudyID="S1",
+            AccessionNumber="A-17",
+            StudyDescription="Schädel nativ",
+            ReferringPhysicianName="Dr^Who",
+            StudyInstanceUID="1.2.3",
+            SeriesInstanceUID="1.2.4",
+        ),
+    )
+    made = write(root, tmp_path)
+    for path in made.paths:
+        ds = dcmread(path)
+        assert (ds.PatientName, ds.PatientID, ds.PatientBirthDate) == ("Müller^Jörg", "4711", "19501224")
+        assert (ds.PatientSex, ds.PatientAge, ds.StudyInstanceUID) == ("M", "075Y", "1.2.3")
+        assert (ds.StudyDate, ds.StudyTime, ds.StudyID) == ("20261120", "101530", "S1")
+        assert (ds.AccessionNumber, ds.StudyDescription) == ("A-17", "Schädel nativ")
+        assert ds.ReferringPhysicianName == "Dr^Who"
+
+
+def test_what_an_rsna_study_lacks_is_supplied_and_told(rsna):
+    (report,) = rsna.read("report")
+    notes = read_context(rsna.scan, rsna.prepared).notes
+    original = [study_and_image(path) for path in rsna.root.glob("*.dcm")]
+    study = original[0][0]
+    assert study.startswith("ID_")
+    assert report.StudyInstanceUID == valid_uid(study)
+    assert (report.PatientName, report.StudyDate, report.AccessionNumber) == ("", "", "")
+    comments = [item.TextValue for item in report.ContentSequence if item.ValueType == "TEXT"]
+    assert comments[-len(notes) :] == list(notes)
+    everything = "\n".join(comments)
+    assert f"StudyInstanceUID '{study}' is not valid, here it is {valid_uid(study)}." in everything
+    missing = "StudyDate, StudyTime, AccessionNumber, ReferringPhysicianName, PatientName, PatientBirthDate"
+    assert missing in everything
+    assert "SliceThickness is absent" in everything
+    assert "FrameOfReferenceUID is absent" in everything
+    assert "SOPClassUID is absent" in everything
+    # the name an image had can be read beside the one it has here
+    groups = srread(rsna.named("report")[0]).content.get_image_measurement_groups()
+    assert [group.tracking_identifier for group in groups[1:]] == [
+        f"slice {one.slice + 1} of 6 from below ({one.name})" for one in rsna.scan.slices
+    ]
+    assert {one.name for one in rsna.scan.slices} == {image for _, image in original}
+
+
+def study_and_image(path: Path) -> tuple[str, str]:
+    with disable_value_validation():
+        ds = dcmread(path)
+        return ds.StudyInstanceUID, ds.SOPInstanceUID
+
+
+# numbers
+
+
+def test_the_report_says_the_probabilities_to_the_last_digit(made):
+    report = srread(made.named("report")[0])
+    scan, *slices = report.content.get_image_measurement_groups()
+    assert scan.finding_type == codes.HEMORRHAGE
+    assert numbers(scan, codes.PROBABILITY) == expected(made.scan)
+    (decision,) = scan.get_qualitative_evaluations(name=codes.DECISION)
+    assert decision.value == codes.DECISIONS["positive"]
+    assert len(slices) == len(made.scan.slices)
+    for one, group in zip(made.scan.slices, slices, strict=True):
+        assert group.finding_type == codes.HEMORRHAGE
+        assert numbers(group, codes.PROBABILITY) == expected(one)
+        assert numbers(group, codes.SCAN_WITHOUT) == {"": one.scan_without}
+
+
+def test_the_report_refers_to_every_image_a_slice_was_made_from(made):
+    context = read_context(made.scan, made.prepared)
+    report = srread(made.named("report")[0])
+    _, *slices = report.content.get_image_measurement_groups()
+    for place, group in enumerate(slices):
+        found = [referenced(image.ReferencedSOPSequence[0]) for image in group.source_images]
+        assert found == sources(context, place)
+    evidence = {sop for _, _, sop, _ in report.get_evidence()}
+    assert evidence == {image.sop_uid for image in context.images}
+    assert {series for _, series, _, _ in report.get_evidence()} == {
+        image.series_uid for image in context.images
+    }
+
+
+def test_references_are_the_uids_of_the_files(cq500):
+    (report,) = cq500.read("report")
+    files = {dcmread(path).SOPInstanceUID for path in cq500.root.rglob("*.dcm")}
+    (study,) = report.CurrentRequestedProcedureEvidenceSequence
+    (series,) = study.ReferencedSeriesSequence
+    uids = {item.ReferencedSOPInstanceUID for item in series.ReferencedSOPSequence}
+    assert uids < files  # another series of the study stands for nothing
+    assert uids == {one.name for one in cq500.scan.slices}
+    assert {item.ReferencedSOPClassUID for item in series.ReferencedSOPSequence} == {CTImageStorage}
+
+
+def test_the_report_names_the_algorithm_its_version_and_the_notice(rsna):
+    (report,) = rsna.read("report")
+    texts = [item for item in report.ContentSequence if item.ValueType == "TEXT"]
+    assert texts[-1].ConceptNameCodeSequence[0].CodeValue == "121106"
+    comments = [item.TextValue for item in texts]
+    assert any(text.startswith(NOTICE) for text in comments)
+    assert f"Decision 'positive': {rsna.results.decided_by}." in comments
+    run = "Run of neighbouring slices: 3 to 4 from below. The scan's probability without it: 0.213000."
+    assert run in comments
+    (container,) = (item for item in report.ContentSequence if item.ValueType == "CONTAINER")
+    for group in container.ContentSequence:
+        said = {
+            item.ConceptNameCodeSequence[0].CodeValue: item.TextValue
+            for item in group.ContentSequence
+            if item.ValueType == "TEXT"
+        }
+        assert said["111001"] == "G-VGPMIL α=1 β=2.5, M=100"
+        assert said["111003"] == "0.1.0, weights 3f9a01c2d4e5"
+    assert (report.CompletionFlag, report.VerificationFlag) == ("COMPLETE", "UNVERIFIED")
+    assert report.ContentTemplateSequence[0].TemplateIdentifier == "1500"
+
+
+def test_each_decision_has_its_code(rsna):
+    context = read_context(rsna.scan, rsna.prepared)
+    said = {}
+    for decision in ("positive", "negative", "look"):
+        scan = replace(rsna.scan, decision=decision)
+        report = structured_report(scan, "a promise", context, identity_of(rsna, context))
+        group = ComprehensiveSR.from_dataset(report).content.get_image_measurement_groups()[0]
+        (found,) = group.get_qualitative_evaluations(name=codes.DECISION)
+        said[decision] = found.value.meaning
+    assert said == {"positive": "Positive", "negative": "Negative", "look": "No prediction, please look"}
+
+
+def test_the_ledger_is_counted_without_its_file_names(rsna):
+    ledger = tuple(LedgerEntry("s", "DOE^JANE.dcm", code, "x") for code in (Code.GAP, Code.PADDING, Code.GAP))
+    context = read_context(rsna.scan, rsna.prepared)
+    scan = replace(rsna.scan, ledger=ledger)
+    report = structured_report(scan, "a promise", context, identity_of(rsna, context))
+    comments = [item.TextValue for item in report.ContentSequence if item.ValueType == "TEXT"]
+    assert "Input: gap 2, padding 1." in comments
+    assert "DOE" not in str(report)
+
+
+# again
+
+
+def content(path: Path) -> str:
+    ds = dcmread(path)
+    for keyword in WRITTEN:
+        del ds[keyword]
+    (equipment,) = ds.ContributingEquipmentSequence
+    del equipment.ContributionDateTime
+    return ds.to_json()
+
+
+def test_the_same_results_written_twice_are_the_same_objects(made, folder):
+    again = made.again(folder)
+    assert [path.name for path in again] == [path.name for path in made.paths]
+    for old, new in zip(made.paths, again, strict=True):
+        assert dcmread(new).SOPInstanceUID == dcmread(old).SOPInstanceUID
+        assert content(new) == content(old)
+
+
+def test_all_objects_are_written_at_one_moment(rsna):
+    moments = set()
+    for path in rsna.paths:
+        ds = dcmread(path)
+        moments.add((ds.ContentDate, ds.ContentTime))
+        assert (ds.InstanceCreationDate, ds.InstanceCreationTime) == (ds.ContentDate, ds.ContentTime)
+        assert "DateOfSecondaryCapture" not in ds
+        (equipment,) = ds.ContributingEquipmentSequence
+        assert equipment.ContributionDateTime == ds.ContentDate + ds.ContentTime
+    assert len(moments) == 1
+
+
+def test_other_results_are_other_objects_in_other_series(rsna):
+    context = read_context(rsna.scan, rsna.prepared)
+    assert rsna.maps is not None
+    now = datetime(2026, 11, 21)
+    other_slice = replace(rsna.scan.slices[0], probability=0.000001)
+    cases = [
+        (rsna.scan, rsna.results, context, rsna.maps),
+        (replace(rsna.scan, probability=0.812347), rsna.results, context, rsna.maps),
+        (replace(rsna.scan, slices=(other_slice, *rsna.scan.slices[1:])), rsna.results, context, rsna.maps),
+        (
+            rsna.scan,
+            replace(rsna.results, model=replace(rsna.results.model, weights="0")),
+            context,
+            rsna.maps,
+        ),
+        (rsna.scan, replace(rsna.results, decided_by="a promise"), context, rsna.maps),
+        (rsna.scan, rsna.results, context, None),
+        (rsna.scan, rsna.results, context, replace(rsna.maps, std=rsna.maps.std + 1e-6)),
+        (rsna.scan, rsna.results, replace(context, slices=context.slices[1:]), rsna.maps),
+    ]
+    identities = [identify(*case, now) for case in cases]
+    assert len({identity.digest for identity in identities}) == len(cases)
+    assert len({identity.uid("series", "MAP") for identity in identities}) == len(cases)
+    later = identify(*cases[0], datetime(2027, 1, 1))
+    assert later.uid("object") == identities[0].uid("object")
+
+
+# bad input
+
+
+def test_a_source_that_is_gone_is_named_with_what_to_do(tmp_path):
+    made = write(few_slices(tmp_path), tmp_path, most=0)
+    path = next(iter(sorted(made.root.glob("*.dcm"))))
+    content = path.read_bytes()
+    path.unlink()
+    message = f"{path}: a source image can no longer be read .*put the study back"
+    with pytest.raises(DataError, match=message) as error:
+        made.again(tmp_path / "again")
+    assert str(error.value).count(path.name) == 1
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "again").exists()
+    path.write_bytes(content[:500])
+    with pytest.raises(DataError, match="can no longer be read"):
+        made.again(tmp_path / "again")
+
+
+def test_a_source_that_is_another_image_now_is_refused(tmp_path):
+    made = write(few_slices(tmp_path), tmp_path, most=0)
+    first, second, *_ = sorted(made.root.glob("*.dcm"))
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(DataError, match=r"is no longer the image ID_\w+ that was prepared"):
+        made.again(tmp_path / "again")
+
+
+def test_results_of_another_scan_are_refused(rsna, folder):
+    with pytest.raises(DataError, match="are not those of the predictions"):
+        rsna.again(folder, slices=rsna.scan.slices[1:])
+    with pytest.raises(DataError, match="'elsewhere' are not those"):
+        rsna.again(folder, scan="elsewhere")
+
+
+def test_a_single_slice_has_a_nominal_thickness(tmp_path):
+    made = write(few_slices(tmp_path, n=1), tmp_path)
+    context = read_context(made.scan, made.prepared)
+    assert context.slices[0].thickness == NOMINAL_THICKNESS_MM
+    (ds, _) = made.read("map")
+    assert ds.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].SliceThickness == 5
+    assert "SliceThickness is absent: 5.000 mm, a nominal value." in context.notes
+
+
+def test_lossy_compression_of_the_sources_is_passed_on(tmp_path):
+    root = few_slices(
+        tmp_path,
+        change=lambda path: phantoms.rewrite(
+            path,
+            LossyImageCompression="01",
+            LossyImageCompressionRatio="12.5",
+            LossyImageCompressionMethod="ISO_10918_1",
+        ),
+    )
+    made = write(root, tmp_path)
+    for ds in made.read("map") + made.read("capture"):
+        assert (ds.LossyImageCompression, ds.LossyImageCompressionRatio) == ("01", 12.5)
+        assert ds.LossyImageCompressionMethod == "ISO_10918_1"
