@@ -1,0 +1,1 @@
+"""A node on the network: studies in by C-STORE, results out by C-STORE."""

@@ -1,0 +1,70 @@
+"""What the queue needs of the disk: a folder held by one process, files that outlive a crash, sizes.
+
+In: paths. Out: locks, digests, bytes.
+"""
+
+import fcntl
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from ich_mil.errors import DataError
+
+_CHUNK = 1 << 20
+
+
+def hold(folder: Path) -> TextIO:
+    """Make `folder`, and hold it until the file returned is closed or the process ends, however it ends.
+
+    Raises:
+        DataError: another process holds it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise DataError(
+                f"{folder}: another node uses it; stop that one, or choose another spool"
+            ) from error
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be used as a spool ({error.strerror or error})") from error
+    return file
+
+
+def digest_of(text: str) -> str:
+    """24 hex digits that stand for `text`, whatever it holds."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def sync_file(path: Path) -> str:
+    """Wait until the bytes of a file are on disk. Returns their SHA-256, in hex."""
+    content = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            content.update(chunk)
+        os.fsync(file.fileno())
+    return content.hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def tree_size(folder: Path) -> int:
+    """Bytes of all files below `folder`; 0 where there is none. Files that vanish meanwhile do not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total

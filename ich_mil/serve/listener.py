@@ -1,0 +1,172 @@
+"""The DICOM listener: C-ECHO, and C-STORE into the spool.
+
+In: associations of allowed AE titles. Out: objects in the spool. An object goes to disk while it is received
+and is answered with success only when it is synced there. What a caller may take is bounded: connections, the
+size of one message and of one object, and time.
+
+Source: DICOM PS3.4 B.2 (C-STORE), table B.2-1 (its statuses); PS3.8 9.3 (PDUs).
+"""
+
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from shutil import disk_usage
+from typing import Any, cast
+
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000TransferSyntaxes,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSTransferSyntaxes,
+    RLELossless,
+)
+from pynetdicom import AE, AllStoragePresentationContexts, _config, evt
+from pynetdicom.dimse_primitives import C_STORE
+from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
+from pynetdicom.transport import ThreadedAssociationServer
+
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.progress import say
+from ich_mil.serve.metrics import Metrics
+from ich_mil.serve.settings import ServeSettings
+from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
+
+SUCCESS, OUT_OF_RESOURCES, CANNOT_UNDERSTAND = 0x0000, 0xA700, 0xC000
+SYNTAXES = [
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    JPEGLosslessSV1,
+    JPEGLossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    *JPEGLSTransferSyntaxes,
+    *JPEG2000TransferSyntaxes,  # HTJ2K too
+    RLELossless,
+]
+"""All that `ich_mil.dicom` reads; others are refused when the association is made, so the sender knows."""
+IDLE_SECONDS = 60.0
+"""A connection on which nothing comes for so long is closed."""
+PDU_BYTES = 1 << 17
+"""Of data, announced to the caller; larger ones of up to eight times as much are borne."""
+_QUICK_ACK = getattr(socket, "TCP_QUICKACK", socket.TCP_NODELAY)
+"""A sender that waits for our acknowledgement between two packets, as most do, waits 40 ms without it."""
+_ROOM = 1 << 26
+"""Bytes of the disk that are not written to even while receiving, far below `free_gb`."""
+
+
+class Listener:
+    """Listens from `start` to `stop`.
+
+    Attributes:
+        port: that it listens on.
+    """
+
+    def __init__(self, settings: ServeSettings, spool: Spool, metrics: Metrics) -> None:
+        self._settings, self._spool, self._metrics = settings, spool, metrics
+        self._server: ThreadedAssociationServer | None = None
+        self._ae = AE(ae_title=settings.ae_title)
+        self._ae.require_called_aet = True
+        self._ae.require_calling_aet = list(settings.senders)
+        self._ae.maximum_associations = settings.associations
+        self._ae.maximum_pdu_size = PDU_BYTES
+        self._ae.acse_timeout = self._ae.dimse_timeout = self._ae.network_timeout = IDLE_SECONDS
+        self._ae.add_supported_context(Verification)
+        for context in AllStoragePresentationContexts:
+            assert context.abstract_syntax is not None, "a storage class"
+            self._ae.add_supported_context(context.abstract_syntax, SYNTAXES)
+        self.port = settings.port
+
+    def start(self) -> None:
+        """Listen. `ConfigError` if the port is taken or the address is not ours."""
+        # both hold for the whole process: objects are written to files while they come, and these lie in the
+        # spool, so that the last step is a rename
+        _config.STORE_RECV_CHUNKED_DATASET = True
+        tempfile.tempdir = str(self._spool.incoming)
+        handlers = [
+            (evt.EVT_CONN_OPEN, self._bound),
+            (evt.EVT_C_STORE, self._store),
+            (evt.EVT_REJECTED, self._rejected),
+            (evt.EVT_ABORTED, self._broken),
+        ]
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._server = self._ae.start_server((host, port), block=False, evt_handlers=handlers)  # type: ignore[arg-type]
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port} ({error.strerror or error}); choose another host or port"
+            ) from error
+        assert self._server is not None, "not blocking"
+        self.port = self._server.server_address[1]
+
+    def stop(self, *, grace: float) -> None:
+        """Take no new connection, give open ones `grace` seconds to end, then cut them."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server = None
+        done = threading.Event()
+        waited = 0.0
+        while self._ae.active_associations and waited < grace:
+            done.wait(0.05)
+            waited += 0.05
+        self._ae.shutdown()
+        tempfile.tempdir = None
+
+    def _store(self, event: evt.Event) -> int:
+        """Answer one C-STORE."""
+        sender = event.assoc.requestor.ae_title
+        try:
+            request = cast(C_STORE, event.request)
+            is_new = self._spool.store(event.dataset_path, sop_uid=str(request.AffectedSOPInstanceUID or ""))
+        except (SpoolFullError, OSError, DataError) as error:
+            self._metrics.add("objects_refused_total")
+            say(f"{sender}: an object is refused, no room: {error}")
+            return OUT_OF_RESOURCES
+        except RefusedError as error:
+            self._metrics.add("objects_refused_total")
+            say(f"{sender}: an object is refused: {error}")
+            return CANNOT_UNDERSTAND
+        self._metrics.add("objects_received_total" if is_new else "objects_repeated_total")
+        return SUCCESS
+
+    def _rejected(self, event: evt.Event) -> None:
+        self._metrics.add("associations_rejected_total")
+        request = event.assoc.requestor
+        say(f"rejected: {request.ae_title!r} from {event.assoc.requestor.address}")
+
+    def _broken(self, event: evt.Event) -> None:
+        self._metrics.add("associations_broken_total")
+
+    def _bound(self, event: evt.Event) -> None:
+        """Bound what this connection may take; pynetdicom itself believes any length that a caller claims."""
+        wire = cast(Any, event.assoc.dul.socket)  # pynetdicom has no public way to its socket
+        receive: Callable[[int], bytearray] = wire.recv
+        most_bytes = self._settings.instance_mb * 1e6
+        taken = 0
+
+        def bounded(n_bytes: int) -> bytearray:
+            nonlocal taken
+            taken += n_bytes
+            if n_bytes > 8 * PDU_BYTES or taken > most_bytes:
+                say(f"closed: {event.assoc.requestor.ae_title!r} sends more than it may")
+                raise OSError("too long")  # pynetdicom closes the connection on it
+            if disk_usage(self._spool.incoming).free < _ROOM:
+                raise OSError("no room")
+            wire.socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)  # holds for what comes next only
+            return receive(n_bytes)
+
+        def begin_again(_: evt.Event) -> None:
+            nonlocal taken
+            taken = 0
+
+        wire.recv = bounded
+        event.assoc.bind(evt.EVT_DIMSE_RECV, begin_again)
+        wire.socket.settimeout(IDLE_SECONDS)

@@ -1,0 +1,190 @@
+"""The whole node: listener, spool, workers, sender and status, from start to a clean stop.
+
+In: `ServeSettings` and a callable that makes the judge. Out: results in the archive.
+
+    C-STORE -> Listener -> Spool -> Worker (JudgeProcess) -> Outbox -> Sender -> C-STORE
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ich_mil.progress import say
+from ich_mil.serve.judging import JudgeFactory, JudgeProcess, StoppedError
+from ich_mil.serve.listener import IDLE_SECONDS, Listener
+from ich_mil.serve.metrics import Metrics
+from ich_mil.serve.sender import Sender
+from ich_mil.serve.settings import ServeSettings
+from ich_mil.serve.spool import Spool
+from ich_mil.serve.status import StatusServer
+from ich_mil.serve.worker import Worker
+
+CLEAN_SECONDS = 120.0
+"""How often finished studies are looked over."""
+GRACE_SECONDS = 3.0
+"""Open connections have so long to end when the node stops."""
+STOP_SECONDS = 40.0
+"""A thread has so long to end: a send waits for an answer of the archive."""
+
+
+class Node:
+    """Everything that `serve` starts; `start` and `stop` it."""
+
+    def __init__(self, settings: ServeSettings, judge: JudgeFactory, *, stop: threading.Event) -> None:
+        """Take the spool; nothing runs yet.
+
+        Args:
+            settings: of the node.
+            judge: makes the judge in its process.
+            stop: ends the work of all threads; then call `stop`.
+
+        Raises:
+            DataError: the spool cannot be used.
+        """
+        self.settings = settings
+        self.metrics = Metrics()
+        self._stop, self._began = stop, time.monotonic()
+        self.spool = Spool(
+            settings.spool,
+            silence=settings.silence_seconds,
+            most_bytes=settings.spool_gb * 1e9,
+            least_free=settings.free_gb * 1e9,
+            keep=settings.keep_hours * 3600,
+            pause=settings.retry_seconds,
+            longest_pause=settings.longest_retry_seconds,
+        )
+        self.outbox = self.spool.outbox
+        self._processes = [
+            JudgeProcess(judge, seconds=settings.study_seconds, memory_mb=settings.memory_mb, stop=self._stop)
+            for _ in range(settings.workers)
+        ]
+        self.workers = [
+            Worker(self.spool, process, self.metrics, attempts=settings.attempts, stop=self._stop)
+            for process in self._processes
+        ]
+        self.sender = Sender(
+            self.outbox, settings.archive, self.metrics, ae_title=settings.ae_title, stop=self._stop
+        )
+        self.listener = Listener(settings, self.spool, self.metrics)
+        self.status = StatusServer(settings.http_port, health=self.health, metrics=self.metrics_text)
+        self._cleaner = threading.Thread(target=self._clean, name="cleaner", daemon=True)
+
+    def start(self) -> None:
+        """Load the model, then listen.
+
+        Raises:
+            ConfigError: a port is taken.
+            ModelError: the model cannot be loaded.
+            StoppedError: the node stops before that.
+        """
+        self.status.start()
+        for process in self._processes:
+            process.start()
+        self.listener.start()
+        for thread in (*self.workers, self.sender, self._cleaner):
+            thread.start()
+
+    def stop(self) -> None:
+        """Take nothing more; what is being judged goes back to the queue."""
+        self.listener.stop(grace=GRACE_SECONDS)
+        self._stop.set()
+        for thread in (*self.workers, self.sender, self._cleaner):
+            if thread.is_alive():
+                thread.join(STOP_SECONDS)
+        for process in self._processes:
+            process.end()
+        self.status.stop()
+        self.spool.close()
+
+    def health(self) -> dict[str, Any]:
+        """Values of `/health`."""
+        counts = self.spool.counts()
+        waiting = self.outbox.waiting()
+        problems = [worker.problem for worker in self.workers if worker.problem]
+        problems += [
+            f"the {t.name} thread does not run" for t in (*self.workers, self.sender) if not t.is_alive()
+        ]
+        if self.spool.is_full():
+            problems.append("the spool or its disk is full")
+        if self.sender.problem:
+            problems.append(self.sender.problem)
+        return {
+            "status": "failing" if problems else "ok",
+            "problems": problems,
+            "seconds": round(time.monotonic() - self._began, 1),
+            "studies_queued": counts["queued"],
+            "studies_judging": counts["judging"],
+            "studies_failed": counts["failed"],
+            "deliveries_waiting": len(waiting),
+        }
+
+    def metrics_text(self) -> str:
+        """The text of `/metrics`."""
+        counts = self.spool.counts()
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "studies_queued": ("studies being received or waiting to be judged", lambda: counts["queued"]),
+            "studies_judging": ("studies being judged", lambda: counts["judging"]),
+            "studies_failed": ("notes in failed/", lambda: counts["failed"]),
+            "deliveries_waiting": (
+                "studies whose results wait for the archive",
+                lambda: len(self.outbox.waiting()),
+            ),
+            "judge_starts": ("judging processes started", lambda: sum(p.starts for p in self._processes)),
+            "spool_bytes": ("bytes of the spool", lambda: counts["bytes"]),
+            "spool_free_bytes": ("bytes free on its disk", lambda: counts["free_bytes"]),
+            "resident_bytes": ("memory of the node, without its judging processes", _resident),
+        }
+        return self.metrics.text(gauges)
+
+    def _clean(self) -> None:
+        while not self._stop.wait(CLEAN_SECONDS):
+            self.spool.clean(stale=2 * IDLE_SECONDS)
+
+
+def serve(settings: ServeSettings, judge: JudgeFactory) -> None:
+    """Run a node until SIGTERM or SIGINT.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        DataError: the spool cannot be used.
+        ConfigError: a port is taken.
+    """
+    stop = threading.Event()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        node = Node(settings, judge, stop=stop)
+        try:
+            node.start()
+            say(
+                f"{settings.ae_title} listens on {settings.host}:{node.listener.port}, takes studies of "
+                f"{', '.join(settings.senders)}, sends to {settings.archive.ae_title}; "
+                f"status on http://127.0.0.1:{node.status.port}/health"
+            )
+            stop.wait()
+            say("stopping: no new connection, what is being judged goes back to the queue")
+        except StoppedError:
+            pass  # while the model was loaded
+        finally:
+            node.stop()
+        say("stopped")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _resident() -> float:
+    """Resident bytes of this process; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))

@@ -1,0 +1,144 @@
+"""Sends results to the archive by C-STORE, and keeps trying.
+
+In: an outbox. Out: each of its files in the archive, at least once.
+
+Source: DICOM PS3.4 B.2 (C-STORE), table B.2-1 (its statuses).
+"""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydicom import dcmread
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pynetdicom import AE
+from pynetdicom.association import Association
+
+from ich_mil.errors import IchMilError
+from ich_mil.progress import say
+from ich_mil.serve.metrics import Metrics
+from ich_mil.serve.outbox import Delivery, Outbox
+from ich_mil.serve.settings import ArchiveSettings
+
+LOOK_SECONDS = 0.1
+TIMEOUT_SECONDS = 30.0
+"""For each answer of the archive."""
+_WARNINGS = range(0xB000, 0xC000)
+"""Stored, with a remark."""
+_SILENT = "the archive does not answer"
+
+
+class Sender(threading.Thread):
+    """One thread that empties the outbox.
+
+    Attributes:
+        problem: why the last send failed, '' if it did not.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        archive: ArchiveSettings,
+        metrics: Metrics,
+        *,
+        ae_title: str,
+        stop: threading.Event,
+    ) -> None:
+        """Not started yet; `ae_title` is our own."""
+        super().__init__(name="sender", daemon=True)
+        self._outbox, self._archive, self._metrics = outbox, archive, metrics
+        self._ae_title, self._stop_asked = ae_title, stop
+        self.problem = ""
+
+    def run(self) -> None:
+        """Send until the node stops."""
+        while not self._stop_asked.wait(LOOK_SECONDS):
+            delivery = self._outbox.due()
+            if delivery is None:
+                continue
+            try:
+                self._deliver(delivery)
+            except (IchMilError, OSError) as error:  # no room for the note: what was sent is sent again
+                self.problem = str(error)
+                say(f"{delivery.name}: {error}")
+                self._stop_asked.wait(TIMEOUT_SECONDS)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        files = [self._outbox.root / name for name in delivery.files]
+        try:
+            left, error = self._send(files)
+        except Exception as fault:  # a file that is gone or damaged must not hold up the others
+            left, error = files, f"{type(fault).__name__}: {fault}"
+        self._metrics.add("results_sent_total", len(delivery.files) - len(left))
+        if not left:
+            self._outbox.took(delivery)
+            self.problem = ""
+            say(f"{delivery.name}: sent to {self._archive.ae_title}")
+            return
+        if self._stop_asked.is_set():  # no fault of the archive; all that waits is due at the next start
+            return
+        names = [str(path.relative_to(self._outbox.root)) for path in left]
+        pause = self._outbox.postpone(delivery, names, error)
+        self._metrics.add("sends_failed_total")
+        self.problem = f"{self._archive.ae_title}: {error}"
+        say(f"{delivery.name}: not sent ({error}), next try in {pause:.0f} s")
+
+    def _send(self, files: Sequence[Path]) -> tuple[list[Path], str]:
+        """Send files over one association. Returns those that were not taken, and the last reason."""
+        left = list(files)
+        ae = AE(ae_title=self._ae_title)
+        ae.acse_timeout = ae.dimse_timeout = ae.network_timeout = ae.connection_timeout = TIMEOUT_SECONDS
+        for sop_class, syntaxes in _contexts(files).items():
+            ae.add_requested_context(sop_class, syntaxes)
+        archive = self._archive
+        association = ae.associate(archive.host, archive.port, ae_title=archive.ae_title)
+        if not association.is_established:
+            return left, _why_not(association)
+        error = ""
+        try:
+            for path in files:
+                if self._stop_asked.is_set() or error == _SILENT:
+                    break
+                said = _store(association, path) if association.is_established else _SILENT
+                if said:
+                    error = said
+                else:
+                    left.remove(path)
+        finally:
+            if association.is_established:
+                association.release()
+        return left, error
+
+
+def _contexts(files: Sequence[Path]) -> dict[str, list[str]]:
+    """SOP class -> transfer syntaxes; an uncompressed file can be sent in the syntax every archive has."""
+    contexts: dict[str, list[str]] = {}
+    for path in files:
+        meta = dcmread(path, specific_tags=["SOPClassUID"]).file_meta
+        syntaxes = contexts.setdefault(meta.MediaStorageSOPClassUID, [])
+        own = UID(meta.TransferSyntaxUID)
+        plain = not own.is_encapsulated and own != DeflatedExplicitVRLittleEndian
+        for syntax in (own, *([ImplicitVRLittleEndian] if plain else [])):
+            if syntax not in syntaxes:
+                syntaxes.append(syntax)
+    return contexts
+
+
+def _store(association: Association, path: Path) -> str:
+    """Send one file. Returns why it was not taken, '' if it was."""
+    try:
+        status = association.send_c_store(path)
+    except ValueError:  # pynetdicom's word for: the archive accepted no context for it
+        return f"the archive takes no {dcmread(path, specific_tags=['SOPClassUID']).SOPClassUID.name}"
+    if "Status" not in status:
+        return _SILENT
+    if status.Status == 0 or status.Status in _WARNINGS:
+        return ""
+    return f"the archive answers with status 0x{status.Status:04X}"
+
+
+def _why_not(association: Association) -> str:
+    """Why an association was not established."""
+    if association.is_rejected:
+        return "the archive rejects the association"
+    return "the archive cannot be reached" if association.is_aborted else "no association with the archive"

@@ -1,0 +1,130 @@
+"""Settings of a node: whom it hears, whom it answers, and how much of the machine it may take.
+
+In: `configs/serve.yaml` through `ich_mil.config.read_settings`. Out: a frozen `ServeSettings`.
+
+Source: DICOM PS3.5 table 6.2-1 (AE titles).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+AE_LENGTH = 16
+"""Characters of an AE title at most."""
+
+
+def check_ae_title(name: str, title: str) -> None:
+    """`ValueError` if `title` is no AE title: 1 to 16 printable ASCII characters, no backslash, not blank."""
+    fits = 1 <= len(title) <= AE_LENGTH and title.isascii() and title.isprintable() and "\\" not in title
+    if not fits or title != title.strip():
+        raise ValueError(
+            f"{name} must be 1 to {AE_LENGTH} ASCII characters, without backslash or outer blanks, "
+            f"got {title!r}"
+        )
+
+
+def _check_port(name: str, port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise ValueError(f"{name} must be 0 (any free one) to 65535, got {port}")
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """Where results go.
+
+    Attributes:
+        ae_title: the archive's AE title.
+        host: its address.
+        port: its DICOM port.
+    """
+
+    ae_title: str
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        check_ae_title("archive.ae_title", self.ae_title)
+        if not self.host.strip():
+            raise ValueError("archive.host must not be empty")
+        if not 1 <= self.port <= 65535:
+            raise ValueError(f"archive.port must be 1 to 65535, got {self.port}")
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """All a node depends on.
+
+    Attributes:
+        model: folder of a finished run.
+        spool: folder of the queue; on a disk that keeps what is synced to it.
+        archive: where results go.
+        senders: calling AE titles that may connect; all others are rejected.
+        triage: thresholds of `ich-mil triage`; none decides by the interval.
+        ae_title: our own, which callers must name.
+        host: address to listen on; 0.0.0.0 is every network of this machine.
+        port: DICOM port; 0 takes a free one.
+        http_port: of health and metrics, always on 127.0.0.1; 0 takes a free one.
+        silence_seconds: a study is complete when so long nothing of it came.
+        workers: studies judged at once, each in a process of its own.
+        attempts: times a study is tried whose judging crashes or takes too long.
+        study_seconds: longest time for one study.
+        memory_mb: resident memory of a judging process, above which it is replaced.
+        retry_seconds: pause after a send that failed; it doubles each time.
+        longest_retry_seconds: up to this.
+        associations: connections at once.
+        instance_mb: largest DICOM object taken.
+        spool_gb: the spool at most; above it C-STORE is answered 'out of resources'.
+        free_gb: disk space left free, likewise.
+        keep_hours: how long a study stays in the spool after its results were sent, or after it failed.
+    """
+
+    model: Path
+    spool: Path
+    archive: ArchiveSettings
+    senders: list[str]
+    triage: Path | None = None
+    ae_title: str = "ICH_MIL"
+    host: str = "127.0.0.1"
+    port: int = 11112
+    http_port: int = 11180
+    silence_seconds: float = 30.0
+    workers: int = 1
+    attempts: int = 2
+    study_seconds: float = 600.0
+    memory_mb: float = 8192.0
+    retry_seconds: float = 10.0
+    longest_retry_seconds: float = 3600.0
+    associations: int = 8
+    instance_mb: float = 1024.0
+    spool_gb: float = 50.0
+    free_gb: float = 2.0
+    keep_hours: float = 168.0
+
+    def __post_init__(self) -> None:
+        check_ae_title("ae_title", self.ae_title)
+        if not self.senders:
+            raise ValueError("senders must name the AE titles that may send, at least one")
+        for title in self.senders:
+            check_ae_title("senders", title)
+        _check_port("port", self.port)
+        _check_port("http_port", self.http_port)
+        for name in ("workers", "attempts", "associations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in (
+            "silence_seconds",
+            "study_seconds",
+            "memory_mb",
+            "retry_seconds",
+            "instance_mb",
+            "spool_gb",
+        ):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("free_gb", "keep_hours"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not self.retry_seconds <= self.longest_retry_seconds < float("inf"):
+            raise ValueError(
+                f"longest_retry_seconds must be at least retry_seconds ({self.retry_seconds}), "
+                f"got {self.longest_retry_seconds}"
+            )

@@ -1,0 +1,316 @@
+"""The queue of studies on disk: what was received, what is complete, what was judged or failed.
+
+In: files of single DICOM objects, in any order, twice or damaged. Out: a `Job` for each study that has been
+silent for long enough. No name on disk is made of what the network said: a study is the digest of its UID, an
+object the digest of its UID and of its bytes. What was judged is a digest of the objects a study had at that
+time, so that an object that comes later makes it a new job, and one that comes twice does not.
+
+    incoming/                   being received; emptied at the start
+    studies/KEY/study.json      the StudyInstanceUID
+    studies/KEY/objects/*.dcm   what was received, synced to disk before it is answered
+    work/                       being judged; emptied at the start
+    results/KEY-MARK/           what the judge wrote
+    outbox/ sent/               see `ich_mil.serve.outbox`
+    failed/KEY-MARK.json        why a study has no result
+"""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ich_mil.dicom.elements import read_elements
+from ich_mil.dicom.header import SOP_UID, STUDY_UID
+from ich_mil.errors import DataError, IchMilError
+from ich_mil.files import remove_leftovers, write_json
+from ich_mil.serve.disk import digest_of, hold, sync_file, sync_folder, tree_size
+from ich_mil.serve.outbox import Outbox
+
+UID_LENGTH = 64
+"""Characters of a UID at most (PS3.5 6.2)."""
+_HEAVY = 0.9
+"""Share of the spool above which finished studies go before their time."""
+
+
+class SpoolFullError(IchMilError):
+    """There is no room for another object."""
+
+
+class RefusedError(IchMilError):
+    """An object that belongs to no study."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A complete study.
+
+    Attributes:
+        key: digest of the StudyInstanceUID.
+        mark: digest of its objects.
+        study_uid: StudyInstanceUID.
+        objects: folder with its DICOM files.
+    """
+
+    key: str
+    mark: str
+    study_uid: str
+    objects: Path
+
+    @property
+    def name(self) -> str:
+        """Names this state of the study: `KEY-MARK`."""
+        return f"{self.key}-{self.mark}"
+
+
+class Spool:
+    """The queue below one folder; safe to use from several threads of one process.
+
+    Attributes:
+        root: the folder.
+        incoming: for files that are being received; on the same disk.
+        outbox: results that go out.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        silence: float,
+        most_bytes: float,
+        least_free: float,
+        keep: float,
+        pause: float,
+        longest_pause: float,
+    ) -> None:
+        """Take the folder, and find out what is still to be done.
+
+        Args:
+            root: the folder, made where it is not there.
+            silence: seconds without a new object after which a study is complete.
+            most_bytes: of the whole spool.
+            least_free: bytes left free on its disk.
+            keep: seconds that a study stays after its results were sent, or after it failed.
+            pause: of the outbox.
+            longest_pause: of the outbox.
+
+        Raises:
+            DataError: the folder cannot be used, or another node uses it.
+        """
+        self.root = root.resolve()
+        self._silence, self._keep = silence, keep
+        self._most_bytes, self._least_free = most_bytes, least_free
+        self.incoming, self._work = self.root / "incoming", self.root / "work"
+        self._studies, self._results, self._failed = (
+            self.root / name for name in ("studies", "results", "failed")
+        )
+        self._lock = threading.Lock()
+        self._last: dict[str, float] = {}  # study that waits -> time.monotonic of its last object
+        self._active: set[str] = set()
+        try:
+            self._held = hold(self.root)
+            for folder in (self.incoming, self._work):
+                shutil.rmtree(folder, ignore_errors=True)
+            for folder in (self.incoming, self._work, self._studies, self._results, self._failed):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            self.outbox = Outbox(self.root, pause=pause, longest_pause=longest_pause)
+            remove_leftovers(self._failed, self.root / "outbox", self.root / "sent")
+        except OSError as error:
+            raise DataError(f"{root}: cannot be used as a spool ({error.strerror or error})") from error
+        for folder in self._studies.iterdir():
+            if self._job(folder.name) is not None:
+                self._last[folder.name] = time.monotonic()
+        self._bytes = self._size()
+
+    def close(self) -> None:
+        """Let go of the folder; nothing half is left in it."""
+        for folder in (self.incoming, self._work):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._held.close()
+
+    def store(self, file: Path, *, sop_uid: str) -> bool:
+        """Take over one received file; when this returns it is on disk under its last name.
+
+        Args:
+            file: in `incoming`; gone afterwards.
+            sop_uid: what the sender called it, for an object that does not name itself.
+
+        Returns:
+            False for one that is here already, or is a result of ours that comes back.
+
+        Raises:
+            SpoolFullError: the spool or its disk is full.
+            RefusedError: no StudyInstanceUID of at most 64 characters can be read.
+        """
+        if self.is_full():
+            raise SpoolFullError(f"{self.root}: {self._bytes / 1e9:.2f} GB are used, or its disk is full")
+        study_uid, own_uid = _uids(file)
+        sop_uid = own_uid or sop_uid
+        if not 0 < len(study_uid) <= UID_LENGTH:
+            raise RefusedError(
+                f"its StudyInstanceUID has {len(study_uid)} characters, 1 to {UID_LENGTH} can be"
+            )
+        if self.outbox.is_ours(sop_uid):
+            file.unlink()
+            return False
+        content = sync_file(file)
+        key = digest_of(study_uid)
+        identity = digest_of(sop_uid) if sop_uid else content[:24]
+        folder = self._studies / key / "objects"
+        target = folder / f"{identity}-{content[:16]}.dcm"
+        with self._lock:
+            if not (folder.parent / "study.json").exists():
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_json(folder.parent / "study.json", {"study_uid": study_uid})
+                for parent in (folder.parent, self._studies):
+                    sync_folder(parent)
+            is_new = not target.exists()
+            if is_new:
+                older = list(folder.glob(f"{identity}-*.dcm"))
+                self._bytes += file.stat().st_size
+                file.replace(target)
+                sync_folder(folder)
+                for path in older:  # the same object with other bytes: the last one counts
+                    self._bytes -= path.stat().st_size
+                    path.unlink()
+            else:
+                file.unlink()
+            if is_new or key in self._last:
+                self._last[key] = time.monotonic()
+        return is_new
+
+    def take(self) -> Job | None:
+        """The study that has been silent longest, if for long enough.
+
+        Nobody else gets it until whoever took it has called `judged`, `fail` or `back`.
+        """
+        with self._lock:
+            now = time.monotonic()
+            ready = [
+                key
+                for key, last in self._last.items()
+                if now - last >= self._silence and key not in self._active
+            ]
+            for key in sorted(ready, key=lambda key: self._last[key]):
+                job = self._job(key)
+                if job is None:
+                    del self._last[key]
+                    continue
+                self._active.add(key)
+                return job
+        return None
+
+    def work(self, job: Job) -> Path:
+        """A new empty folder to judge in."""
+        folder = self._work / job.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def judged(self, job: Job, files: Sequence[Path]) -> None:
+        """Keep what was made in `work(job)`, and send its `files`."""
+        made, kept = self._work / job.name, self._results / job.name
+        for path in files:
+            sync_file(path)
+        shutil.rmtree(kept, ignore_errors=True)
+        made.rename(kept)
+        sync_folder(self._results)
+        self.outbox.put(job.name, job.study_uid, [kept / path.relative_to(made) for path in files])
+        self._settle(job)
+
+    def fail(self, job: Job, reason: str) -> None:
+        """There is no result, and `reason` says why."""
+        note = {**asdict(job), "objects": str(job.objects), "reason": reason, "time": time.time()}
+        shutil.rmtree(self._work / job.name, ignore_errors=True)
+        write_json(self._failed / f"{job.name}.json", note)
+        self._settle(job)
+
+    def back(self, job: Job) -> None:
+        """It was not judged: to the end of the queue."""
+        shutil.rmtree(self._work / job.name, ignore_errors=True)
+        with self._lock:
+            self._last[job.key] = time.monotonic()
+            self._active.discard(job.key)
+
+    def counts(self) -> dict[str, int]:
+        """Studies that wait, are judged now, and failed; bytes used and free."""
+        failed = sum(1 for _ in self._failed.glob("*.json"))
+        with self._lock:
+            n_active = len(self._active)
+            return {
+                "queued": len(set(self._last) - self._active),
+                "judging": n_active,
+                "failed": failed,
+                "bytes": self._bytes,
+                "free_bytes": shutil.disk_usage(self.root).free,
+            }
+
+    def clean(self, *, stale: float) -> None:
+        """Remove studies whose time is over, and what broken connections left `stale` seconds ago."""
+        now = time.time()
+        for path in self.incoming.iterdir():
+            with suppress(FileNotFoundError):
+                if now - path.stat().st_mtime > stale:
+                    path.unlink()
+        self._bytes = self._size()
+        for name, at in sorted(self.outbox.sent(), key=lambda item: item[1]):
+            if now - at > self._keep or self._bytes > _HEAVY * self._most_bytes:
+                self._remove(name)
+        for path in self._failed.glob("*.json"):
+            if now - path.stat().st_mtime > self._keep:
+                self._remove(path.stem)
+
+    def is_full(self) -> bool:
+        """Whether there is no room for another object."""
+        return self._bytes > self._most_bytes or shutil.disk_usage(self.root).free < self._least_free
+
+    def _settle(self, job: Job) -> None:
+        """This state of the study is done; if it has another one by now, that waits."""
+        with self._lock:
+            self._active.discard(job.key)
+            if self._job(job.key) is None:
+                self._last.pop(job.key, None)
+
+    def _job(self, key: str) -> Job | None:
+        """What is to be done for a study; None if nothing is."""
+        folder = self._studies / key
+        try:
+            study_uid = json.loads((folder / "study.json").read_bytes())["study_uid"]
+            names = sorted(path.name for path in (folder / "objects").glob("*.dcm"))
+        except (OSError, ValueError, KeyError):  # killed while it was made: it holds nothing yet
+            return None
+        job = Job(key, digest_of("\n".join(names))[:12], str(study_uid), folder / "objects")
+        done = not names or self.outbox.knows(job.name) or (self._failed / f"{job.name}.json").exists()
+        return None if done else job
+
+    def _remove(self, name: str) -> None:
+        """Forget one state of a study; its objects too, unless another state or a send still needs them."""
+        key = name.split("-")[0]
+        with self._lock:
+            if key in self._last:
+                return
+            self.outbox.forget(name)
+            (self._failed / f"{name}.json").unlink(missing_ok=True)
+            gone = [self._results / name]
+            if not any(self._failed.glob(f"{key}-*.json")) and not self.outbox.knows_any(key):
+                gone.append(self._studies / key)
+            for folder in gone:
+                self._bytes -= tree_size(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _size(self) -> int:
+        return tree_size(self._studies) + tree_size(self._results)
+
+
+def _uids(file: Path) -> tuple[str, str]:
+    """StudyInstanceUID and SOPInstanceUID; '' where one cannot be read."""
+    try:
+        elements = read_elements(file, {STUDY_UID, SOP_UID})
+        return elements.text(STUDY_UID), elements.text(SOP_UID)
+    except OSError:
+        raise
+    except Exception:  # bytes from the network can break a reader in any way
+        return "", ""

@@ -1,0 +1,96 @@
+"""Takes complete studies from the spool, one at a time, and has them judged.
+
+In: a spool and a judging process. Out: results in the outbox, or a reason in `failed/`.
+"""
+
+import threading
+import time
+from collections import Counter
+
+from ich_mil.errors import IchMilError
+from ich_mil.progress import say
+from ich_mil.serve.judging import JudgeProcess, StoppedError, StudyFailedError
+from ich_mil.serve.metrics import Metrics
+from ich_mil.serve.spool import Job, Spool
+
+LOOK_SECONDS = 0.1
+"""How often a worker looks for a complete study."""
+PAUSE_SECONDS = 5.0
+"""After a fault that is not a study's: a model that cannot be loaded, a disk that cannot be written."""
+
+
+class Worker(threading.Thread):
+    """One thread with one judging process.
+
+    Attributes:
+        problem: why it cannot work at the moment, '' where it can.
+    """
+
+    def __init__(
+        self, spool: Spool, process: JudgeProcess, metrics: Metrics, *, attempts: int, stop: threading.Event
+    ) -> None:
+        """Not started yet.
+
+        Args:
+            spool: where studies come from.
+            process: judges.
+            metrics: counts.
+            attempts: times a study may lose the process.
+            stop: set when the node stops; a study in work goes back to the queue.
+        """
+        super().__init__(name="judge", daemon=True)
+        self._spool, self._process, self._metrics = spool, process, metrics
+        self._attempts, self._stop_asked = attempts, stop
+        self._lost: Counter[str] = Counter()
+        self.problem = ""
+
+    def run(self) -> None:
+        """Work until the node stops."""
+        while not self._stop_asked.wait(LOOK_SECONDS):
+            job = self._spool.take()
+            if job is None:
+                continue
+            try:
+                self._judge(job)
+                self.problem = ""
+            except StoppedError:
+                self._spool.back(job)
+            except (IchMilError, OSError) as error:  # no fault of the study: no model, or no room on the disk
+                self._spool.back(job)
+                self.problem = str(error)
+                say(f"{job.key}: back in the queue: {error}")
+                self._stop_asked.wait(PAUSE_SECONDS)
+        self._process.end()
+
+    def _judge(self, job: Job) -> None:
+        out = self._spool.work(job)
+        started = time.monotonic()
+        try:
+            files = self._process.judge(job.objects, out)
+            if not files:
+                raise StudyFailedError("the judge made no result")
+            seconds = time.monotonic() - started
+            self._spool.judged(job, files)
+        except (StoppedError, IchMilError, OSError):
+            raise
+        except StudyFailedError as error:
+            self._fail(job, str(error))
+        except Exception as error:  # the process was lost, or its results make no sense
+            self._lost[job.name] += 1
+            self._metrics.add("studies_tried_again_total")
+            if self._lost[job.name] < self._attempts:
+                say(f"{job.key}: {type(error).__name__}, it is tried again")
+                self._spool.back(job)
+            else:
+                self._fail(job, f"{error}; tried {self._attempts} times")
+        else:
+            self._lost.pop(job.name, None)
+            self._metrics.add("studies_judged_total")
+            self._metrics.add("judge_seconds_total", seconds)
+            say(f"{job.key}: judged in {seconds:.1f} s, {len(files)} files to send")
+
+    def _fail(self, job: Job, reason: str) -> None:
+        self._lost.pop(job.name, None)
+        self._spool.fail(job, reason)
+        self._metrics.add("studies_failed_total")
+        say(f"{job.key}: failed, see failed/{job.name}.json in the spool")

@@ -1,0 +1,178 @@
+"""A node as a process of its own: killed while it receives, judges and sends, and stopped as it should be."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pydicom import dcmread
+
+from tests.serve.fakes import Archive, free_port, look, metric, notes, send, wait_for
+from tests.serve.judges import ct_slice, uid
+
+ROOT = Path(__file__).parents[2]
+
+# pynetdicom 3.0.4 leaves the socket of a connection that was refused or cut to the garbage collector
+pytestmark = pytest.mark.filterwarnings("ignore:.*socket.socket.*:pytest.PytestUnraisableExceptionWarning")
+
+
+class NodeProcess:
+    """A node started from a file of settings."""
+
+    def __init__(self, folder, archive_port):
+        self.spool, self.calls = folder / "spool", folder / "calls"
+        self.port, self.http_port = free_port(), free_port()
+        self._file, self._log = folder / "serve.json", folder / "log"
+        self._file.write_text(
+            json.dumps(
+                {
+                    "model": "none",
+                    "spool": str(self.spool),
+                    "archive": {"ae_title": "ARCHIVE", "host": "127.0.0.1", "port": archive_port},
+                    "senders": ["SCANNER"],
+                    "ae_title": "NODE",
+                    "port": self.port,
+                    "http_port": self.http_port,
+                    "silence_seconds": 1.0,
+                    "retry_seconds": 0.5,
+                    "longest_retry_seconds": 1.0,
+                    "free_gb": 0.0,
+                }
+            )
+        )
+        self.process = None
+
+    def start(self, *, seconds=0.0):
+        command = [sys.executable, "-m", "tests.serve.run_node", self._file, str(seconds), self.calls]
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        wait_for(lambda: self.process.poll() is None and "listens" in self._new_log(), seconds=60)
+
+    def _new_log(self):
+        return self._log.read_text().rsplit("stopped\n", 1)[-1].rsplit("-- killed --\n", 1)[-1]
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        with self._log.open("a") as log:
+            log.write("-- killed --\n" if number == signal.SIGKILL else "stopped\n")
+        return code
+
+    def log(self):
+        return self._log.read_text()
+
+    def objects(self):
+        """SOP instance UIDs that are in the spool."""
+        return {str(dcmread(path).SOPInstanceUID) for path in self.spool.glob("studies/*/objects/*.dcm")}
+
+    def judged(self):
+        """(study, slices, process) of each study that a judge began with."""
+        if not self.calls.exists():
+            return []
+        return [
+            (line.split()[0], *map(int, line.split()[1:])) for line in self.calls.read_text().splitlines()
+        ]
+
+
+@pytest.fixture
+def archive():
+    made = Archive()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def node(tmp_path, archive):
+    made = NodeProcess(tmp_path, archive.port)
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.wait()
+    gc.collect()
+
+
+def alive(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def test_killed_while_it_receives_nothing_that_was_answered_is_lost(node, archive):
+    images = [ct_slice(uid(number), index) for number in range(3) for index in range(60)]
+    left = list(images)
+    answered = set()
+    for wait in (0.15, 0.4):
+        node.start()
+        statuses, before = [], len(answered)
+        sender = threading.Thread(target=lambda part=left, to=statuses: to.extend(send(node.port, part)))
+        sender.start()
+        wait_for(lambda before=before: len(list(node.spool.glob("studies/*/objects/*.dcm"))) > before)
+        time.sleep(wait)
+        node.kill()
+        sender.join()
+        new = {image.SOPInstanceUID for image, status in zip(left, statuses, strict=True) if status == 0}
+        assert new
+        answered |= new
+        assert answered <= node.objects()
+        left = [image for image in left if image.SOPInstanceUID not in answered]
+    node.start()
+    assert not list((node.spool / "incoming").iterdir())
+    assert set(send(node.port, left)) <= {0}
+    wait_for(lambda: {(study, n) for study, n, _ in node.judged()} >= {(uid(i), 60) for i in range(3)})
+    wait_for(lambda: len(notes(node.spool / "outbox")) == 0 and len(notes(node.spool / "sent")) >= 3)
+    assert node.objects() == {image.SOPInstanceUID for image in images}
+    sent = notes(node.spool / "sent")
+    assert {note["study_uid"] for note in sent} == {uid(i) for i in range(3)}
+    assert len(set(archive.received)) == len(sent)
+
+
+def test_killed_while_it_judges_or_sends_it_begins_again(node, archive):
+    archive.status = 0xA700
+    node.start(seconds=30)
+    assert send(node.port, [ct_slice(uid(1), index) for index in range(3)]) == [0, 0, 0]
+    wait_for(lambda: len(node.judged()) == 1)
+    ((_, _, child),) = node.judged()
+    assert alive(child)
+    node.kill()
+    wait_for(lambda: not alive(child))  # the judging process does not outlive its node
+    assert list((node.spool / "work").iterdir())
+
+    node.start()
+    wait_for(lambda: metric(node.http_port, "sends_failed_total") >= 1)
+    assert [(study, n) for study, n, _ in node.judged()] == [(uid(1), 3)] * 2
+    node.kill()
+    assert len(notes(node.spool / "outbox")) == 1
+
+    archive.status = 0
+    node.start()
+    wait_for(lambda: len(archive.received) == 1)
+    wait_for(lambda: not notes(node.spool / "outbox"))
+    assert len(node.judged()) == 2
+    assert look(node.http_port, "health")[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_clean_stop_leaves_no_half_file(node, number):
+    node.start(seconds=30)
+    assert send(node.port, [ct_slice(uid(1), index) for index in range(3)]) == [0, 0, 0]
+    wait_for(lambda: len(node.judged()) == 1)
+    ((_, _, child),) = node.judged()
+    sender = threading.Thread(target=send, args=(node.port, [ct_slice(uid(2), i) for i in range(2000)]))
+    sender.start()
+    wait_for(lambda: len(node.objects()) > 10)
+    assert node.kill(number) == 0
+    sender.join()
+    assert not alive(child)
+    names = {path.name for path in node.spool.iterdir()}
+    assert names == {".lock", "failed", "outbox", "results", "sent", "studies"}
+    assert not list(node.spool.rglob("*.tmp"))
+    assert "Traceback" not in node.log()
+    assert "Secret" not in node.log()

@@ -1,0 +1,336 @@
+"""A whole node in this process, with a fake judge, spoken to over the loopback."""
+
+import gc
+import json
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from pydicom.uid import CTImageStorage, SecondaryCaptureImageStorage
+from pynetdicom import AE
+from pynetdicom.sop_class import Verification
+
+from ich_mil.dicom import codec
+from ich_mil.dicom.header import NATIVE
+from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.serve import listener, worker
+from ich_mil.serve.node import Node
+from ich_mil.serve.settings import ArchiveSettings, ServeSettings
+from tests.serve.fakes import Archive, look, metric, notes, send, wait_for
+from tests.serve.judges import FakeJudge, ct_slice, uid
+
+# pynetdicom 3.0.4 leaves the socket of a refused connection and the file of a cut one to be collected
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(socket.socket|incoming).*:pytest.PytestUnraisableExceptionWarning"
+)
+QUICK = FakeJudge()
+
+
+@pytest.fixture
+def archive():
+    made = Archive()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def start(tmp_path, archive):
+    """Starts a node of these settings; all of them are stopped at the end."""
+    started = []
+
+    def one(judge=QUICK, **changes):
+        values = {
+            "model": tmp_path,
+            "spool": tmp_path / "spool",
+            "archive": ArchiveSettings("ARCHIVE", "127.0.0.1", archive.port),
+            "senders": ["SCANNER", "OTHER"],
+            "ae_title": "NODE",
+            "port": 0,
+            "http_port": 0,
+            "silence_seconds": 0.4,
+            "retry_seconds": 0.2,
+            "longest_retry_seconds": 0.4,
+            "free_gb": 0.0,
+        }
+        node = Node(ServeSettings(**(values | changes)), judge, stop=threading.Event())
+        started.append(node)
+        node.start()
+        return node
+
+    yield one
+    for node in started:
+        node.stop()
+    gc.collect()
+
+
+def study(number, *, slices=3, **changes):
+    return [ct_slice(uid(number), index, **changes) for index in range(slices)]
+
+
+def echo(port, *, calling="SCANNER", called="NODE"):
+    ae = AE(ae_title=calling)
+    ae.add_requested_context(Verification)
+    association = ae.associate("127.0.0.1", port, ae_title=called)
+    if not association.is_established:
+        return association.acceptor.primitive.result, association.acceptor.primitive.diagnostic
+    status = association.send_c_echo().Status
+    association.release()
+    return status
+
+
+def test_studies_in_results_out(start, archive, tmp_path, capsys):
+    calls = tmp_path / "calls"
+    node = start(FakeJudge(calls=calls))
+    port, web = node.listener.port, node.status.port
+    assert echo(port) == 0
+    assert json.loads(look(web, "health")[1])["status"] == "ok"
+
+    one, two = study(1), study(2, slices=4)
+    mixed = [
+        image for pair in zip(one, two, strict=False) for image in pair
+    ]  # interleaved, on two associations
+    both = [
+        threading.Thread(target=send, args=(port, part), kwargs={"calling": c})
+        for part, c in ((mixed[:3], "SCANNER"), (mixed[3:] + two[3:], "OTHER"))
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert send(port, one) == [0, 0, 0]  # all of it twice
+    wait_for(lambda: len(archive.received) == 2)
+    assert sorted(line.split()[:2] for line in calls.read_text().splitlines()) == sorted(
+        [[uid(1), "3"], [uid(2), "4"]]
+    )
+    assert metric(web, "objects_received_total") == 7
+    assert metric(web, "objects_repeated_total") == 3
+    wait_for(lambda: metric(web, "deliveries_waiting") == 0)
+
+    assert send(port, [ct_slice(uid(1), 9)]) == [0]  # more of a study that was judged
+    wait_for(lambda: len(archive.received) == 3)
+    assert len(set(archive.received)) == 3
+    assert calls.read_text().splitlines()[-1].split()[:2] == [uid(1), "4"]
+    assert metric(web, "studies_judged_total") == 3
+    assert metric(web, "results_sent_total") == 3
+    assert metric(web, "judge_starts") == 1
+    assert look(web, "health")[0] == 200
+    assert look(web, "../../etc/passwd")[0] == 404
+    text = look(web, "metrics")[1]
+    assert all(
+        line.startswith(("# HELP ich_mil_", "# TYPE ich_mil_", "ich_mil_")) for line in text.splitlines()
+    )
+    node.stop()
+    assert "Secret" not in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "spool").iterdir()} == {
+        ".lock",
+        "failed",
+        "outbox",
+        "results",
+        "sent",
+        "studies",
+    }
+
+
+def test_strangers_are_rejected(start):
+    node = start()
+    port = node.listener.port
+    assert echo(port, calling="STRANGER") == (1, 3)  # calling AE title not recognised
+    assert echo(port, called="WRONG") == (1, 7)  # called AE title not recognised
+    assert send(port, study(1), calling="STRANGER") == []
+    wait_for(lambda: metric(node.status.port, "associations_rejected_total") == 3)
+    assert metric(node.status.port, "objects_received_total") == 0
+    assert node.status._server.server_address[0] == "127.0.0.1"  # heard on this machine alone
+
+
+def test_connections_are_limited(start):
+    port = start(associations=2).listener.port
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(Verification)
+    held = [ae.associate("127.0.0.1", port, ae_title="NODE") for _ in range(2)]
+    assert echo(port) == (2, 2)  # transient: local limit exceeded
+    for association in held:
+        association.release()
+    wait_for(lambda: echo(port) == 0)
+
+
+def test_one_with_no_ct_fails_and_the_next_is_judged(start, archive, tmp_path):
+    node = start()
+    images = study(1, Modality="OT", SOPClassUID=SecondaryCaptureImageStorage)
+    for image in images:
+        image.file_meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
+    assert send(node.listener.port, images + study(2)) == [0] * 6
+    wait_for(lambda: len(archive.received) == 1 and notes(tmp_path / "spool" / "failed"))
+    (note,) = notes(tmp_path / "spool" / "failed")
+    assert (note["study_uid"], note["reason"]) == (uid(1), "none of its files is a CT slice")
+    assert metric(node.status.port, "studies_failed_total") == 1
+    assert metric(node.status.port, "studies_failed") == 1
+    assert look(node.status.port, "health")[0] == 200
+
+
+def test_a_judge_that_crashes_is_tried_again(start, archive, tmp_path):
+    calls = tmp_path / "calls"
+    node = start(FakeJudge(calls=calls), attempts=2)
+    for number, wish in enumerate(["crash", "once", ""]):
+        assert send(node.listener.port, study(number, slices=1, StudyDescription=wish)) == [0]
+    wait_for(lambda: len(archive.received) == 2 and notes(tmp_path / "spool" / "failed"), seconds=60)
+    (note,) = notes(tmp_path / "spool" / "failed")
+    assert note["study_uid"] == uid(0)
+    assert note["reason"] == "the judging process ended with exit code 7; tried 2 times"
+    tried = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert [tried.count(uid(number)) for number in range(3)] == [2, 2, 1]
+    assert metric(node.status.port, "studies_tried_again_total") == 3
+    assert metric(node.status.port, "judge_starts") == 4
+
+
+def test_a_judge_that_hangs_or_swells_costs_one_study(start, archive, tmp_path):
+    node = start(attempts=1, study_seconds=6.0, memory_mb=250.0)
+    for number, wish in enumerate(["hang", "hungry", "bug"]):
+        assert send(node.listener.port, study(number, slices=1, StudyDescription=wish)) == [0]
+    assert send(node.listener.port, study(9)) == [0] * 3
+    failed = tmp_path / "spool" / "failed"
+    wait_for(lambda: len(archive.received) == 1 and len(notes(failed)) == 3, seconds=60)
+    assert {note["study_uid"]: note["reason"] for note in notes(failed)} == {
+        uid(0): "the judging process took longer than 6 s; tried 1 times",
+        uid(1): "the judging process took more than 250 MB; tried 1 times",
+        uid(2): "KeyError: 'bug'; tried 1 times",
+    }
+    wait_for(lambda: not list((tmp_path / "spool" / "work").iterdir()))
+
+
+def test_a_send_that_fails_is_kept_and_tried_again(start, archive, tmp_path):
+    archive.status = 0xA700
+    node = start()
+    send(node.listener.port, study(1))
+    web = node.status.port
+    wait_for(lambda: metric(web, "sends_failed_total") >= 2)
+    status, text = look(web, "health")
+    assert status == 503
+    assert "0xA700" in json.loads(text)["problems"][0]
+    (note,) = notes(tmp_path / "spool" / "outbox")
+    assert note["attempts"] >= 1
+    port = archive.port
+    archive.stop()  # nobody there at all
+    wait_for(lambda: "cannot be reached" in look(web, "health")[1])
+    again = Archive(port)
+    wait_for(lambda: len(again.received) == 1)
+    wait_for(lambda: not notes(tmp_path / "spool" / "outbox"))
+    assert look(web, "health")[0] == 200
+    again.stop()
+
+
+def test_a_result_that_comes_back_is_not_judged(start, archive, tmp_path):
+    node = start()
+    send(node.listener.port, study(1))
+    wait_for(lambda: len(archive.received) == 1 and metric(node.status.port, "deliveries_waiting") == 0)
+    (result,) = (tmp_path / "spool" / "results").rglob("*.dcm")
+    assert send(node.listener.port, [result]) == [0]
+    assert metric(node.status.port, "objects_repeated_total") == 1
+    assert metric(node.status.port, "studies_queued") == 0
+
+
+def test_without_room_the_sender_is_told(start):
+    node = start(spool_gb=1e-6)
+    assert send(node.listener.port, study(1)) == [0, 0, 0xA700]  # 1 KB is full with two
+    status, text = look(node.status.port, "health")
+    assert status == 503
+    assert "full" in text
+    assert metric(node.status.port, "objects_refused_total") == 1
+    wait_for(lambda: not list(node.spool.incoming.iterdir()))
+
+
+def test_without_a_study_uid_the_sender_is_told(start, recwarn):
+    node = start()
+    assert send(node.listener.port, [ct_slice(uid(1), 0, StudyInstanceUID=""), *study(2)]) == [
+        0xC000,
+        0,
+        0,
+        0,
+    ]
+    recwarn.clear()  # pydicom remarks on it
+
+
+def test_what_is_larger_than_allowed_is_cut_off(start):
+    node = start(instance_mb=1.0)
+    large = ct_slice(uid(1), 0, PixelData=bytes(3_000_000))
+    assert send(node.listener.port, [large]) == [-1]
+    assert send(node.listener.port, study(1)) == [0, 0, 0]
+    assert metric(node.status.port, "objects_received_total") == 3
+    node.spool.clean(stale=0.0)
+    assert not list(node.spool.incoming.iterdir())
+
+
+def test_a_message_that_claims_gigabytes_is_cut_off(start):
+    node = start()
+    with socket.create_connection(("127.0.0.1", node.listener.port), timeout=10) as wire:
+        wire.sendall(struct.pack(">BBL", 1, 0, 4_000_000_000) + bytes(1000))
+        assert wire.recv(100) == b""  # closed at once
+    assert echo(node.listener.port) == 0
+
+
+def test_bytes_that_are_no_dicom_do_no_harm(start):
+    node = start()
+    for content in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), b"\xff" * 1000, b"\x01\x00\x00\x00\x00\x04abcd"):
+        with socket.create_connection(("127.0.0.1", node.listener.port), timeout=10) as wire:
+            wire.sendall(content)
+    assert echo(node.listener.port) == 0
+
+
+def test_all_syntaxes_of_the_reader_are_taken():
+    assert set(listener.SYNTAXES) == NATIVE | set(codec._PLUGINS)
+    assert len(set(listener.SYNTAXES)) == len(listener.SYNTAXES)
+
+
+def test_without_a_model_nothing_is_heard(start):
+    with pytest.raises(ModelError, match="no finished run"):
+        start(FakeJudge(usable=False))
+
+
+def test_without_a_model_later_studies_wait(start, archive, monkeypatch):
+    monkeypatch.setattr(worker, "PAUSE_SECONDS", 0.1)
+    node = start()
+    process = node._processes[0]
+    good, process._factory = process._factory, FakeJudge(usable=False)
+    process._process.kill()
+    send(node.listener.port, study(1))
+    wait_for(lambda: "no finished run" in look(node.status.port, "health")[1])
+    assert metric(node.status.port, "studies_failed_total") == 0
+    process._factory = good
+    wait_for(lambda: len(archive.received) == 1)
+    wait_for(lambda: look(node.status.port, "health")[0] == 200)
+
+
+def test_a_stop_gives_back_what_is_judged(start, archive, tmp_path):
+    calls = tmp_path / "calls"
+    node = start(FakeJudge(seconds=60, calls=calls))
+    send(node.listener.port, study(1))
+    wait_for(calls.exists)
+    began = time.monotonic()
+    node.stop()
+    assert time.monotonic() - began < 5
+    assert not archive.received
+    start(FakeJudge(calls=calls))
+    wait_for(lambda: len(archive.received) == 1)
+
+
+def test_taken_ports_and_spools_are_named(start, tmp_path):
+    node = start()
+    with pytest.raises(DataError, match="another node uses it"):
+        start()
+    with pytest.raises(ConfigError, match="http_port"):
+        start(spool=tmp_path / "two", http_port=node.status.port)
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        start(spool=tmp_path / "three", port=node.listener.port)
+
+
+def test_contexts_of_ct_are_there(start):
+    node = start()
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(CTImageStorage, listener.SYNTAXES[-1])
+    ae.add_requested_context(CTImageStorage, "1.2.840.10008.1.2.4.100")  # MPEG2, which nobody reads here
+    association = ae.associate("127.0.0.1", node.listener.port, ae_title="NODE")
+    assert [context.transfer_syntax[0] for context in association.accepted_contexts] == [
+        listener.SYNTAXES[-1]
+    ]
+    association.release()

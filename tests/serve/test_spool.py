@@ -1,0 +1,347 @@
+"""The queue on disk: names, silence, states, restarts, limits. No network."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from ich_mil.errors import DataError
+from ich_mil.serve.outbox import Outbox
+from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
+from tests.serve.judges import capture, ct_slice, uid
+
+GB = 1e9
+
+
+def open_spool(root, *, silence=0.0, most_bytes=GB, least_free=0.0, keep=3600.0):
+    return Spool(
+        root,
+        silence=silence,
+        most_bytes=most_bytes,
+        least_free=least_free,
+        keep=keep,
+        pause=10,
+        longest_pause=100,
+    )
+
+
+@pytest.fixture
+def spool(tmp_path):
+    made = open_spool(tmp_path / "spool")
+    yield made
+    made.close()
+
+
+def store(spool, image, *, sop_uid=None):
+    path = spool.incoming / f"{time.monotonic_ns()}.dcm"
+    image.save_as(path, enforce_file_format=True)
+    return spool.store(path, sop_uid=str(image.SOPInstanceUID) if sop_uid is None else sop_uid)
+
+
+def every_file(root):
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def judge(spool, job):
+    """One result, as a worker would."""
+    image = ct_slice(job.study_uid, 0)
+    return [
+        capture(image, sorted(path.name for path in job.objects.iterdir()), spool.work(job) / "capture.dcm")
+    ]
+
+
+def test_a_study_waits_for_silence_and_is_taken_once(tmp_path):
+    spool = open_spool(tmp_path, silence=0.3)
+    assert store(spool, ct_slice(uid(1), 0))
+    assert store(spool, ct_slice(uid(1), 1))
+    assert spool.take() is None
+    time.sleep(0.35)
+    job = spool.take()
+    assert (job.study_uid, len(list(job.objects.glob("*.dcm")))) == (uid(1), 2)
+    assert spool.take() is None
+    spool.back(job)
+    time.sleep(0.35)
+    assert spool.take() == job
+    spool.close()
+
+
+def test_the_same_object_twice_is_stored_once(spool):
+    image = ct_slice(uid(1), 0)
+    assert store(spool, image)
+    before = every_file(spool.root)
+    assert not store(spool, image)
+    assert every_file(spool.root) == before
+
+
+def test_of_one_uid_the_last_bytes_count(spool):
+    store(spool, ct_slice(uid(1), 0))
+    store(spool, ct_slice(uid(1), 1))
+    first = spool.take()
+    spool.back(first)
+    assert store(spool, ct_slice(uid(1), 0, PixelData=bytes(range(128))))
+    second = spool.take()
+    assert len(list(second.objects.glob("*.dcm"))) == 2
+    assert (second.key, second.mark == first.mark) == (first.key, False)
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        "../../../etc/passwd",
+        "/etc/passwd",
+        "..",
+        ".",
+        "a/b\\c",
+        "1.2\n3",
+        "ID_0a1b",
+        "ü" * 20,
+        "-rf *",
+        "%00",
+    ],
+)
+def test_no_uid_leads_out_of_the_spool(tmp_path, study, recwarn):
+    spool = open_spool(tmp_path / "a" / "spool")
+    image = ct_slice(uid(1), 0, SpecificCharacterSet="ISO_IR 192")
+    image.SOPInstanceUID = image.StudyInstanceUID = study
+    path = spool.incoming / "one.dcm"
+    image.file_meta.MediaStorageSOPInstanceUID = uid(9)
+    image.save_as(path, enforce_file_format=True)
+    spool.store(path, sop_uid=study)
+    job = spool.take()
+    assert every_file(tmp_path) == {
+        f"a/spool/{name}"
+        for name in (
+            ".lock",
+            f"studies/{job.key}/study.json",
+            f"studies/{job.key}/objects/{next(job.objects.iterdir()).name}",
+        )
+    }
+    assert job.key.isalnum()
+    assert len(job.key) == 24
+    spool.close()
+    recwarn.clear()  # pydicom remarks on such UIDs
+
+
+@pytest.mark.parametrize("study", ["", " ", "1" * 65, "1." * 5000])
+def test_no_study_uid_is_refused(spool, study, recwarn):
+    with pytest.raises(RefusedError, match="StudyInstanceUID has"):
+        store(spool, ct_slice(uid(1), 0, StudyInstanceUID=study))
+    assert spool.take() is None
+    recwarn.clear()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"DICM", bytes(10_000), bytes(128) + b"DICM" + bytes(range(256)) * 9]
+)
+def test_what_is_no_data_set_is_refused(spool, content):
+    path = spool.incoming / "one.dcm"
+    path.write_bytes(content)
+    with pytest.raises(RefusedError):
+        spool.store(path, sop_uid="1.2")
+
+
+def test_an_object_without_a_name_has_that_of_the_request(spool):
+    image = ct_slice(uid(1), 0)
+    del image.SOPInstanceUID
+    path = spool.incoming / "one.dcm"
+    image.save_as(path, enforce_file_format=True)
+    copy = path.read_bytes()
+    assert spool.store(path, sop_uid="1.2")
+    path.write_bytes(copy)
+    assert not spool.store(path, sop_uid="1.2")
+    path.write_bytes(copy)
+    assert spool.store(path, sop_uid="1.3")
+    path.write_bytes(copy)
+    assert spool.store(path, sop_uid="")
+
+
+def test_a_judged_study_is_judged_again_only_if_more_came(spool):
+    image = ct_slice(uid(1), 0)
+    store(spool, image)
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    assert not store(spool, image)
+    assert spool.take() is None
+    store(spool, ct_slice(uid(1), 1))
+    again = spool.take()
+    assert (again.key, again.mark == job.mark) == (job.key, False)
+    spool.fail(again, "why")
+    assert spool.take() is None
+    assert [delivery.name for delivery in spool.outbox.waiting()] == [job.name]
+    note = json.loads((spool.root / "failed" / f"{again.name}.json").read_bytes())
+    assert (note["reason"], note["study_uid"]) == ("why", uid(1))
+
+
+def test_what_came_while_a_study_was_judged_is_not_forgotten(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    store(spool, ct_slice(uid(1), 1))
+    assert spool.take() is None
+    spool.judged(job, judge(spool, job))
+    assert len(list(spool.take().objects.iterdir())) == 2
+
+
+def test_our_own_results_that_come_back_are_not_judged(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    (made,) = judge(spool, job)
+    content = made.read_bytes()
+    spool.judged(job, [made])
+    path = spool.incoming / "one.dcm"
+    path.write_bytes(content)
+    assert not spool.store(path, sop_uid="")
+    assert spool.take() is None
+    assert not path.exists()
+
+
+def test_a_restart_finds_every_state(tmp_path):
+    spool = open_spool(tmp_path)
+    for number in range(4):
+        store(spool, ct_slice(uid(number), 0))
+    done, failed, working = spool.take(), spool.take(), spool.take()
+    spool.judged(done, judge(spool, done))
+    spool.fail(failed, "why")
+    (spool.work(working) / "half.dcm").write_bytes(b"half")
+    (spool.incoming / "half.dcm").write_bytes(b"half")
+    spool._held.close()  # all that kill -9 does
+
+    spool = open_spool(tmp_path)
+    left = {spool.take().study_uid, spool.take().study_uid}
+    assert left == {uid(2), uid(3)}
+    assert spool.take() is None
+    assert not list(spool.incoming.iterdir())
+    assert not list((tmp_path / "work").iterdir())
+    assert [delivery.study_uid for delivery in spool.outbox.waiting()] == [uid(0)]
+    spool.close()
+
+
+def test_killed_between_result_and_note_it_is_judged_again(tmp_path, monkeypatch):
+    spool = open_spool(tmp_path)
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    monkeypatch.setattr(spool.outbox, "put", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+    with pytest.raises(OSError, match="killed"):
+        spool.judged(job, judge(spool, job))
+    spool._held.close()
+    spool = open_spool(tmp_path)
+    again = spool.take()
+    assert again == job
+    spool.judged(again, judge(spool, again))
+    assert [Path(tmp_path / delivery.files[0]).is_file() for delivery in spool.outbox.waiting()] == [True]
+    spool.close()
+
+
+def test_one_node_a_spool(spool):
+    with pytest.raises(DataError, match="another node uses it"):
+        open_spool(spool.root)
+
+
+def test_a_spool_that_cannot_be(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be used as a spool"):
+        open_spool(tmp_path / "file")
+
+
+def test_a_full_spool_takes_nothing_until_there_is_room(tmp_path):
+    spool = open_spool(tmp_path, most_bytes=1500)
+    store(spool, ct_slice(uid(1), 0))
+    store(spool, ct_slice(uid(1), 1))
+    assert spool.is_full()
+    with pytest.raises(SpoolFullError):
+        store(spool, ct_slice(uid(1), 2))
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    spool.clean(stale=60)
+    assert spool.is_full()  # its results are not sent yet
+    spool.outbox.took(spool.outbox.due())
+    spool.clean(stale=60)
+    assert not spool.is_full()
+    assert spool.counts()["bytes"] == 0
+    assert store(spool, ct_slice(uid(1), 2))
+    spool.close()
+
+
+def test_a_disk_without_room(tmp_path):
+    spool = open_spool(tmp_path, least_free=1e18)
+    with pytest.raises(SpoolFullError):
+        store(spool, ct_slice(uid(1), 0))
+    spool.close()
+
+
+def test_finished_studies_go_when_their_time_is_over(tmp_path):
+    spool = open_spool(tmp_path, keep=0.2)
+    for number in range(4):
+        store(spool, ct_slice(uid(number), 0))
+    sent, failed, waiting = spool.take(), spool.take(), spool.take()
+    spool.judged(sent, judge(spool, sent))
+    spool.outbox.took(spool.outbox.due())
+    spool.fail(failed, "why")
+    spool.judged(waiting, judge(spool, waiting))
+    old = spool.incoming / "old.dcm"
+    old.touch()
+    time.sleep(0.3)
+    young = spool.incoming / "young.dcm"
+    young.touch()
+    spool.clean(stale=0.25)
+    keys = {path.name for path in (tmp_path / "studies").iterdir()}
+    assert keys == {waiting.key, spool.take().key}
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {waiting.name}
+    assert (old.exists(), young.exists()) == (False, True)
+    assert store(spool, ct_slice(uid(0), 0))  # the same study, once more from the beginning
+    assert spool.take().name == sent.name
+    spool.close()
+
+
+def test_a_study_that_waits_again_is_not_removed(tmp_path):
+    spool = open_spool(tmp_path, keep=0.0)
+    store(spool, ct_slice(uid(1), 0))
+    first = spool.take()
+    spool.judged(first, judge(spool, first))
+    spool.outbox.took(spool.outbox.due())
+    store(spool, ct_slice(uid(1), 1))
+    time.sleep(0.01)
+    spool.clean(stale=60)
+    assert len(list(spool.take().objects.iterdir())) == 2
+    spool.clean(stale=60)  # nor while it is judged
+    assert len(list(first.objects.iterdir())) == 2
+    spool.close()
+
+
+def test_the_objects_stay_while_another_state_of_the_study_needs_them(tmp_path):
+    spool = open_spool(tmp_path, keep=0.3)
+    store(spool, ct_slice(uid(1), 0))
+    first = spool.take()
+    spool.judged(first, judge(spool, first))
+    spool.outbox.took(spool.outbox.due())
+    time.sleep(0.35)
+    store(spool, ct_slice(uid(1), 1))
+    second = spool.take()
+    spool.judged(second, judge(spool, second))
+    spool.outbox.took(spool.outbox.due())
+    spool.clean(stale=60)
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {second.name}
+    assert len(list(second.objects.iterdir())) == 2
+    spool.close()
+
+
+def test_outbox_pauses_grow_and_stay_below_the_longest(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    pauses = []
+    delivery = spool.outbox.due()
+    for _ in range(6):
+        pauses.append(spool.outbox.postpone(delivery, delivery.files, "down"))
+        assert spool.outbox.due() is None
+        (delivery,) = spool.outbox.waiting()
+    assert pauses == [10, 20, 40, 80, 100, 100]
+    again = Outbox(spool.root, pause=10, longest_pause=100).due()  # a restart tries at once
+    assert (again.attempts, again.error, again.files) == (6, "down", delivery.files)
+
+
+def test_a_damaged_note_of_the_outbox_is_named(tmp_path):
+    (tmp_path / "outbox").mkdir()
+    (tmp_path / "outbox" / "x.json").write_text("{")
+    with pytest.raises(DataError, match=r"x\.json: is no delivery"):
+        Outbox(tmp_path, pause=1, longest_pause=1)
