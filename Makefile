@@ -1,10 +1,10 @@
-# make demo | make test | make install | make lint | make clean
+# make demo | make test | make test-services | make install | make lint | make clean
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test lint clean
+.PHONY: install demo test test-services lint clean
 
 install: $(STAMP)
 
@@ -21,6 +21,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# a real archive, DICOM validators and a browser: Debian packages, which only root can install
+test-services: $(STAMP)
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends orthanc dcmtk dicom3tools chromium chromium-driver
+	$(BIN)/python -m pytest -m 'services or browser' tests/serve tests/report
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The commands `ich-mil prepare | train | grid | reproduce | predict | validate | triage | report`.
+"""The commands `ich-mil prepare | train | grid | reproduce | serve | predict | validate | triage | report`.
 
 `train.py` is here too.
 Bad input ends with one line on standard error and exit code 2.
@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ich_mil.config import read_config, read_grid
+from ich_mil.config import read_config, read_grid, read_settings
 from ich_mil.data.prepare import prepare
 from ich_mil.data.story import explain
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError, IchMilError
 from ich_mil.pipeline.grid import grid
-from ich_mil.pipeline.predict import predict_folder
+from ich_mil.pipeline.pages import Shown, show_folder
+from ich_mil.pipeline.predict import NodeJudge, predict_folder
 from ich_mil.pipeline.report import report_run
 from ich_mil.pipeline.reproduce import reproduce
 from ich_mil.pipeline.train import train
@@ -26,6 +27,8 @@ from ich_mil.pipeline.triage import apply_triage, calibrate_triage
 from ich_mil.pipeline.validate import validate_folder, validate_run
 from ich_mil.progress import say
 from ich_mil.protocol import read_protocol
+from ich_mil.serve.node import serve
+from ich_mil.serve.settings import ServeSettings
 
 LABELLED = ("rsna", "cq500", "folder")
 
@@ -56,10 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     commands.add_parser("reproduce", help="a benchmark protocol, by name or file, from fits to report")
 
+    commands.add_parser("serve", help="a DICOM node that judges what it is sent; see 'ich-mil serve --help'")
+
     one = commands.add_parser("predict", help="probabilities and pages for new studies")
     one.add_argument("root", type=Path, help="a study, or a folder with several")
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
+    one.add_argument("--triage", type=Path, metavar="T.json", help="decide by the thresholds of 'triage'")
+    _add_shown(one)
     _add_jobs(one)
 
     one = commands.add_parser("validate", help="metrics on a labelled set the model has not seen")
@@ -79,8 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--method", choices=("risk_control", "conformal"), default="risk_control")
     one.add_argument("--out", type=Path, help="default: triage.json or decisions.csv in the folder")
 
-    one = commands.add_parser("report", help="write the report of a validated run again")
-    one.add_argument("run", type=Path, help="folder of a run")
+    one = commands.add_parser("report", help="write the report of a run, or the pages of predictions, again")
+    one.add_argument("folder", type=Path, help="folder of a validated run, or of 'predict'")
+    _add_shown(one)
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["train"]:  # its options are the fields of the configuration
@@ -89,8 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _guard(lambda: _grid(words[1:]))
     if words[:1] == ["reproduce"]:
         return _guard(lambda: _reproduce(words[1:]))
+    if words[:1] == ["serve"]:
+        return _guard(lambda: _serve(words[1:]))
     chosen = parser.parse_args(words)
     return _guard(lambda: _run(chosen))
+
+
+def _add_shown(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dicom", action="store_true", help="write DICOM results of predictions too")
+    parser.add_argument("--names", action="store_true", help="show names and other DICOM texts on the pages")
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
@@ -147,6 +162,11 @@ def _reproduce(words: list[str]) -> None:
     reproduce(read_protocol(words))
 
 
+def _serve(words: list[str]) -> None:
+    settings = read_settings(ServeSettings, words)
+    serve(settings, NodeJudge(settings.model, settings.triage))
+
+
 def _run(chosen: argparse.Namespace) -> None:
     match chosen.command:
         case "prepare":
@@ -160,7 +180,14 @@ def _run(chosen: argparse.Namespace) -> None:
                 )
         case "predict":
             out = chosen.out or Path("predictions") / chosen.root.resolve().name
-            predict_folder(chosen.root, model=chosen.model, out=out, jobs=chosen.jobs)
+            predict_folder(
+                chosen.root,
+                model=chosen.model,
+                out=out,
+                jobs=chosen.jobs,
+                triage=chosen.triage,
+                shown=Shown(dicom=chosen.dicom, names=chosen.names),
+            )
         case "validate":
             out = chosen.out or Path("validations") / chosen.root.resolve().name
             validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs)
@@ -178,7 +205,16 @@ def _run(chosen: argparse.Namespace) -> None:
                     method=chosen.method,
                 )
         case "report":
-            report_run(chosen.run)
+            _report(chosen.folder, Shown(dicom=chosen.dicom, names=chosen.names))
+
+
+def _report(folder: Path, shown: Shown) -> None:
+    if (folder / "predictions.json").is_file():
+        show_folder(folder, shown)
+    elif shown == Shown():
+        report_run(folder)
+    else:
+        raise ConfigError(f"{folder}: --dicom and --names are for predictions; name a folder of 'predict'")
 
 
 def _guard(work: Callable[[], None]) -> int:

@@ -14,7 +14,9 @@ from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
+from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.files import digest
+from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head
@@ -24,6 +26,17 @@ from ich_mil.predictions import Provenance
 from ich_mil.windows import Windows
 
 RUN_FORMAT = "ich_mil.run.2"
+FAMILIES = {
+    "psi": "VGPMIL",
+    "large_margin": "LM-VGPMIL",
+    "probit": "MIL-GP-Probit",
+    "gibbs": "MIL-GP-Probit, sampled",
+}
+CALIBRATIONS = {
+    "platt": "Platt scaling",
+    "temperature": "temperature scaling",
+    "isotonic": "isotonic regression",
+}
 
 
 def device() -> torch.device:
@@ -48,7 +61,7 @@ class TrainedModel:
         folder: of the run.
         cnn: None for a run on public features.
         head: with its calibration.
-        provenance: version, digest of the weights, hash of the configuration.
+        provenance: which model it is, for what it says.
         thickness_mm: what thin slices were averaged to; 0 means they were not.
         samples: posterior samples a prediction.
         bootstrap: resamples an interval.
@@ -92,10 +105,36 @@ class TrainedModel:
             features.x.double(),
             features.offsets,
             features.scans,
+            positions=features.positions_mm,
             samples=self.samples,
             seed=self.seed,
             calibration=self.head.calibration,
         )
+
+    def explain(self, features: FeatureSet, predictions: Predictions) -> Counterfactuals:
+        """What each slice did for its scan: the calibrated probability without it."""
+        return counterfactuals(
+            self.head,
+            features.x.double(),
+            features.offsets,
+            features.scans,
+            predictions.slice_mean,
+            threshold=THRESHOLD,
+            positions=features.positions_mm,
+            samples=self.samples,
+            seed=self.seed,
+            calibration=self.head.calibration,
+        )
+
+
+def _name(head: SparseGP) -> str:
+    settings = head.settings
+    name = FAMILIES[settings.family]
+    if "density" in head.given:
+        name = "ψ-VGPMIL with a density of its own"
+    elif settings.family == "psi" and settings.density == "gamma":
+        name = f"G-VGPMIL α={settings.alpha:g} β={settings.beta:g}"
+    return f"{name}, M={len(head.inducing)}, D={len(head.x_mean)}"
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -130,7 +169,15 @@ def load_model(folder: Path) -> TrainedModel:
         folder=folder,
         cnn=cnn,
         head=head,
-        provenance=Provenance(__version__, digest(*weights), about["config_hash"]),
+        provenance=Provenance(
+            name=_name(head),
+            version=__version__,
+            weights=digest(*weights),
+            config=about["config_hash"],
+            calibration=""
+            if head.calibration is None
+            else f"{CALIBRATIONS[head.calibration.method]} on held-out scans",
+        ),
         thickness_mm=config["thickness_mm"],
         samples=config["samples"],
         bootstrap=config["bootstrap"],

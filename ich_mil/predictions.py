@@ -1,24 +1,35 @@
-"""What a user takes away: one probability with its uncertainty for each scan and each of its slices.
+"""What a user takes away: for each scan and each of its slices one probability with its uncertainty.
 
-In: features, the head's predictions, and for prepared scans where each slice came from. Out:
-`predictions.csv` (one row a scan or slice) and `predictions.json` (the same as a tree, with model version,
-config hash and every correction made to the input).
+In: features, the head's predictions, and for prepared scans where each slice came from. Out: `Results`, which
+`predictions.json` holds field by field, and `predictions.csv`, one row a scan or slice. Pages and DICOM
+results are made from `Results`: what they say stands here.
 """
 
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ich_mil.data.features import FeatureSet
-from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.store import PreparedSet
+from ich_mil.errors import DataError
+from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage
 from ich_mil.files import whole_file, write_json
+from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
+from ich_mil.ledger import Code, LedgerEntry
 
-FORMAT = "ich_mil.predictions.2"
+FORMAT = "ich_mil.predictions.3"
 NOTICE = "For research only, not for diagnosis."
+BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
+"""How scans are decided where no triage thresholds were given."""
 COLUMNS = [
     "level",
     "scan",
@@ -30,9 +41,15 @@ COLUMNS = [
     "std",
     "low",
     "high",
+    "decision",
+    "scan_without",
     "label",
     "corrections",
 ]
+DIGITS = 6
+"""Decimals of every probability, the same in both files."""
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -40,104 +57,290 @@ class Provenance:
     """Which model spoke.
 
     Attributes:
+        name: what kind of model, such as 'G-VGPMIL α=1 β=2.5'.
         version: version of the program.
         weights: digest of the weight files.
         config: hash of the configuration it was trained with.
+        calibration: how scan probabilities were calibrated; empty if they were not.
     """
 
+    name: str
     version: str
     weights: str
     config: str
+    calibration: str
 
 
-def prediction_table(
-    features: FeatureSet, predictions: Predictions, prepared: PreparedSet | None
-) -> pd.DataFrame:
+@dataclass(frozen=True)
+class SliceResult:
+    """One slice.
+
+    Attributes:
+        slice: place in the scan, 0 = lowest.
+        name: SOP instance UID; of a slice averaged from thin ones, that of the middle one.
+        position_mm: along the scan; None where unknown.
+        probability: mean over posterior samples.
+        std: standard deviation over them.
+        interval_95: their central 95 %.
+        scan_without: scan probability had this slice not been there; None where it is the only one.
+        label: 0, 1 or None.
+        corrections: ledger codes of corrections to it.
+    """
+
+    slice: int
+    name: str
+    position_mm: float | None
+    probability: float
+    std: float
+    interval_95: Interval
+    scan_without: float | None
+    label: int | None
+    corrections: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring slices that all reach `THRESHOLD`.
+
+    Attributes:
+        first: its lowest slice.
+        last: its highest slice, included.
+        scan_without: scan probability without these slices; None where no other slice is left.
+    """
+
+    first: int
+    last: int
+    scan_without: float | None
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """One scan.
+
+    Attributes:
+        scan: scan id.
+        patient: patient id.
+        probability: calibrated mean over posterior samples.
+        std: standard deviation over them.
+        interval_95: their central 95 %.
+        decision: `positive`, `negative`, or `look`: no prediction, please look (`ich_mil.evaluate.triage`).
+        label: 0, 1 or None.
+        runs: from below.
+        slices: from below.
+        ledger: what was refused, corrected or noted in its input.
+    """
+
+    scan: str
+    patient: str
+    probability: float
+    std: float
+    interval_95: Interval
+    decision: str
+    label: int | None
+    runs: tuple[Run, ...]
+    slices: tuple[SliceResult, ...]
+    ledger: tuple[LedgerEntry, ...]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All of `predictions.json`.
+
+    Attributes:
+        set: `new`, or the part of a run (`validation`, `test`, `external`).
+        model: which model spoke.
+        decided_by: in words, how `decision` was made.
+        scans: in the order of the features.
+        ledger: lines about no scan that was predicted.
+    """
+
+    set: str
+    model: Provenance
+    decided_by: str
+    scans: tuple[ScanResult, ...]
+    ledger: tuple[LedgerEntry, ...]
+
+
+def make_results(
+    features: FeatureSet,
+    predictions: Predictions,
+    explained: Counterfactuals,
+    prepared: PreparedSet | None,
+    *,
+    set_name: str,
+    model: Provenance,
+    triage: Triage | None = None,
+) -> Results:
+    """Put together what is known of each scan.
+
+    Args:
+        features: B scans.
+        predictions: of the same scans.
+        explained: likewise.
+        prepared: of the same scans; None for a feature table.
+        set_name: see `Results.set`.
+        model: which model spoke.
+        triage: thresholds to decide by; None decides by the interval.
+    """
+    lines = {} if prepared is None else prepared.ledger_by_scan
+    scans = []
+    for b, scan in enumerate(features.scans):
+        probability = float(predictions.scan_mean[b])
+        interval = _interval(predictions.scan_low[b], predictions.scan_high[b])
+        scans.append(
+            ScanResult(
+                scan=scan,
+                patient=features.patients[b],
+                probability=round(probability, DIGITS),
+                std=_rounded(predictions.scan_std[b]),
+                interval_95=interval,
+                decision=_decision(round(probability, DIGITS), interval, triage),
+                label=_label(int(features.labels[b])),
+                runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
+                slices=tuple(_slices(features, predictions, explained, prepared, b)),
+                ledger=_entries(lines.get(scan, [])),
+            )
+        )
+    general = [line for scan, own in lines.items() if scan not in set(features.scans) for line in own]
+    decided_by = BY_INTERVAL if triage is None else triage.promise
+    return Results(set_name, model, decided_by, tuple(scans), _entries(general))
+
+
+def _decision(probability: float, interval: Interval, triage: Triage | None) -> str:
+    if triage is not None:
+        return str(triage.decide(np.array([probability]))[0])
+    low, high = interval
+    return POSITIVE if low >= THRESHOLD else NEGATIVE if high < THRESHOLD else LOOK
+
+
+def _slices(
+    features: FeatureSet,
+    predictions: Predictions,
+    explained: Counterfactuals,
+    prepared: PreparedSet | None,
+    b: int,
+) -> list[SliceResult]:
+    start, stop = int(features.offsets[b]), int(features.offsets[b + 1])
+    about = None if prepared is None else prepared.slices(features.scans[b])
+    return [
+        SliceResult(
+            slice=n - start,
+            name=features.slice_names[n],
+            position_mm=None if about is None else round(float(about.position_mm.iloc[n - start]), 3),
+            probability=_rounded(predictions.slice_mean[n]),
+            std=_rounded(predictions.slice_std[n]),
+            interval_95=_interval(predictions.slice_low[n], predictions.slice_high[n]),
+            scan_without=_or_none(float(explained.scan_without[n])),
+            label=_label(int(features.slice_labels[n])),
+            corrections=()
+            if about is None
+            else tuple(code for code in about.corrections.iloc[n - start].split("|") if code),
+        )
+        for n in range(start, stop)
+    ]
+
+
+def results_table(results: Results) -> pd.DataFrame:
     """One row a scan, followed by its slices from the lowest up; columns as in `COLUMNS`.
 
     `low` and `high` bound the central 95 % of the posterior samples; `label` is empty where unknown.
     """
     rows: list[dict[str, Any]] = []
-    for b, scan in enumerate(features.scans):
-        start, stop = int(features.offsets[b]), int(features.offsets[b + 1])
-        about = prepared.slices(scan) if prepared is not None else None
-        corrections = [] if about is None else about.corrections.tolist()
-        distinct = sorted({code for text in corrections for code in text.split("|") if code})
-        rows.append(
+    for scan in results.scans:
+        codes = sorted({code for one in scan.slices for code in one.corrections})
+        about = {"level": "scan", "name": scan.scan, "decision": scan.decision}
+        rows.append(about | _row(scan, scan, codes))
+        rows += [
             {
-                "level": "scan",
-                "scan": scan,
-                "patient": features.patients[b],
-                "slice": None,
-                "name": scan,
-                "position_mm": None,
-                "probability": float(predictions.scan_mean[b]),
-                "std": float(predictions.scan_std[b]),
-                "low": float(predictions.scan_low[b]),
-                "high": float(predictions.scan_high[b]),
-                "label": _label(int(features.labels[b])),
-                "corrections": "|".join(distinct),
+                "level": "slice",
+                "slice": one.slice,
+                "name": one.name,
+                "position_mm": one.position_mm,
+                "scan_without": one.scan_without,
+                **_row(scan, one, one.corrections),
             }
-        )
-        for n in range(start, stop):
-            rows.append(
-                {
-                    "level": "slice",
-                    "scan": scan,
-                    "patient": features.patients[b],
-                    "slice": n - start,
-                    "name": features.slice_names[n],
-                    "position_mm": None if about is None else float(about.position_mm.iloc[n - start]),
-                    "probability": float(predictions.slice_mean[n]),
-                    "std": float(predictions.slice_std[n]),
-                    "low": float(predictions.slice_low[n]),
-                    "high": float(predictions.slice_high[n]),
-                    "label": _label(int(features.slice_labels[n])),
-                    "corrections": corrections[n - start] if corrections else "",
-                }
-            )
+            for one in scan.slices
+        ]
     table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.astype({"slice": "Int64", "label": "Int64", "position_mm": "Float64"})
+    return table.astype(
+        {"slice": "Int64", "label": "Int64", "position_mm": "Float64", "scan_without": "Float64"}
+    )
 
 
-def write_predictions(
-    table: pd.DataFrame, folder: Path, *, name: str, provenance: Provenance, prepared: PreparedSet | None
-) -> None:
-    """Write `predictions.csv` and `predictions.json`, which holds the ledger of `prepared`, into `folder`.
+def _row(scan: ScanResult, one: ScanResult | SliceResult, corrections: Sequence[str]) -> dict[str, Any]:
+    return {
+        "scan": scan.scan,
+        "patient": scan.patient,
+        "probability": one.probability,
+        "std": one.std,
+        "low": one.interval_95[0],
+        "high": one.interval_95[1],
+        "label": one.label,
+        "corrections": "|".join(corrections),
+    }
 
-    `name` says what the scans are: `new`, or the part of a run (`validation`, `test`, `external`).
-    """
-    ledger = {} if prepared is None else prepared.ledger_by_scan
+
+def write_results(results: Results, folder: Path) -> None:
+    """Write `predictions.csv` and `predictions.json` into `folder`."""
     with whole_file(folder / "predictions.csv") as temporary:
-        table.to_csv(temporary, index=False, float_format="%.6f")
-    scans = []
-    for scan, group in table.groupby("scan", sort=False):
-        head, slices = group.iloc[0], group.iloc[1:]
-        lines = ledger.get(str(scan), [])
-        own = [{name: line[name] for name in ("file", "code", "detail")} for line in lines]
-        scans.append(
-            {
-                "scan": scan,
-                "patient": head.patient,
-                **_numbers(head),
-                "ledger": own,
-                "slices": [_slice(row) for _, row in slices.iterrows()],
-            }
+        results_table(results).to_csv(temporary, index=False, float_format=f"%.{DIGITS}f")
+    write_json(folder / "predictions.json", {"format": FORMAT, "notice": NOTICE, **asdict(results)})
+
+
+def read_results(folder: Path) -> Results:
+    """What `write_results` wrote.
+
+    Raises:
+        DataError: missing, damaged, of another version, without a scan, or with one twice.
+    """
+    path = folder / "predictions.json"
+    try:
+        content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
+        found = content.pop("format")
+        if found != FORMAT:
+            raise DataError(f"{path}: is of another version ({found}, this one: {FORMAT}); predict again")
+        results = Results(
+            set=content["set"],
+            model=Provenance(**content["model"]),
+            decided_by=content["decided_by"],
+            scans=tuple(_read_scan(one) for one in content["scans"]),
+            ledger=_entries(content["ledger"]),
         )
-    predicted = set(table.scan)
-    general = [line for scan, lines in ledger.items() if scan not in predicted for line in lines]
-    write_json(
-        folder / "predictions.json",
-        {
-            "format": FORMAT,
-            "notice": NOTICE,
-            "set": name,
-            "model_version": provenance.version,
-            "model_weights": provenance.weights,
-            "config_hash": provenance.config,
-            "scans": scans,
-            "ledger": general,
-        },
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{path}: cannot be read as predictions ({error}); name a folder of 'validate' or 'predict'"
+        ) from error
+    if not results.scans:
+        raise DataError(f"{path}: holds no scan")
+    twice = sorted(scan for scan, count in Counter(one.scan for one in results.scans).items() if count > 1)
+    if twice:
+        raise DataError(f"{path}: scans are there twice: {name_some(twice)}")
+    return results
+
+
+def _read_scan(content: dict[str, Any]) -> ScanResult:
+    slices = tuple(
+        SliceResult(**{**one, **_numbers(one), "corrections": tuple(one["corrections"])})
+        for one in content["slices"]
+    )
+    runs = tuple(Run(**one) for one in content["runs"])
+    changed = {"slices": slices, "runs": runs, "ledger": _entries(content["ledger"])}
+    return ScanResult(**{**content, **_numbers(content), **changed})
+
+
+def _numbers(content: dict[str, Any]) -> dict[str, Any]:
+    """Probability, deviation and interval. `ValueError` if one is no number."""
+    low, high = content["interval_95"]
+    return {
+        "probability": float(content["probability"]),
+        "std": float(content["std"]),
+        "interval_95": (float(low), float(high)),
+    }
+
+
+def _entries(lines: Sequence[dict[str, str]]) -> tuple[LedgerEntry, ...]:
+    return tuple(
+        LedgerEntry(line["scan"], line["file"], Code(line["code"]), line["detail"]) for line in lines
     )
 
 
@@ -145,20 +348,13 @@ def _label(value: int) -> int | None:
     return None if value == UNKNOWN else value
 
 
-def _numbers(row: pd.Series) -> dict[str, Any]:
-    return {
-        "probability": round(float(row.probability), 6),
-        "std": round(float(row["std"]), 6),
-        "interval_95": [round(float(row.low), 6), round(float(row.high), 6)],
-        "label": None if pd.isna(row.label) else int(row.label),
-    }
+def _rounded(value: Any) -> float:
+    return round(float(value), DIGITS)
 
 
-def _slice(row: pd.Series) -> dict[str, Any]:
-    return {
-        "slice": int(row["slice"]),
-        "name": row["name"],
-        "position_mm": None if pd.isna(row.position_mm) else round(float(row.position_mm), 3),
-        **_numbers(row),
-        "corrections": [code for code in row.corrections.split("|") if code],
-    }
+def _interval(low: Any, high: Any) -> Interval:
+    return _rounded(low), _rounded(high)
+
+
+def _or_none(value: float) -> float | None:
+    return None if pd.isna(value) else round(value, DIGITS)

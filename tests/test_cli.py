@@ -76,7 +76,7 @@ def test_a_run_leaves_all_that_it_promises(place):
         assert (table["std"] > 0).all()
         tree = json.loads((out / name / "predictions.json").read_text())
         assert [scan["scan"] for scan in tree["scans"]] == list(table[table.level == "scan"].scan)
-        assert tree["config_hash"] == read_config(["--config", str(place / "tiny.yaml")]).hash
+        assert tree["model"]["config"] == read_config(["--config", str(place / "tiny.yaml")]).hash
         assert sum(len(scan["slices"]) for scan in tree["scans"]) == (table.level == "slice").sum()
     report = (out / "report.html").read_text()
     assert "not for diagnosis" in report

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ich_mil.config import RunConfig, SetSettings, read_config, read_grid
+from ich_mil.config import RunConfig, SetSettings, read_config, read_grid, read_settings
 from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
 from ich_mil.protocol import read_protocol
+from ich_mil.serve.settings import ServeSettings
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
@@ -17,6 +18,10 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_yaml_loads(path):
     given = yaml.safe_load(path.read_text())
+    if "archive" in given:
+        settings = read_settings(ServeSettings, ["--config", str(path)])
+        assert (settings.port, settings.archive.ae_title) == (given["port"], given["archive"]["ae_title"])
+        return
     if "sets" in given:
         protocol = read_protocol([str(path)])
         assert str(protocol.out) == given["out"]

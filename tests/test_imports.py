@@ -8,7 +8,8 @@ import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "progress", "files", "ledger", "windows", "kernels", "dicom", "data", "models", "gp"]
-LAYERS += ["training", "evaluate", "predictions", "model", "report", "config", "protocol", "pipeline", "cli"]
+LAYERS += ["training", "evaluate", "predictions", "model", "report", "config", "protocol", "pipeline"]
+LAYERS += ["serve", "cli"]
 
 
 def imports_of(path: Path) -> set[str]:

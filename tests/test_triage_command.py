@@ -8,26 +8,30 @@ import pytest
 
 from ich_mil import cli
 from ich_mil.evaluate.triage import fit_triage
-from ich_mil.predictions import FORMAT
+from ich_mil.predictions import Provenance, Results, ScanResult, write_results
 
 
 def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="s", set_name="external"):
     generator = np.random.default_rng(seed)
     labels = np.arange(n) % 2
     p = np.clip(0.35 + 0.3 * labels + generator.normal(0, 0.15, n), 0.01, 0.99).round(6)
-    scans = [
-        {
-            "scan": f"{prefix}{i}",
-            "patient": f"{prefix}{i}",
-            "probability": float(p[i]),
-            "std": 0.1,
-            "label": int(labels[i]) if labelled else None,
-        }
+    scans = tuple(
+        ScanResult(
+            scan=f"{prefix}{i}",
+            patient=f"{prefix}{i}",
+            probability=float(p[i]),
+            std=0.1,
+            interval_95=(0.0, 1.0),
+            decision="look",
+            label=int(labels[i]) if labelled else None,
+            runs=(),
+            slices=(),
+            ledger=(),
+        )
         for i in range(n)
-    ]
-    folder.mkdir()
-    content = {"format": FORMAT, "model_weights": weights, "set": set_name, "scans": scans}
-    (folder / "predictions.json").write_text(json.dumps(content))
+    )
+    model = Provenance("G-VGPMIL", "1", weights, "c", "")
+    write_results(Results(set_name, model, "", scans, ()), folder)
     return labels, p
 
 

@@ -1,40 +1,110 @@
-"""Predict: new studies to probabilities with uncertainty, and a page for each study.
+"""Predict: new studies to probabilities with uncertainty, and all that is shown of them.
 
 In: a folder with one study, or with several as a PACS exports them, and a trained model. Out:
-`predictions.csv`, `predictions.json`, a page a study, `features.safetensors`, `prepared/` with the ledger.
+`predictions.csv`, `predictions.json`, `maps/`, `features.safetensors`, `prepared/` with the ledger, and what
+`ich_mil.pipeline.pages` makes of these.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.data.prepare import prepare
+from ich_mil.data.store import PreparedSet
 from ich_mil.ledger import Code
 from ich_mil.model import load_model
-from ich_mil.predictions import prediction_table, write_predictions
-from ich_mil.progress import say
-from ich_mil.report.html import study_file_name
-from ich_mil.report.pages import write_study_pages
+from ich_mil.pipeline.pages import Shown, show_predictions
+from ich_mil.pipeline.triage import read_triage
+from ich_mil.predictions import Results, make_results, write_results
+from ich_mil.progress import progress, say
+from ich_mil.report.maps import make_maps, write_maps
 
 
-def predict_folder(root: Path, *, model: Path, out: Path, jobs: int) -> None:
-    """Predict every study below `root`: predictions, and a page for each study, in `out`.
+class Judge:
+    """A trained model, loaded once, that judges one folder of studies after the other.
+
+    Attributes:
+        model: the trained model.
+        triage: thresholds to decide by; None decides by the interval.
+    """
+
+    def __init__(self, model: Path, triage: Path | None = None) -> None:
+        """Load.
+
+        Raises:
+            ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
+            DataError: thresholds that cannot be read.
+        """
+        self.model = load_model(model)
+        self.model.check_input(pictures=True)
+        weights = self.model.provenance.weights
+        self.triage = None if triage is None else read_triage(triage, weights=weights)
+
+    def __call__(self, root: Path, out: Path, *, jobs: int = 1) -> tuple[Results, PreparedSet]:
+        """Predict every study below `root`, with heatmaps, into `out`.
+
+        Raises:
+            DataError: no readable study below `root`.
+        """
+        model = self.model
+        prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs, thickness_mm=model.thickness_mm)
+        features = model.features(prepared, out / "features.safetensors")
+        predictions = model.predict(features)
+        explained = model.explain(features, predictions)
+        results = make_results(
+            features,
+            predictions,
+            explained,
+            prepared,
+            set_name="new",
+            model=model.provenance,
+            triage=self.triage,
+        )
+        write_results(results, out)
+        for scan in progress(results.scans, total=len(results.scans), what="heatmaps", unit="scan"):
+            write_maps(make_maps(model, prepared, scan), out, scan.scan)
+        return results, prepared
+
+
+@dataclass(frozen=True)
+class NodeJudge:
+    """Makes the judge of `ich-mil serve`, in the process it is called in.
+
+    Attributes:
+        model: folder of a run.
+        triage: thresholds to decide by; None decides by the interval.
+    """
+
+    model: Path
+    triage: Path | None
+
+    def __call__(self) -> Callable[[Path, Path], list[Path]]:
+        """Load the model; what comes back writes all of a study into a folder and names its DICOM results."""
+        judge = Judge(self.model, self.triage)
+
+        def study(root: Path, out: Path) -> list[Path]:
+            results, prepared = judge(root, out)
+            return show_predictions(results, prepared, out, Shown(dicom=True))
+
+        return study
+
+
+def predict_folder(
+    root: Path, *, model: Path, out: Path, jobs: int, triage: Path | None = None, shown: Shown
+) -> None:
+    """Predict every study below `root`: predictions, pages and, if asked for, DICOM results in `out`.
 
     Raises:
-        DataError: no readable study below `root`.
-        ModelError: `model` is no finished run with a CNN.
+        DataError: no readable study below `root`, or thresholds that cannot be read.
+        ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
     """
-    trained = load_model(model)
-    trained.check_input(pictures=True)
-    prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs, thickness_mm=trained.thickness_mm)
-    features = trained.features(prepared, out / "features.safetensors")
-    predictions = trained.predict(features)
-    table = prediction_table(features, predictions, prepared)
-    write_predictions(table, out, name="new", provenance=trained.provenance, prepared=prepared)
-    write_study_pages(trained, features, predictions, prepared, out, scans=features.scans)
-    for row in table[table.level == "scan"].itertuples():
-        interval = f"95 % {row.low:.3f} to {row.high:.3f}"
-        say(f"{row.scan}: probability {row.probability:.3f} ± {row.std:.3f}, {interval}")
-        say(f"  {out / study_file_name(str(row.scan))}")
+    results, prepared = Judge(model, triage)(root, out, jobs=jobs)
+    show_predictions(results, prepared, out, shown)
+    for scan in results.scans:
+        low, high = scan.interval_95
+        say(f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}")
     ledger = prepared.ledger
-    for scan in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
-        say(f"{scan}: no slice could be read, see {prepared.folder / 'ledger.csv'}")
+    for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
+        say(f"{empty}: no slice could be read, see {prepared.folder / 'ledger.csv'}")
     say(f"{out / 'predictions.csv'}")
+    say(f"{out / 'index.html'}")

@@ -4,6 +4,7 @@ In: the folder of a validated run. Out: `report.html` and `studies/*.html` in it
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,20 +14,14 @@ from ich_mil.config import read_config
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.table import read_table
-from ich_mil.gp.predict import Predictions
 from ich_mil.model import load_model
+from ich_mil.pipeline.pages import write_study_page
 from ich_mil.pipeline.validate import MeasuredSet, measured_sets, score_rows, training_sets
-from ich_mil.progress import say
-from ich_mil.report.html import (
-    EvaluatedSet,
-    RunPage,
-    ScanRow,
-    SplitCount,
-    render_run,
-    study_file_name,
-    write_page,
-)
-from ich_mil.report.pages import model_card, write_study_pages
+from ich_mil.predictions import Results, read_results
+from ich_mil.progress import progress, say
+from ich_mil.report.maps import make_maps, write_maps
+from ich_mil.report.page import study_file_name, write_page
+from ich_mil.report.run_page import EvaluatedSet, RunPage, ScanRow, SplitCount, render_run
 
 LIMITS = (
     "Trained on scan labels alone; a slice's probability is inferred, not taught.",
@@ -45,7 +40,6 @@ def report_run(run: Path) -> None:
     model = load_model(run)
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
     sets: list[EvaluatedSet] = []
-    rows: list[ScanRow] = []
     measured = measured_sets(model, config)
     for one in measured:
         metrics = run / one.name / "metrics.csv"
@@ -55,31 +49,29 @@ def report_run(run: Path) -> None:
         predictions = model.predict(one.features)
         labels = one.features.labels.numpy()
         sets.insert(0, EvaluatedSet(one.title, table, labels, score_rows(model, one.features, predictions)))
-        rows = _scan_rows(one, predictions)
+        results = read_results(run / one.name)
+    links = {}
     if one.prepared is not None:  # the pages are of the last set, the most external one
-        rows = sorted(rows, key=lambda row: -row.probability)
-        shown = [row.scan for row in rows[: config.pages]]
-        write_study_pages(
-            model,
-            one.features,
-            predictions,
-            one.prepared,
-            run / "studies",
-            scans=shown,
-            run_link="../report.html",
-        )
-        rows = [
-            replace(row, link=f"studies/{study_file_name(row.scan)}") if row.scan in shown else row
-            for row in rows
-        ]
+        shown = sorted(results.scans, key=lambda scan: -scan.probability)[: config.pages]
+        for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
+            links[scan.scan] = f"studies/{study_file_name(scan.scan)}"
+            write_maps(make_maps(model, one.prepared, scan), run / one.name, scan.scan)
+            write_study_page(
+                results,
+                scan,
+                one.prepared,
+                run / one.name,
+                run / links[scan.scan],
+                run_link="../report.html",
+            )
     log = run / "cnn" / "log.csv"
     page = RunPage(
         name=run.name,
-        model=model_card(model),
+        model=model.provenance,
         config=(run / "config.yaml").read_text(encoding="utf-8"),
         splits=[_count(training_sets(config)["train"]), *map(_count, measured)],
         sets=sets,
-        scans=rows,
+        scans=_scan_rows(results, links),
         curves=pd.read_csv(log, index_col="epoch") if log.is_file() else None,
         ledger={} if one.prepared is None else Counter(one.prepared.ledger.code),
         limits=LIMITS,
@@ -88,17 +80,18 @@ def report_run(run: Path) -> None:
     say(f"report: {run / 'report.html'}")
 
 
-def _scan_rows(one: MeasuredSet, predictions: Predictions) -> list[ScanRow]:
+def _scan_rows(results: Results, links: Mapping[str, str]) -> list[ScanRow]:
     return [
         ScanRow(
-            scan=scan,
-            probability=float(predictions.scan_mean[b]),
-            std=float(predictions.scan_std[b]),
-            low=float(predictions.scan_low[b]),
-            high=float(predictions.scan_high[b]),
-            label=int(one.features.labels[b]),
+            scan=one.scan,
+            probability=one.probability,
+            std=one.std,
+            low=one.interval_95[0],
+            high=one.interval_95[1],
+            label=UNKNOWN if one.label is None else one.label,
+            link=links.get(one.scan, ""),
         )
-        for b, scan in enumerate(one.features.scans)
+        for one in results.scans
     ]
 
 

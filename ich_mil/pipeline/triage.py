@@ -17,7 +17,7 @@ from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.promises import Method
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage, fit_triage
 from ich_mil.files import whole_file, write_json
-from ich_mil.predictions import FORMAT, NOTICE
+from ich_mil.predictions import NOTICE, read_results
 from ich_mil.progress import say
 
 COLUMNS = ["scan", "patient", "probability", "std", "label"]
@@ -35,33 +35,12 @@ class _Read:
 
 
 def _read(folder: Path) -> _Read:
-    path = folder / "predictions.json"
-    try:
-        content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
-        if content["format"] != FORMAT:
-            raise DataError(f"{path}: is of another version ({content['format']}); predict again")
-        rows = [
-            {
-                "scan": str(scan["scan"]),
-                "patient": str(scan["patient"]),
-                "probability": float(scan["probability"]),
-                "std": float(scan["std"]),
-                "label": UNKNOWN if scan["label"] is None else int(scan["label"]),
-            }
-            for scan in content["scans"]
-        ]
-        table = pd.DataFrame(rows, columns=COLUMNS)
-        about = str(content["model_weights"]), str(content["set"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DataError(
-            f"{path}: cannot be read as predictions ({error}); name a folder of 'validate' or 'predict'"
-        ) from error
-    if table.empty:
-        raise DataError(f"{path}: holds no scan")
-    twice = table.scan[table.scan.duplicated()]
-    if len(twice):
-        raise DataError(f"{path}: scans are there twice: {name_some(list(twice))}")
-    return _Read(table, *about)
+    results = read_results(folder)
+    rows = [
+        (one.scan, one.patient, one.probability, one.std, UNKNOWN if one.label is None else one.label)
+        for one in results.scans
+    ]
+    return _Read(pd.DataFrame(rows, columns=COLUMNS), results.model.weights, results.set)
 
 
 def calibrate_triage(
@@ -130,6 +109,27 @@ def calibrate_triage(
     return triage
 
 
+def read_triage(thresholds: Path, *, weights: str) -> Triage:
+    """Thresholds that `calibrate_triage` wrote for the model with these weights.
+
+    Raises:
+        DataError: a file that cannot be used.
+        ModelError: the thresholds belong to another model.
+    """
+    try:
+        content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
+        found = content.pop("model_weights")
+        content.pop("notice")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{thresholds}: cannot be read as triage thresholds ({error})") from error
+    if found != weights:
+        raise ModelError(
+            f"{thresholds}: was calibrated for the model {found}, the predictions are of {weights}; "
+            "calibrate on predictions of the same model"
+        )
+    return Triage.from_dict(content)
+
+
 def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     """Decide on predictions, and write them in the order to be read: positive, look, negative.
 
@@ -143,18 +143,7 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
         ModelError: the thresholds belong to another model.
     """
     read = _read(folder)
-    try:
-        content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
-        weights = content.pop("model_weights")
-        content.pop("notice")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{thresholds}: cannot be read as triage thresholds ({error})") from error
-    if weights != read.weights:
-        raise ModelError(
-            f"{thresholds}: was calibrated for the model {weights}, the predictions in {folder} are of "
-            f"{read.weights}; calibrate on predictions of the same model"
-        )
-    triage = Triage.from_dict(content)
+    triage = read_triage(thresholds, weights=read.weights)
     table = read.scans.assign(decision=triage.decide(read.scans.probability.to_numpy()))
     place = table.decision.map(READING.index)
     table = table.assign(place=place).sort_values(["place", "probability"], ascending=[True, False])

@@ -18,7 +18,7 @@ from ich_mil.evaluate.table import Scores, evaluate, known_or_none
 from ich_mil.files import whole_file
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import TrainedModel, load_model
-from ich_mil.predictions import prediction_table, write_predictions
+from ich_mil.predictions import make_results, write_results
 from ich_mil.progress import say
 
 
@@ -112,8 +112,15 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
         seed=model.seed,
         resamples=model.bootstrap,
     )
-    table = prediction_table(features, predictions, one.prepared)
-    write_predictions(table, out, name=one.name, provenance=model.provenance, prepared=one.prepared)
+    results = make_results(
+        features,
+        predictions,
+        model.explain(features, predictions),
+        one.prepared,
+        set_name=one.name,
+        model=model.provenance,
+    )
+    write_results(results, out)
     with whole_file(out / "metrics.csv") as temporary:
         frame.to_csv(temporary, index=False)
     say(f"\n{one.title}\n{format_table(frame)}\n")

@@ -1,23 +1,37 @@
-"""Where in a slice the model looks, and how unsure it is about that.
+"""Where in a slice the evidence for blood lies, and how unsure the model is about that.
 
 In: the windowed slices of a scan, the frozen CNN, the Gaussian process and posterior samples. Out: two maps
 for each slice asked for: mean and standard deviation, over posterior samples, of the evidence at each place.
 
-The reference is the mean slice of the scan: what the slices have in common is no evidence. The last map A
-(F, h, w) of the encoder enters the features h through linear layers, so the place (y, x) contributes to
-feature d
+The encoder is cut at the first map of at most `MAP_SIDE` cells a side: fine enough to show a bleed's shape,
+where the last map has 6 x 6. With A (F, h, w) that map of the slice and Ā that of the reference, the way from
+one to the other, A(t) = Ā + t (A - Ā), leads through the rest of the CNN to features h(t), and through a
+posterior sample f_l of the latent function to its value. Integrated gradients (Sundararajan et al. 2017,
+Eq. 1, taken at an inner layer and summed over channels) give each place its share:
 
-    C_d(y, x) = Σ_F (A_F(y, x) - Ā_F(y, x)) ∂h_d/∂A_F(y, x),        Σ_{y,x} C_d(y, x) = h_d - h̄_d
+    map_l(y, x) = Σ_F (A_F - Ā_F)(y, x) · mean over t of ∂f_l(h(t)) / ∂A_F(y, x)
+    Σ_{y,x} map_l = f_l(h(1)) - f_l(h(0))
 
-(gradient times activation, summed over channels only: Draelos & Carin 2020, arXiv 2011.08891). The latent
-function f flattens far from the training slices, so its slope at h alone would say nothing there; the slope
-is averaged on the way from h̄ to h (integrated gradients: Sundararajan et al. 2017, Eq. 1). For a posterior
-sample f_l
+The integral over t is a mean over `PATH_POINTS` midpoints, with which the sum holds within a few percent. The
+reference is the mean slice of the scan: what the slices have in common is no evidence. Along the way f does
+what it does between a slice without a finding and this one; its slope at h alone says nothing, since f
+flattens far from the training slices.
 
-    map_l(y, x) = Σ_d C_d(y, x) · mean over t of ∂f_l/∂h_d (h̄ + t (h - h̄))
-    Σ_{y,x} map_l = f_l(h) - f_l(h̄)
+All samples share the backward passes through the CNN. At a point t their slopes ∂f_l/∂h are the rows of a
+matrix (L, D), and
 
-Shapes: n slices of the scan, k slices asked for, C windows, S pixels, D features, F channels, L samples.
+    slopes = U diag(s) V,     ∂f_l/∂A = Σ_r U_lr s_r ∂(V_r h)/∂A
+
+needs one pass for each direction V_r. Directions that together hold less than `LEFT_OUT` of the slopes'
+norm are left out; they are most of them where D is large. At last each map_l is smoothed by a cell, which
+keeps its sum.
+
+A sample is f_l = Φᵀ w_l, the part that follows from the inducing points: what these leave open far from all
+training slices belongs to no place, and is in the slice's probability only. So is smoothing along z: the
+maps are of what the slice shows by itself.
+
+Shapes: n slices of the scan, k slices asked for, C windows, S pixels, D features, F channels, L samples,
+T = `PATH_POINTS`, R directions, g = S / 2 cells of the maps returned.
 """
 
 from collections.abc import Sequence
@@ -28,9 +42,17 @@ from torch import Tensor
 from ich_mil.gp.predict import latent_samples
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.models.attention_cnn import AttentionCnn
+from ich_mil.models.encoders import EncoderParts, split_encoder
 
+MAP_SIDE = 64
+"""Most cells a side: 4 mm where the field of view is 230 mm. Coarser maps point worse
+(benchmarks/RESULTS.md), finer ones cost more."""
+SMOOTH = 1.0
+"""Standard deviation of the smoothing, in cells: single cells stand out for no reason a reader could see."""
 PATH_POINTS = 16
-"""Points on the way from the mean slice to the slice; with 16 a map sums up to within about 1 %."""
+"""Points on the way from the mean slice to the slice."""
+LEFT_OUT = 0.03
+"""Share of the norm of the slopes that need not be carried: a direction costs a pass through the CNN."""
 
 
 def slice_maps(
@@ -46,27 +68,69 @@ def slice_maps(
         weights: (L, M) whitened posterior samples (`ich_mil.gp.predict.draw_weights`).
 
     Returns:
-        Two (k, h, w) float64 tensors on the scale of the latent function f.
+        Two (k, g, g) float64 tensors on the scale of the latent function f. They cover the picture; a cell is
+        two pixels wide.
     """
-    with torch.no_grad():
-        every = cnn.encode_maps(pictures)  # (n, F, h, w)
-    mean_map = every.mean(0, keepdim=True)
-    maps = every[list(chosen)].requires_grad_()  # (k, F, h, w)
-    features = cnn.features_of_maps(maps)  # (k, D)
-    places = []
-    for d in range(features.shape[1]):
-        (gradient,) = torch.autograd.grad(features[:, d].sum(), maps, retain_graph=True)
-        places.append(((maps.detach() - mean_map) * gradient).sum(1))  # (k, h, w)
-    device = head.x_mean.device  # the head may lie elsewhere than the CNN
-    contributions = torch.stack(places, dim=1).to(device, torch.float64)  # (k, D, h, w)
+    size = pictures.shape[-1]
+    parts = split_encoder(cnn.encoder, windows=pictures.shape[1], image_size=size, side=MAP_SIDE)
+    start = _first_map(parts, pictures.mean(0, keepdim=True))  # (1, F, h, w)
+    means, stds = [], []
+    for n in chosen:
+        end = _first_map(parts, pictures[n : n + 1])
+        evidence = _evidence(cnn, parts, head, start, end, weights)  # (L, h, w)
+        place = _placed(parts, evidence.shape[-1], size).to(evidence)  # (g, h)
+        evidence = place @ evidence @ place.mT  # (L, g, g)
+        means.append(evidence.mean(0))
+        stds.append(evidence.std(0))
+    return torch.stack(means), torch.stack(stds)
 
-    with torch.no_grad():
-        start = cnn.features_of_maps(mean_map).to(device, torch.float64)  # (1, D)
-    end = features.detach().to(device, torch.float64)  # (k, D)
-    t = (torch.arange(PATH_POINTS, dtype=torch.float64, device=end.device) + 0.5) / PATH_POINTS
-    path = (start + t[:, None, None] * (end - start)).flatten(0, 1).requires_grad_()  # (PATH_POINTS · k, D)
-    f = latent_samples(head, path, weights)  # (L, PATH_POINTS · k)
-    slopes = torch.stack([torch.autograd.grad(sample.sum(), path, retain_graph=True)[0] for sample in f])
-    slopes = slopes.unflatten(1, (PATH_POINTS, len(end))).mean(1)  # (L, k, D)
-    evidence = torch.einsum("lkd,kdyx->lkyx", slopes, contributions)
-    return evidence.mean(0), evidence.std(0)
+
+@torch.no_grad()
+def _first_map(parts: EncoderParts, picture: Tensor) -> Tensor:
+    """(1, F, h, w) of one picture: slice by slice, so that memory does not grow with the scan."""
+    maps: Tensor = parts.first(picture.contiguous(memory_format=torch.channels_last))
+    return maps
+
+
+def _evidence(
+    cnn: AttentionCnn, parts: EncoderParts, head: SparseGP, start: Tensor, end: Tensor, weights: Tensor
+) -> Tensor:
+    """map_l of one slice, (L, h, w) float64 on the head's device."""
+    t = (torch.arange(PATH_POINTS).to(start) + 0.5) / PATH_POINTS
+    way = (start + t[:, None, None, None] * (end - start)).requires_grad_()  # (T, F, h, w)
+    # the rest may work in place, which a leaf does not allow
+    features = cnn.features_of_maps(parts.rest(way.clone()))  # (T, D)
+    slopes = _slopes(head, features, weights)  # (T, L, D)
+    U, s, V = torch.linalg.svd(slopes, full_matrices=False)  # (T, L, R), (T, R), (T, R, D)
+    energy = s.square().cumsum(-1)  # (T, R)
+    missing = energy[:, -1:] - energy > LEFT_OUT**2 * energy[:, -1:]
+    directions = 1 + int(missing.sum(-1).max())
+    shares = (U * s[:, None] / PATH_POINTS).unbind(-1)  # R of (T, L)
+    evidence = torch.zeros(len(weights), *way.shape[-2:]).to(slopes)
+    for share, direction in zip(shares[:directions], V.unbind(1), strict=False):
+        (gradient,) = torch.autograd.grad(features, way, direction.to(features), retain_graph=True)
+        places = ((end - start) * gradient).sum(1).to(evidence)  # (T, h, w)
+        evidence += torch.einsum("tl,tyx->lyx", share, places)
+    return evidence
+
+
+def _slopes(head: SparseGP, features: Tensor, weights: Tensor) -> Tensor:
+    """∂f_l/∂h at each of T features, (T, L, D) float64."""
+    # the head may lie elsewhere than the CNN
+    x = features.detach().to(head.x_mean.device, torch.float64).requires_grad_()  # (T, D)
+    f = latent_samples(head, x, weights)  # (L, T)
+    rows = [torch.autograd.grad(sample.sum(), x, retain_graph=True)[0] for sample in f]
+    return torch.stack(rows, dim=1)
+
+
+def _placed(parts: EncoderParts, cells: int, size: int) -> Tensor:
+    """Along one side, where in cells of two pixels an encoder's cell goes: (g, cells), columns sum to 1."""
+    g = size // 2
+    edges = torch.linspace(0, size, g + 1, dtype=torch.float64)
+    low = parts.left + parts.pitch * torch.arange(cells, dtype=torch.float64)
+    upper, lower = edges[1:, None].minimum(low + parts.pitch), edges[:-1, None].maximum(low)
+    overlap = (upper - lower).clamp(min=0)  # (g, cells)
+    middles = (edges[1:] + edges[:-1]) / 2
+    away = (middles[:, None] - middles) / (SMOOTH * parts.pitch)  # (g, g)
+    smoothed = torch.softmax(-away.square() / 2, dim=0) @ overlap
+    return smoothed / smoothed.sum(0)

@@ -1,0 +1,330 @@
+"""Do the heat maps point at the blood, where its place is known?
+
+    python -m benchmarks.heatmaps --run RUN --out FOLDER [--data $D] [--seed 2] [--write]
+
+RUN is the run of `make demo`, on phantoms. $D is the folder of `benchmarks.ctich` with its prepared sets and
+its CNN of the row '+ 96 px'. Two sets of slices with a known place, none of which the CNN was trained on:
+
+* new phantoms, one bleed each, all five subtypes alike often; their masks come with them;
+* with --data: synthetic bleeds in real negative CT-ICH scans; the mask is what became brighter by `RISE`.
+
+Measured are the slices that show blood and are among the `SUSPICIOUS` that the trained model puts first in
+their scan: those a reader gets to see. All methods are measured on the same slices: the map of the trained
+model, cut at other places of the encoder too; the covering of places, on every `COVERED`-th scan; and what a
+map may not be as good as: a CNN with random weights and one that learned shuffled scan labels, each with a
+head fitted to it, and no map at all, but the middle of the head. The shuffled CNN is trained once and kept in
+FOLDER.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+from benchmarks.ctich import ROWS, VALIDATION, WINDOWS, interval
+from benchmarks.record import record, seconds, spread, table
+from ich_mil.data.splits import draw_splits, load_splits
+from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.dicom.phantom import SITE_A, SUBTYPES, make_phantom
+from ich_mil.evaluate.localise import TOLERANCE, localise
+from ich_mil.gp.fit import fit
+from ich_mil.gp.predict import draw_weights, latent_samples
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.model import load_model, read_run
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.frozen import extract_features
+from ich_mil.report import heatmap
+from ich_mil.report.heatmap import slice_maps
+from ich_mil.report.occlusion import occlusion_map
+from ich_mil.training.augment import generator_of
+from ich_mil.training.bleeds import insert, inside_skull
+from ich_mil.training.fit import fit_cnn
+from ich_mil.training.module import TrainingSettings
+from ich_mil.windows import Windows, apply_windows, parse_windows, resize
+
+PHANTOMS = 40
+DRAWS = 3
+"""Insertions into each negative scan."""
+SUSPICIOUS = 8
+SAMPLES = 64
+"""Posterior samples behind a map, as in `report.pages`."""
+RISE = 10
+"""Least rise in HU of a pixel that counts as blood: the oedema around it falls."""
+COVERED = 4
+OTHER_SIDES = (24, 12)
+"""Cuts of the encoder beside `heatmap.MAP_SIDE`; at 96 pixels the last one is its last map."""
+COLUMNS = (
+    "maximum on the mask",
+    f"within {TOLERANCE:.0%} of the side",
+    "energy inside",
+    "its gain over area",
+)
+
+Model = tuple[AttentionCnn, SparseGP]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A scan with blood in a known place: pictures (n, C, S, S), masks and heads (n, S, S)."""
+
+    patient: str
+    pictures: Tensor
+    masks: np.ndarray
+    heads: np.ndarray
+
+    @property
+    def bloody(self) -> np.ndarray:
+        """Slices that show blood."""
+        return np.flatnonzero(self.masks.any(axis=(1, 2)))
+
+
+def known(patient: str, hu: np.ndarray, masks: np.ndarray, windows: Windows, size: int) -> Known:
+    """A scan (n, H, W) int16 HU as the CNN sees it, with its masks at the same size."""
+    heads = np.zeros(hu.shape, bool)
+    for head, picture in zip(heads, hu, strict=True):
+        regions, found = ndimage.label(ndimage.binary_opening(picture > -200, iterations=2))
+        if found:  # none above the vertex
+            head |= ndimage.binary_fill_holes(regions == 1 + np.bincount(regions.ravel())[1:].argmax())
+    small = [
+        resize(torch.from_numpy(mask.astype(np.float32))[:, None], size)[:, 0].numpy() > 0.5
+        for mask in (masks, heads)
+    ]
+    pictures = resize(apply_windows(torch.from_numpy(hu), windows), size)
+    return Known(patient, pictures, small[0], small[1])
+
+
+def phantoms(windows: Windows, size: int) -> list[Known]:
+    """New studies of the training set's scanner; its seeds are other ones."""
+    made = []
+    for number in range(PHANTOMS):
+        rng = np.random.default_rng([2026, number])
+        study = make_phantom(rng, bleeds=[SUBTYPES[number % len(SUBTYPES)]], site=SITE_A, size=128)
+        made.append(known(f"phantom {number}", study.hu, study.masks > 0, windows, size))
+    return made
+
+
+def inserted(prepared: PreparedSet, scans: Sequence[str], size: int) -> list[Known]:
+    """`DRAWS` bleeds in each of some negative scans."""
+    made = []
+    for scan in scans:
+        hu = prepared.hu(scan).copy()
+        inside = inside_skull(hu)
+        heights = prepared.slices(scan).position_mm.to_numpy(np.float64)
+        for draw in range(DRAWS):
+            drawn = insert(hu, heights, inside, generator_of(0, draw, scan), blood=True)
+            if drawn is None:
+                continue
+            bled = hu.copy()
+            bled[drawn.slices] = drawn.hu
+            masks = bled.astype(np.int32) - hu >= RISE
+            masks[np.setdiff1d(np.arange(len(hu)), drawn.slices[drawn.shown])] = False
+            made.append(known(str(prepared.scans.patient[scan]), bled, masks, WINDOWS, size))
+    return made
+
+
+@torch.no_grad()
+def suspicious(model: Model, scan: Known) -> np.ndarray:
+    """The slices with blood among the first `SUSPICIOUS`."""
+    cnn, head = model
+    f = latent_samples(head, cnn.encode(scan.pictures).double(), head.q_mean)
+    return np.intersect1d(f.argsort(descending=True)[:SUSPICIOUS].numpy(), scan.bloody)
+
+
+Maps = Callable[[Known, np.ndarray], Tensor]
+
+
+def mean_maps(model: Model, side: int = heatmap.MAP_SIDE) -> Maps:
+    """The mean maps of a model."""
+    weights = draw_weights(model[1], SAMPLES, 0)
+
+    def maps(scan: Known, chosen: np.ndarray) -> Tensor:
+        with patch.object(heatmap, "MAP_SIDE", side):
+            return slice_maps(*model, scan.pictures, chosen.tolist(), weights)[0]
+
+    return maps
+
+
+def middle(scan: Known, chosen: np.ndarray) -> Tensor:
+    """All evidence in the middle of the head."""
+    maps = torch.zeros(len(chosen), *scan.heads.shape[1:])
+    for one, head in zip(maps, scan.heads[chosen], strict=True):
+        y, x = ndimage.center_of_mass(head)
+        one[round(y), round(x)] = 1
+    return maps
+
+
+def measured(name: str, maps: Maps, scans: list[Known], chosen: list[np.ndarray]) -> list[str]:
+    """One row of the table."""
+    some = [(scan, places) for scan, places in zip(scans, chosen, strict=True) if len(places)]
+    found = localise(
+        torch.cat([maps(scan, places).double() for scan, places in some]),
+        np.concatenate([scan.masks[places] for scan, places in some]),
+        np.concatenate([scan.heads[places] for scan, places in some]),
+        [scan.patient for scan, places in some for _ in places],
+        seed=0,
+    )
+    cells = [interval(found.means[name], found.intervals[name]) for name in ("strict", "near", "energy")]
+    ends = found.intervals["gain"]
+    cells.append(f"{found.means['gain']:.1f} [{ends.low:.1f}, {ends.high:.1f}]")
+    row = [f"{name} ({len(found.strict)} slices of {len(some)} scans)", *cells]
+    print(" | ".join(row), flush=True)
+    return row
+
+
+def agreement(model: Model, scans: list[Known], chosen: list[np.ndarray]) -> str:
+    """Correlation of the gradient map with the covering, over the cells of each slice."""
+    gradient, found = mean_maps(model), []
+    for scan, places in zip(scans, chosen, strict=True):
+        if len(places) == 0:
+            continue
+        covered = occlusion_map(*model, scan.pictures, places.tolist())
+        coarse = torch.nn.functional.adaptive_avg_pool2d(gradient(scan, places), covered.shape[-1])
+        found += [
+            float(torch.corrcoef(torch.stack(pair))[0, 1])
+            for pair in zip(covered.flatten(1), coarse.flatten(1), strict=True)
+        ]
+    low, half, high = np.quantile(found, [0.25, 0.5, 0.75])
+    return f"Gradient map against covering, correlation over 16 x 16 cells: {half:.2f} ({low:.2f}-{high:.2f})"
+
+
+def compared(models: dict[str, Model], scans: list[Known]) -> str:
+    """The table of one set; the first of `models` is the trained one."""
+    trained = next(iter(models.values()))
+    chosen = [suspicious(trained, scan) for scan in scans]
+    rows = [measured(name, mean_maps(model), scans, chosen) for name, model in models.items()]
+    rows += [
+        measured(f"trained, at most {side} cells a side", mean_maps(trained, side), scans, chosen)
+        for side in OTHER_SIDES
+    ]
+    every = [scan.bloody for scan in scans]
+    rows.append(measured("trained, all slices with blood", mean_maps(trained), scans, every))
+    rows.append(measured("middle of the head", middle, scans, chosen))
+    few, theirs = scans[::COVERED], chosen[::COVERED]
+    rows.append(
+        measured(
+            "covering, trained",
+            lambda scan, places: occlusion_map(*trained, scan.pictures, places.tolist()),
+            few,
+            theirs,
+        )
+    )
+    rows.append(measured("trained, the same slices", mean_maps(trained), few, theirs))
+    return f"{table(['map', *COLUMNS], rows)}\n\n{agreement(trained, few, theirs)}."
+
+
+def untrained(settings: CnnSettings, windows: Windows) -> AttentionCnn:
+    """A CNN of the same shape with random weights."""
+    torch.manual_seed(1)
+    return AttentionCnn(settings, windows=len(windows)).eval()
+
+
+def of_phantoms(run: Path, out: Path) -> str:
+    """The table on phantoms."""
+    model = load_model(run)
+    assert model.cnn is not None  # a run on pictures
+    config = read_run(run)["config"]
+    settings, windows = model.cnn.settings, parse_windows(config["windows"])
+    splits = load_splits(run / "splits.csv")
+    scans = splits.scan[splits.split == "train"].tolist()
+
+    def with_head(cnn: AttentionCnn, prepared: PreparedSet) -> Model:
+        size = settings.image_size
+        features = extract_features(cnn, prepared, scans, windows=windows, image_size=size)
+        x, labels = features.x.double(), features.labels
+        return cnn, fit(x, features.offsets, labels, settings=HeadSettings(**config["head"]))[0]
+
+    prepared, mixed = (open_prepared(Path(config["prepared"]) / "train") for _ in range(2))
+    splits["label"] = splits.groupby("split").label.transform(
+        lambda part: np.random.default_rng(0).permutation(part.to_numpy())
+    )
+    mixed.table["scan_label"] = mixed.table.scan.map(splits.set_index("scan").label)
+    shuffled = fit_cnn(
+        mixed,
+        splits,
+        out / "shuffled" / "cnn",
+        windows=windows,
+        cnn=settings,
+        training=replace(TrainingSettings(**config["training"]), fixed_epochs=True),
+        seed=config["seed"],
+    )
+    models = {
+        "trained": (model.cnn.model, model.head),
+        "random weights": with_head(untrained(settings, windows), prepared),
+        "shuffled labels": with_head(shuffled, mixed),
+    }
+    return compared(models, phantoms(windows, settings.image_size))
+
+
+def of_ctich(data: Path, seed: int) -> str:
+    """The table on real scans: part b, and the scans of part a that this seed does not train on."""
+    a, b = (open_prepared(data / name) for name in ("prep_rsna", "prep_rsna_b"))
+    settings = ROWS["+ 96 px"][0]
+    path = data / "ablation" / f"with-96-px-{seed}" / "best.ckpt"
+    state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
+    cnn = AttentionCnn(settings, windows=len(WINDOWS)).eval()
+    cnn.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+    splits = draw_splits(a.scans, validation=VALIDATION, test=0.0, seed=seed)
+    negative = splits[splits.label == 0]
+    drawn = inserted(a, negative.scan[negative.split == "train"].tolist(), settings.image_size)
+    learn = splits.scan[splits.split == "train"]
+
+    def with_head(cnn: AttentionCnn) -> Model:
+        features = extract_features(cnn, a, learn.tolist(), windows=WINDOWS, image_size=settings.image_size)
+        with torch.no_grad():
+            x = [features.x, *(cnn.encode(scan.pictures) for scan in drawn)]
+        sizes = torch.tensor([*features.offsets.diff(), *(len(part) for part in x[1:])])
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+        labels = torch.cat([features.labels, torch.ones(len(drawn), dtype=torch.int64)])
+        return cnn, fit(torch.cat(x).double(), offsets, labels, settings=HeadSettings())[0]
+
+    models = {"trained": with_head(cnn), "random weights": with_head(untrained(settings, WINDOWS))}
+    held = inserted(a, negative.scan[negative.split == "validation"].tolist(), settings.image_size)
+    held += inserted(b, b.scans.index[b.scans.label == 0].tolist(), settings.image_size)
+    return compared(models, held)
+
+
+def cost() -> str:
+    """Seconds for the maps of 8 slices of a 40-slice scan at 256 pixels, default CNN, untrained."""
+    lines = []
+    generator = torch.Generator().manual_seed(0)
+    pictures = 0.3 + 0.1 * torch.rand(40, 3, 256, 256, generator=generator)
+    pictures[20:, :, 100:140, 90:120] += 0.3
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    for width in (8, 128):
+        cnn = untrained(CnnSettings(image_size=256, features=width), WINDOWS)
+        with torch.no_grad():
+            x = cnn.encode(pictures).double()
+        head = fit(x, torch.arange(0, 41, 5), labels, settings=HeadSettings(n_inducing=20))[0]
+        weights = draw_weights(head, SAMPLES, 0)
+        taken = seconds(lambda: slice_maps(cnn, head, pictures, range(20, 28), weights), rounds=3)  # noqa: B023
+        lines.append(f"D = {width}: {spread(taken)}")
+    return "8 slices of 40 at 256 pixels, both maps: " + "; ".join(lines) + "."
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--seed", type=int, default=2, help="of the CT-ICH model")
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    chosen = parser.parse_args()
+    parts = [cost(), f"Phantoms:\n\n{of_phantoms(chosen.run, chosen.out)}"]
+    if chosen.data is not None:
+        parts.append(f"Synthetic bleeds in real CT-ICH scans:\n\n{of_ctich(chosen.data, chosen.seed)}")
+    command = "python -m benchmarks.heatmaps --run checkpoints/demo --out $OUT --data $D"
+    record("Heat maps: do they point at the blood", command, "\n\n".join(parts), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""One study from DICOM to all outputs: how long a radiologist waits.
+
+    python -m benchmarks.study [--rounds 5] [--write]
+
+A synthetic study of 40 slices of 512 x 512 pixels is judged by `ich-mil predict --dicom`, each time by a new
+process into a new folder: reading, the default CNN at 256 x 256, the head (M = 100, 1,000 samples), heatmaps
+of 8 slices, page, worklist, and all DICOM results. The CNN is trained for one epoch on a handful of studies:
+time does not depend on what it has learned.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from pydicom.uid import CTImageStorage, generate_uid
+
+from benchmarks.record import record, spread, table
+from ich_mil.cli import train_main
+from ich_mil.dicom.phantom import SITE_A, make_phantom, write_rsna
+from ich_mil.dicom.phantom_dicom import ENCODINGS, make_image, save_image
+from ich_mil.pipeline.pages import Shown, show_predictions
+from ich_mil.pipeline.predict import Judge
+
+SLICES, SIZE = 40, 512
+BAR_S, BAR_MB = 20, 5
+
+
+def write_study(folder: Path) -> None:
+    """One positive study as a scanner would send it."""
+    phantom = make_phantom(
+        np.random.default_rng(0), bleeds=["subdural"], site=SITE_A, size=SIZE, n_slices=SLICES
+    )
+    folder.mkdir()
+    study, series, frame = (generate_uid(entropy_srcs=["benchmark", name]) for name in "abc")
+    for n in range(SLICES):
+        sop = generate_uid(entropy_srcs=["benchmark", str(n)])
+        image = make_image(phantom, n, ENCODINGS[1], sop=sop, study=study, series=series)
+        image.SOPClassUID, image.InstanceNumber = CTImageStorage, n + 1
+        image.file_meta.MediaStorageSOPInstanceUID = sop
+        image.PatientID, image.StudyID, image.FrameOfReferenceUID = "BENCHMARK", "", frame
+        save_image(image, folder / f"CT{n:06d}.dcm")
+
+
+def train(folder: Path) -> Path:
+    """A run with the default CNN at 256 x 256."""
+    write_rsna(folder / "site", n_studies=16, seed=0, size=64)
+    config = folder / "config.yaml"
+    config.write_text(
+        f"out: {folder / 'run'}\nprepared: {folder / 'prepared'}\n"
+        f"train: {{layout: rsna, root: {folder / 'site'}}}\nsplit: {{validation: 0.25}}\n"
+        "cnn: {image_size: 256}\ntraining: {max_epochs: 1}\nhead: {density: gamma}\n"
+    )
+    assert train_main(["--config", str(config)]) == 0
+    return folder / "run"
+
+
+def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
+    """Seconds of each stage within one process, imports left out."""
+    taken = []
+    start = perf_counter()
+    judge = Judge(model)
+    taken.append(("load the model", perf_counter() - start))
+    start = perf_counter()
+    results, prepared = judge(root, out)
+    taken.append(("read, CNN, head, heatmaps", perf_counter() - start))
+    for name, shown in (("page and worklist", Shown()), ("the same with DICOM results", Shown(dicom=True))):
+        start = perf_counter()
+        show_predictions(results, prepared, out, shown)
+        taken.append((name, perf_counter() - start))
+    return taken
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_study(folder / "study")
+        run = train(folder)
+        program = [str(Path(sys.executable).with_name("ich-mil")), "predict", f"{folder / 'study'}"]
+        program += ["--model", str(run), "--dicom"]
+        whole = []
+        for k in range(chosen.rounds):
+            start = perf_counter()
+            out = str(folder / f"out{k}")
+            subprocess.run([*program, "--out", out], check=True, stdout=subprocess.DEVNULL)
+            whole.append(perf_counter() - start)
+        parts = stages(folder / "study", run, folder / "stages")
+        page = next((folder / "out0").glob("scan-*.html")).stat().st_size / 1e6
+        objects = sorted((folder / "out0" / "dicom").rglob("*.dcm"))
+        size = sum(path.stat().st_size for path in objects) / 1e6
+    rows = [
+        [
+            "whole command, new process",
+            spread(whole),
+            f"≤ {BAR_S} s",
+        ],
+        *([f"in one process: {what}", f"{taken:.2f} s", ""] for what, taken in parts),
+        ["study page", f"{page:.2f} MB", f"< {BAR_MB} MB"],
+        ["DICOM results", f"{len(objects)} objects, {size:.1f} MB", ""],
+    ]
+    record(
+        f"One study of {SLICES} slices to all outputs",
+        f"python -m benchmarks.study --rounds {chosen.rounds}",
+        table(["", f"{torch.get_num_threads()} threads", "bar"], rows),
+        write=chosen.write,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The texts of a study's DICOM files that say whose it is: names, dates, descriptions.
+
+In: a prepared set and a scan. Out: the texts by DICOM keyword, as the scan's lowest slice has them. They are
+written by strangers and may name the patient: pages show them only where someone asks for them.
+"""
+
+import json
+import re
+import zlib
+from pathlib import Path
+
+from pydicom.datadict import tag_for_keyword
+
+from ich_mil.data.store import PreparedSet, scan_file
+from ich_mil.dicom.elements import CHARACTER_SET, NotDicomError, read_elements
+from ich_mil.errors import DataError
+
+KEYWORDS = (
+    "PatientName",
+    "PatientID",
+    "PatientBirthDate",
+    "PatientSex",
+    "PatientAge",
+    "StudyDate",
+    "AccessionNumber",
+    "StudyDescription",
+    "SeriesDescription",
+    "InstitutionName",
+)
+"""In the order they are shown (PS3.6)."""
+
+
+def source_files(prepared: PreparedSet, scan: str) -> list[Path]:
+    """The DICOM files of a scan, from the lowest slice up; each file of several frames once.
+
+    Raises:
+        DataError: the scan's own record cannot be read.
+    """
+    path = scan_file(prepared.folder, scan).with_suffix(".json")
+    try:
+        slices = json.loads(path.read_text(encoding="utf-8"))["slices"]
+        names = [name for one in slices for name in one["sources"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
+    return list(dict.fromkeys(prepared.root / re.sub(r" frame \d+$", "", name) for name in names))
+
+
+def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:
+    """The texts of a scan by keyword, those that are there, unchanged: not safe to show without escaping.
+
+    Raises:
+        DataError: the scan's files are no longer where they were.
+    """
+    path = source_files(prepared, scan)[0]
+    tags = {keyword: tag_for_keyword(keyword) for keyword in KEYWORDS}
+    try:
+        elements = read_elements(path, {CHARACTER_SET, *(tag for tag in tags.values() if tag is not None)})
+    except (OSError, NotDicomError, zlib.error) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}); put the DICOM files back, or show the page without names"
+        ) from error
+    texts = {keyword: elements.text(tag) for keyword, tag in tags.items() if tag is not None}
+    return {keyword: text for keyword, text in texts.items() if text}

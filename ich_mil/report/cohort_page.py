@@ -1,0 +1,73 @@
+"""The page of a cohort: a worklist of all scans, the likely ones first.
+
+In: `Results` of `predictions.json` and the addresses of the study pages. Out: HTML as a string. Studies that
+could not be predicted stand above the list: none is lost. Patients are not named.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ich_mil.ledger import Code
+from ich_mil.predictions import Results, ScanResult
+from ich_mil.report.page import percent, render
+from ich_mil.report.words import MARK, RESULT, by_drop, problems, routine, span
+
+MAX_RUNS = 2
+"""Runs named in a row; the study page shows all."""
+
+
+def worklist(results: Results) -> list[ScanResult]:
+    """The scans as they should be read: by decision (positive, look, negative), then by falling risk."""
+    order = {decision: place for place, decision in enumerate(RESULT)}
+    return sorted(results.scans, key=lambda scan: (order[scan.decision], -scan.probability, scan.scan))
+
+
+def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> str:
+    """The cohort page as one HTML document.
+
+    Args:
+        results: of all scans.
+        links: relative address of a scan's page; scans without one are listed without a link.
+        title: heading of the page.
+
+    Raises:
+        ValueError: a link is not relative.
+    """
+    scans = worklist(results)
+    missing = [entry for entry in results.ledger if entry.code == Code.SCAN_EMPTY]
+    return render(
+        "cohort.html.j2",
+        script="cohort.js",
+        title=title,
+        results=results,
+        counts=Counter(scan.decision for scan in scans),
+        words=RESULT,
+        marks=MARK,
+        rows=[
+            {
+                "scan": scan,
+                "link": links.get(scan.scan, ""),
+                "runs": _runs(scan),
+                "problems": problems(scan.ledger),
+            }
+            for scan in scans
+        ],
+        flagged=sum(bool(problems(scan.ledger)) for scan in scans),
+        labelled=any(scan.label is not None for scan in scans),
+        missing=missing,
+        other=[
+            line
+            for tell in (problems, routine)
+            for line in tell(entry for entry in results.ledger if entry not in missing)
+        ],
+    )
+
+
+def _runs(scan: ScanResult) -> list[str]:
+    """'slices 13–18 (21 %)' for the runs that matter most, with the scan's probability without them."""
+    named = [
+        span(run.first, run.last) + ("" if run.scan_without is None else f" ({percent(run.scan_without)})")
+        for run in by_drop(scan)[:MAX_RUNS]
+    ]
+    more = len(scan.runs) - len(named)
+    return [*named, *([f"{more} more"] if more else [])]

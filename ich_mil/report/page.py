@@ -1,0 +1,121 @@
+"""What all report pages share: how templates are filled, what a page may load, how it is named and linked.
+
+In: values for a template of `templates/`. Out: one HTML document that needs no other file and no network.
+Every text may come from a DICOM file or a label table, so Jinja2 escapes all of it, and what cannot be
+printed or misleads is replaced. A Content-Security-Policy in the page forbids anything but pictures held in
+the page itself and the one style sheet and the one script that it names by their SHA-256 digests (W3C CSP
+Level 3, 6.7.3).
+"""
+
+import base64
+import hashlib
+import json
+import re
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.files import write_text
+from ich_mil.predictions import NOTICE
+from ich_mil.report.text import printable
+
+_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def percent(probability: float) -> str:
+    """'87 %'; '< 1 %' and '> 99 %' at the ends, where whole numbers would claim certainty."""
+    if probability < 0.01:
+        return f"<{_SPACE}1{_SPACE}%"
+    if probability > 0.99:
+        return f">{_SPACE}99{_SPACE}%"
+    return f"{100 * probability:.0f}{_SPACE}%"
+
+
+def relative_link(address: str) -> str:
+    """`address` quoted, so that it can only name a file beside the page.
+
+    Raises:
+        ValueError: it starts with a slash or backslash.
+    """
+    if PurePosixPath(address).is_absolute() or address.startswith("\\"):
+        raise ValueError(f"a link in a report must be relative, got {address!r}")
+    return quote(address.encode("utf-8", "replace"), safe="/._-~")
+
+
+def study_file_name(scan: str) -> str:
+    """File name of a scan's page: readable, the same each time, and different for different scans."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", scan).strip("-")[:60]
+    if plain == scan:
+        return f"scan-{plain}.html"
+    return f"scan-{plain}-{hashlib.sha256(scan.encode('utf-8', 'replace')).hexdigest()[:8]}.html"
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page to `path`, whole or not at all."""
+    write_text(path, html)
+
+
+def render(template: str, *, script: str = "", **values: Any) -> str:
+    """Fill a template.
+
+    Args:
+        template: its name in `templates/`.
+        script: name of its script there; empty for a page without one.
+        values: what it shows.
+
+    Returns:
+        One HTML document.
+    """
+    environment = _environment()
+    code = _source(script) if script else ""
+    style = _source("style.css")
+    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}"
+    policy += f"; script-src {_digest(code)}" if code else ""
+    return environment.get_template(template).render(
+        **values,
+        policy=f"{policy}; base-uri 'none'; form-action 'none'",
+        style=Markup(style),  # ours, and without a '<'
+        script=Markup(code),
+    )
+
+
+def embedded(data: Any) -> Markup:
+    """`data` as JSON that can stand inside a `<script type="application/json">`: no '<', '>' or '&' in it."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("ich_mil.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters.update(percent=percent, relative=relative_link)
+    environment.globals.update(notice=NOTICE, threshold=THRESHOLD)
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _source(name: str) -> str:
+    loader = _environment().loader
+    assert loader is not None
+    return loader.get_source(_environment(), name)[0]
+
+
+def _digest(source: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"

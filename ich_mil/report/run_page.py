@@ -1,0 +1,136 @@
+"""The page of a run: what was trained on what, how well it does, and the scans it was tried on.
+
+In: tables and curves of a run. Out: HTML as a string, one file without a script that needs no network.
+
+Shapes: B scans of a set.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.evaluate.show import format_value, table_blocks, table_notes
+from ich_mil.evaluate.table import SCAN, Scores
+from ich_mil.predictions import Provenance
+from ich_mil.report import figures
+from ich_mil.report.page import render
+from ich_mil.report.pictures import data_uri
+
+MAX_SCANS = 2000
+"""Scans listed; the rest are in predictions.csv."""
+
+
+@dataclass(frozen=True)
+class SplitCount:
+    """How much data one split holds; `positive` and `unlabelled` count scans."""
+
+    name: str
+    scans: int
+    patients: int
+    slices: int
+    positive: int
+    unlabelled: int = 0
+
+
+@dataclass(frozen=True)
+class EvaluatedSet:
+    """One evaluated data set.
+
+    Attributes:
+        name: its name.
+        table: the frame of `ich_mil.evaluate.table.evaluate`; its first model is the run's own.
+        labels: (B,) scan labels for the ROC and calibration plots; None draws none.
+        scores: the models behind the table, in its order.
+    """
+
+    name: str
+    table: pd.DataFrame
+    labels: np.ndarray | None = None
+    scores: Sequence[Scores] = ()
+
+
+@dataclass(frozen=True)
+class ScanRow:
+    """One scan in the run page's list; `link` is the relative address of its study page, empty for none."""
+
+    scan: str
+    probability: float
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+    label: int = UNKNOWN
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """All that a run page shows.
+
+    Attributes:
+        name: name of the run.
+        model: which model it trained.
+        config: the whole configuration as text (YAML).
+        splits: size of each split.
+        sets: the evaluated data sets, the most important first.
+        scans: predicted scans, in any order.
+        curves: training curves (index = epoch, a column each); None for none.
+        ledger: number of ledger lines by code (`ich_mil.ledger.Code`).
+        limits: what the model must not be taken for, a sentence each.
+    """
+
+    name: str
+    model: Provenance
+    config: str
+    splits: Sequence[SplitCount] = ()
+    sets: Sequence[EvaluatedSet] = ()
+    scans: Sequence[ScanRow] = ()
+    curves: pd.DataFrame | None = None
+    ledger: Mapping[str, int] = field(default_factory=dict)
+    limits: Sequence[str] = ()
+
+
+def render_run(run: RunPage) -> str:
+    """The run page as one HTML document.
+
+    Raises:
+        ValueError: a link is not relative.
+    """
+    ordered = sorted(run.scans, key=lambda row: (-row.probability, row.scan))
+    curves = None if run.curves is None or run.curves.empty else figures.training_curves(run.curves)
+    return render(
+        "run.html.j2",
+        page=run,
+        sets=[_evaluated(one) for one in run.sets],
+        curves=None if curves is None else data_uri(curves, "png"),
+        scans=ordered[:MAX_SCANS],
+        n_scans=len(ordered),
+    )
+
+
+def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
+    """The headline, tables and plots of one evaluated set."""
+    own: Any = one.table[(one.table["level"] == SCAN) & (one.table["metric"] == "auc")].iloc[0]
+    roc = reliability = None
+    if one.labels is not None:
+        labels = np.asarray(one.labels)
+        scores = {s.name: np.asarray(s.scan) for s in one.scores if s.scan is not None}
+        calibrated = {
+            s.name: np.asarray(s.scan) for s in one.scores if s.scan is not None and s.scan_is_probability
+        }
+        if scores and {0, 1} <= set(labels.tolist()):
+            roc = data_uri(figures.roc_curves(labels, scores), "png")
+        if calibrated and (labels != UNKNOWN).any():
+            reliability = data_uri(figures.reliability(labels, calibrated), "png")
+    return {
+        "name": one.name,
+        "auc": format_value(own["value"], own["low"], own["high"]),
+        "scans": int(own["n"]),
+        "blocks": table_blocks(one.table),
+        "notes": table_notes(one.table),
+        "roc": roc,
+        "reliability": reliability,
+    }

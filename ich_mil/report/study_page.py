@@ -1,0 +1,143 @@
+"""The page of one study: the result, what drove it, and a viewer, in one file that needs no network.
+
+In: the `ScanResult` of `predictions.json`, Hounsfield units and heatmaps. Out: HTML as a string. All that it
+says comes from these; all that a DICOM file says besides, names, file names and the ledger's details among
+it, is left out unless `texts` are given. Summary, strip and top slices stand without a script and print on
+one page; the viewer needs the page's own script (`templates/viewer.js`).
+
+Shapes: n slices of H, W pixels.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ich_mil.predictions import Provenance, ScanResult, SliceResult
+from ich_mil.report.maps import ScanMaps
+from ich_mil.report.page import embedded, percent, render
+from ich_mil.report.pictures import WINDOWS, Overlay, overlay, slice_pictures
+from ich_mil.report.strip import make_strip
+from ich_mil.report.words import CODES, MARK, RESULT, drivers, problems, routine
+
+TOP_SLICES = 4
+"""Slices shown as pictures without the viewer, and on paper."""
+MAX_LEDGER = 500
+"""Ledger lines on the page; the rest are in `predictions.json`."""
+PROBLEMS_ON_PAPER = 5
+"""Input problems printed; the page on a screen names all."""
+OVERLAYS = {"mean": "evidence", "std": "uncertainty"}
+"""What the maps of `ScanMaps` are called on the page."""
+
+
+def render_study(
+    scan: ScanResult,
+    model: Provenance,
+    decided_by: str,
+    hu: np.ndarray,
+    maps: ScanMaps | None,
+    *,
+    texts: Mapping[str, str] = {},
+    run_link: str = "",
+) -> str:
+    """The study page as one HTML document.
+
+    Args:
+        scan: what was predicted.
+        model: which model spoke.
+        decided_by: in words, how `scan.decision` was made.
+        hu: (n, H, W) int16 HU, lowest slice first.
+        maps: heatmaps of some slices; None where there are none.
+        texts: DICOM texts to show, such as 'PatientName', with any content; empty shows no DICOM text.
+        run_link: relative address of the run's page; empty for none.
+
+    Raises:
+        ValueError: a probability outside [0, 1], another number of pictures than slices, maps of slices that
+            do not exist, or a `run_link` that is not relative.
+    """
+    _check(scan, hu, maps)
+    pictures = slice_pictures(hu)
+    overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
+    mapped = [] if maps is None else [int(place) for place in maps.slices]
+    likely = sorted(scan.slices, key=lambda one: (one.slice not in mapped, -one.probability, one.slice))
+    return render(
+        "study.html.j2",
+        script="viewer.js",
+        scan=scan,
+        model=model,
+        decided_by=decided_by,
+        texts=texts,
+        run_link=run_link,
+        result=RESULT[scan.decision],
+        mark=MARK[scan.decision],
+        drivers=drivers(scan),
+        problems=problems(scan.ledger),
+        routine=routine(scan.ledger),
+        codes=CODES,
+        max_ledger=MAX_LEDGER,
+        on_paper=PROBLEMS_ON_PAPER,
+        strip=make_strip(scan, mapped),
+        windows=WINDOWS,
+        overlays={OVERLAYS[of]: one for of, one in overlays.items()},
+        mapped=_ranges(mapped),
+        top=[_top(one, pictures, overlays) for one in sorted(likely[:TOP_SLICES], key=lambda one: one.slice)],
+        start=max(likely[:TOP_SLICES], key=lambda one: one.probability).slice,
+        labelled=any(one.label is not None for one in scan.slices),
+        rows=[_values(one) for one in scan.slices],
+        size=hu.shape[:0:-1],
+        data=embedded(
+            {
+                "pictures": pictures,
+                "overlays": {OVERLAYS[of]: one.pictures for of, one in overlays.items()},
+                "slices": [_values(one) for one in scan.slices],
+                "runs": [[run.first, run.last] for run in scan.runs],
+            }
+        ),
+    )
+
+
+def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None) -> None:
+    name = f"scan {scan.scan!r}"
+    numbers = [scan.probability, *scan.interval_95]
+    for one in scan.slices:
+        numbers += [one.probability, *one.interval_95]
+    if not all(0 <= number <= 1 for number in numbers):
+        raise ValueError(f"{name}: probabilities must lie in [0, 1]")
+    if hu.ndim != 3 or len(hu) != len(scan.slices) or len(hu) == 0:
+        raise ValueError(f"{name}: {len(scan.slices)} slices, but pictures of shape {hu.shape}")
+    if maps is not None and not ((maps.slices >= 0) & (maps.slices < len(hu))).all():
+        raise ValueError(f"{name}: maps of slices {maps.slices.tolist()}, but there are {len(hu)}")
+
+
+def _values(one: SliceResult) -> dict[str, str]:
+    """What the page says of a slice; the program's own words only."""
+    low, high = one.interval_95
+    known = {str(code): words for code, words in CODES.items()}
+    return {
+        "place": "" if one.position_mm is None else f"{one.position_mm:.1f} mm",
+        "probability": percent(one.probability),
+        "interval": f"{percent(low)} to {percent(high)}",
+        "without": "–" if one.scan_without is None else percent(one.scan_without),
+        "label": {0: "no bleed", 1: "bleed", None: "–"}[one.label],
+        "corrections": ", ".join(known.get(code, "another") for code in one.corrections) or "none",
+    }
+
+
+def _top(one: SliceResult, pictures: dict[str, list[str]], overlays: dict[str, Overlay]) -> dict[str, Any]:
+    return {
+        "number": one.slice + 1,
+        "values": _values(one),
+        "picture": pictures["brain"][one.slice],
+        "evidence": overlays["mean"].pictures.get(one.slice) if overlays else None,
+    }
+
+
+def _ranges(places: list[int]) -> str:
+    """'13–16, 20' for places 12 to 15 and 19, counted from 0."""
+    parts: list[list[int]] = []
+    for place in sorted(places):
+        if parts and parts[-1][1] == place - 1:
+            parts[-1][1] = place
+        else:
+            parts.append([place, place])
+    return ", ".join(f"{a + 1}" if a == b else f"{a + 1}–{b + 1}" for a, b in parts)

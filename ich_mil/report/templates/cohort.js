@@ -1,0 +1,23 @@
+"use strict";
+// The filter of a cohort page: rows of one result, or of all, that hold every word typed.
+const rows = [...document.querySelectorAll("#rows tr")];
+const buttons = [...document.querySelectorAll("button[data-decision]")];
+const search = document.getElementById("search");
+let decision = "";
+
+function filter() {
+  const words = search.value.toLowerCase().split(/\s+/);
+  for (const row of rows) {
+    const text = row.textContent.toLowerCase();
+    const found = words.every((word) => text.includes(word));
+    row.hidden = !found || (decision !== "" && row.dataset.decision !== decision);
+  }
+  for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.decision === decision);
+  document.getElementById("shown").textContent = rows.filter((row) => !row.hidden).length;
+}
+
+search.addEventListener("input", filter);
+for (const button of buttons)
+  button.addEventListener("click", () => { decision = button.dataset.decision; filter(); });
+document.getElementById("filter").hidden = false;
+filter();

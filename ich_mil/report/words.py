@@ -1,0 +1,137 @@
+"""What a page says in words: the result, what drove it, and what was wrong with the input.
+
+In: a `ScanResult`. Out: short sentences. Every number in them stands in `predictions.json`; slices are
+counted from 1 as people do, there from 0. No text of a DICOM file gets into them: file names and ledger
+details may name a patient.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.ledger import CORRECTED, REFUSED, Code, LedgerEntry
+from ich_mil.predictions import Run, ScanResult
+from ich_mil.report.page import percent
+
+RESULT = {
+    POSITIVE: "Hemorrhage likely",
+    LOOK: "No prediction: please look",
+    NEGATIVE: "Hemorrhage unlikely",
+}
+"""The three results, in the order of a worklist."""
+MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
+"""A shape for each, so that no result rests on colour alone."""
+MAX_RUNS = 4
+"""Runs named in the summary; the strip shows all."""
+
+CODES = {
+    Code.NOT_DICOM: "not a DICOM file",
+    Code.NOT_CT: "not CT",
+    Code.LOCALIZER: "a localizer",
+    Code.NOT_AN_IMAGE: "no image",
+    Code.MULTI_FRAME: "frames that cannot be told apart",
+    Code.NO_GEOMETRY: "position or orientation missing",
+    Code.NO_UID: "identifiers missing",
+    Code.NO_HU_SCALE: "no Hounsfield scale",
+    Code.UNREADABLE: "damaged",
+    Code.NOT_OPENED: "could not be opened",
+    Code.NO_DECODER: "compressed in an unknown way",
+    Code.OTHER_FOLDER: "in a folder that is no study",
+    Code.FLAT: "a picture of one grey value",
+    Code.NOISE: "a picture of noise",
+    Code.DUPLICATE: "a repeated slice",
+    Code.OTHER_SHAPE: "another picture size than its series",
+    Code.OTHER_ORIENTATION: "another orientation than its series",
+    Code.NO_HEAD: "no head in it",
+    Code.SERIES_NOT_CHOSEN: "another series was used",
+    Code.SCAN_EMPTY: "no slice could be read",
+    Code.INTERCEPT_12_BIT: "12-bit values that ran over the end of their scale",
+    Code.ALREADY_HU: "values were Hounsfield units already",
+    Code.PADDING: "padding set to air",
+    Code.UNUSED_BITS: "unused bits cleared",
+    Code.HU_CLIPPED: "extreme values cut",
+    Code.AVERAGED: "thin slices averaged",
+    Code.THINNED: "overlapping slices left out",
+    Code.SERIES_CHOSEN: "series chosen by rule",
+    Code.SERIES_JOINED: "series stored in parts, joined",
+    Code.SERIES_KIND: "not a plain axial head series",
+    Code.GAP: "gap between slices",
+    Code.SPACING_CHANGES: "slice distance changes",
+    Code.TILTED: "gantry tilted",
+    Code.FLIPPED: "stored rows or columns run the other way; pictures are shown as stored",
+    Code.CENTRE_MOVES: "picture centre moves",
+    Code.SOP_REPEATED: "slice identifier used twice",
+    Code.MODALITY_MISSING: "modality not stated",
+    Code.SEVERAL_PATIENTS: "several patient identifiers in one study",
+    Code.LABEL_REPEATED: "label given twice",
+    Code.LABEL_CLASH: "labels contradict each other",
+    Code.LABEL_UNUSED: "label without an image",
+}
+ROUTINE = frozenset(
+    {
+        Code.NOT_DICOM,
+        Code.LOCALIZER,
+        Code.NOT_AN_IMAGE,
+        Code.PADDING,
+        Code.UNUSED_BITS,
+        Code.AVERAGED,
+        Code.THINNED,
+    }
+)
+"""Refused or corrected in most studies: told, but no problem."""
+PROBLEMS = (REFUSED | CORRECTED | {Code.SERIES_KIND, Code.GAP, Code.FLIPPED, Code.SEVERAL_PATIENTS}) - ROUTINE
+"""What a reader of the result has to know of."""
+
+
+def span(first: int, last: int) -> str:
+    """'slice 13' or 'slices 13–18' for places 12, or 12 to 17, counted from 0."""
+    return f"slice {first + 1}" if first == last else f"slices {first + 1}–{last + 1}"
+
+
+def by_drop(scan: ScanResult) -> list[Run]:
+    """The runs, the one first without which the scan's probability would be lowest."""
+    return sorted(scan.runs, key=lambda run: (run.scan_without is not None, run.scan_without or 0, run.first))
+
+
+def drivers(scan: ScanResult) -> list[str]:
+    """Which slices drove the scan, a sentence each: its runs; without a run, the slice that did most."""
+    without = "Without {} the scan's probability would be {}."
+    sentences = []
+    for run in by_drop(scan)[:MAX_RUNS]:
+        if run.scan_without is None:
+            sentences.append(f"All slices reach {percent(THRESHOLD)}.")
+        else:
+            sentences.append(without.format(span(run.first, run.last), percent(run.scan_without)))
+    if len(scan.runs) > MAX_RUNS:
+        sentences.append(f"{len(scan.runs) - MAX_RUNS} more runs: see the strip.")
+    if not scan.runs:
+        top = max(scan.slices, key=lambda one: one.probability)
+        highest = f"the highest is slice {top.slice + 1} at {percent(top.probability)}"
+        sentences.append(f"No slice reaches {percent(THRESHOLD)}; {highest}.")
+        known = [(one.scan_without, one.slice) for one in scan.slices if one.scan_without is not None]
+        value, place = min(known, default=(scan.probability, 0))
+        if value < scan.probability and percent(value) != percent(scan.probability):
+            sentences.append(without.format(span(place, place), percent(value)))
+    return sentences
+
+
+def problems(ledger: Iterable[LedgerEntry]) -> list[str]:
+    """What was wrong with the input, in the order of the codes."""
+    return [line for code, line in _lines(ledger) if code in PROBLEMS]
+
+
+def routine(ledger: Iterable[LedgerEntry]) -> list[str]:
+    """The other lines of the ledger."""
+    return [line for code, line in _lines(ledger) if code not in PROBLEMS]
+
+
+def _lines(ledger: Iterable[LedgerEntry]) -> list[tuple[Code, str]]:
+    counts = Counter(entry.code for entry in ledger)
+    return [(code, _line(code, counts[code])) for code in Code if counts[code]]
+
+
+def _line(code: Code, count: int) -> str:
+    kind = "Refused: " if code in REFUSED else "Corrected: " if code in CORRECTED else ""
+    text = f"{kind}{CODES[code]}" if kind else CODES[code][0].upper() + CODES[code][1:]
+    return text if count == 1 else f"{text} ({count} times)"

@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+import pytest
+
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.predictions import Provenance, Run
+from ich_mil.report.cohort_page import render_cohort, worklist
+from ich_mil.report.page import study_file_name
+from tests.html_page import HOSTILE, Page, check_offline
+from tests.results import cohort
+
+RESULTS = cohort(9)
+LINKS = {scan.scan: study_file_name(scan.scan) for scan in RESULTS.scans}
+
+
+def said(page):
+    return page.text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_scans_stand_by_decision_then_by_risk():
+    some = [
+        replace(RESULTS.scans[0], scan=name, decision=decision, probability=p)
+        for name, decision, p in (
+            ("a", NEGATIVE, 0.9),
+            ("b", LOOK, 0.2),
+            ("c", POSITIVE, 0.1),
+            ("d", POSITIVE, 0.3),
+            ("f", LOOK, 0.4),
+            ("e", LOOK, 0.4),
+        )
+    ]
+    listed = worklist(replace(RESULTS, scans=tuple(some)))
+    assert [scan.scan for scan in listed] == ["d", "c", "e", "f", "b", "a"]
+
+
+def test_every_scan_is_listed_and_linked_with_its_numbers():
+    html = render_cohort(RESULTS, LINKS, title="Studies")
+    page = check_offline(html)
+    text = said(page)
+    assert set(LINKS.values()) <= set(page.addresses)
+    assert "9 scans" in " ".join(text.split()) or "9" in text
+    for scan in RESULTS.scans:
+        assert text.count(scan.scan) == 1
+    first = worklist(RESULTS)[0]
+    assert text.index(first.scan) < text.index(worklist(RESULTS)[1].scan)
+    runs = (Run(11, 16, 0.213), Run(3, 3, 0.5), Run(20, 21, 0.6))
+    one = replace(first, probability=0.873, interval_95=(0.712, 0.951), runs=runs)
+    text = said(check_offline(render_cohort(replace(RESULTS, scans=(one,)), {}, title="One")))
+    for expected in ("87 %", "71 % to 95 %", "slices 12–17 (21 %)", "slice 4 (50 %)", "1 more"):
+        assert expected in text, expected
+    assert "slices 21–22" not in text
+
+
+def test_scans_without_a_page_have_no_link():
+    assert "a" not in check_offline(render_cohort(RESULTS, {}, title="Studies")).tags
+
+
+def test_counts_are_those_of_the_scans():
+    html = render_cohort(RESULTS, LINKS, title="Studies")
+    for decision in (POSITIVE, LOOK, NEGATIVE):
+        count = sum(scan.decision == decision for scan in RESULTS.scans)
+        assert html.count(f'<tr data-decision="{decision}">') == count
+        assert f"</span> {count}</b>" in html
+    assert "<b>2</b>with input problems" in html
+
+
+def test_studies_without_a_prediction_are_not_lost():
+    text = said(check_offline(render_cohort(RESULTS, LINKS, title="Studies")))
+    assert "1 study has no prediction because no slice could be read. Please look:" in text
+    assert RESULTS.ledger[0].scan in text
+    assert "no prediction because" not in said(
+        check_offline(render_cohort(replace(RESULTS, ledger=()), LINKS, title="Studies"))
+    )
+
+
+def test_input_problems_are_told_without_dicom_texts():
+    other = LedgerEntry("", "DOE.dcm", Code.NOT_CT, "DOE")
+    html = render_cohort(replace(RESULTS, ledger=(other,)), LINKS, title="Studies")
+    assert Page(html).text.count("Refused: a repeated slice") == 2
+    assert "Not about one of these scans: Refused: not CT" in html
+    assert "DOE" not in html
+    assert "PAT-0071" not in html
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_are_only_text(text):
+    lost = LedgerEntry(text, text, Code.SCAN_EMPTY, text)
+    scans = (replace(RESULTS.scans[0], scan=text, patient=text), RESULTS.scans[1])
+    model = Provenance(text, text, text, text, text)
+    hostile = replace(RESULTS, scans=scans, ledger=(lost,), model=model, decided_by=text)
+    page = check_offline(render_cohort(hostile, {text: study_file_name(text)}, title=text))
+    name = RESULTS.scans[0].scan
+    ordinary = check_offline(
+        render_cohort(replace(RESULTS, scans=RESULTS.scans[:2]), {name: "a.html"}, title="Studies")
+    )
+    assert sorted(page.tags) == sorted(ordinary.tags)
+    assert page.attributes == ordinary.attributes
+    if text.isprintable():
+        assert page.text.count(text) >= 9
+
+
+def test_a_link_that_leaves_the_folder_is_refused():
+    with pytest.raises(ValueError, match="must be relative"):
+        render_cohort(RESULTS, dict.fromkeys(LINKS, "//evil.example"), title="Studies")
+
+
+def test_a_cohort_without_scans():
+    assert (
+        "1 study has no prediction"
+        in check_offline(render_cohort(replace(RESULTS, scans=()), {}, title="Studies")).text
+    )

@@ -1,0 +1,123 @@
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ich_mil.report import pictures
+from ich_mil.report.maps import ScanMaps
+from ich_mil.windows import PRESETS
+
+# What the colour-blind see of linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
+SEEN_BY = {
+    "all": np.eye(3),
+    "protanopes": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopes": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+}
+
+
+def opened(uri):
+    return Image.open(io.BytesIO(base64.b64decode(uri.split(",", 1)[1])))
+
+
+def test_each_window_shows_its_hounsfield_units():
+    hu = np.full((1, 64, 64), 40, np.int16)
+    for value, expected in ((40, (127.5, 76.5, 127.5)), (80, (255, 127.5, 154.3)), (-1000, (0, 0, 0))):
+        shown = pictures.slice_pictures(hu - 40 + value)
+        assert list(shown) == ["brain", "blood", "soft tissue"]
+        for (picture,), grey in zip(shown.values(), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(opened(picture)), grey, atol=1.5)  # 8 bits, and JPEG's own
+    assert tuple(pictures.WINDOWS.values()) == PRESETS["winners"]
+
+
+def test_pictures_are_grey_jpegs_in_the_order_and_shape_of_the_slices():
+    hu = np.zeros((4, 40, 60), np.int16)
+    hu[2, :, 30:] = 80
+    shown = [opened(one) for one in pictures.slice_pictures(hu)["brain"]]
+    assert {(one.format, one.mode, one.size) for one in shown} == {("JPEG", "L", (60, 40))}
+    assert [int(np.asarray(one)[20, 50]) > 200 for one in shown] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((1024, 512), (256, 512)), ((513, 512), (511, 512)), ((8, 9), (9, 8))]
+)
+def test_large_slices_are_reduced_and_keep_their_shape(shape, size):
+    (picture,) = pictures.slice_pictures(np.full((1, *shape), 20, np.int16))["brain"]
+    assert opened(picture).size == size
+    np.testing.assert_allclose(np.asarray(opened(picture)), 63.75, atol=1.5)
+
+
+def test_more_slices_get_smaller_pictures(monkeypatch):
+    noise = np.random.default_rng(0).integers(0, 80, (4, 512, 512)).astype(np.int16)
+    sizes = []
+    for budget in (3_000_000, 300_000, 1):
+        monkeypatch.setattr(pictures, "BUDGET", budget)
+        shown = pictures.slice_pictures(noise)
+        assert [len(one) for one in shown.values()] == [4, 4, 4]
+        files = [base64.b64decode(uri.split(",")[1]) for one in shown.values() for uri in one]
+        sizes.append(opened(shown["brain"][0]).size[0])
+        assert budget == 1 or sum(map(len, files)) <= budget
+    assert sizes[0] == 512 > sizes[1] > sizes[2] == pictures.SIDES[-1]
+
+
+def maps(mean, std=None):
+    mean = np.asarray(mean, np.float32)
+    return ScanMaps(np.arange(4, 4 + len(mean)), mean, np.ones_like(mean) if std is None else std)
+
+
+def test_overlays_are_clear_where_nothing_speaks_for_blood_and_strongest_at_the_top():
+    flat = np.ones((4, 4))
+    shown = pictures.overlay(maps([2 * flat, flat, 0 * flat, -3 * flat, np.nan * flat]), "mean", (64, 64))
+    assert shown.top == 2
+    assert list(shown.pictures) == [4, 5, 6, 7, 8]
+    pixels = [np.asarray(opened(one).convert("RGBA"))[5, 5] for one in shown.pictures.values()]
+    assert [int(one[3]) for one in pixels] == [255, 128, 0, 0, 0]
+    np.testing.assert_array_equal(pixels[0][:3], pictures.EVIDENCE(1.0, bytes=True)[:3])
+    np.testing.assert_array_equal(pixels[1][:3], pictures.EVIDENCE(128 / 255, bytes=True)[:3])
+
+
+def test_maps_without_a_value_above_zero_show_nothing():
+    shown = pictures.overlay(maps(np.zeros((2, 3, 3))), "mean", (10, 10))
+    assert shown.top == 0
+    assert all(np.asarray(opened(one).convert("RGBA"))[..., 3].max() == 0 for one in shown.pictures.values())
+
+
+def test_overlays_lie_where_the_map_is_and_have_the_shape_of_the_slice():
+    mean = np.zeros((1, 4, 4))
+    mean[0, 1, 3] = 1
+    alpha = np.asarray(opened(pictures.overlay(maps(mean), "mean", (256, 512)).pictures[4]).convert("RGBA"))[
+        ..., 3
+    ]
+    assert alpha.shape == (64, 128)
+    y, x = np.unravel_index(alpha.argmax(), alpha.shape)
+    assert 0 <= y < 32  # a cell of the square is 32 wide, and one row of cells is cut off above
+    assert 96 <= x < 128
+    other = pictures.overlay(maps(mean, np.float32(mean * 7)), "std", (256, 512))
+    assert other.top == pytest.approx(7, rel=0.02)
+    key = np.asarray(opened(other.key).convert("RGBA"))
+    np.testing.assert_array_equal(key[0, :, 3], np.arange(256))
+
+
+@pytest.mark.parametrize("colours", [pictures.EVIDENCE, pictures.UNCERTAINTY])
+@pytest.mark.parametrize("eye", SEEN_BY)
+def test_colours_grow_lighter_for_every_eye(colours, eye):
+    luminance = _linear(colours) @ SEEN_BY[eye].T @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(luminance) > 0).all()
+
+
+@pytest.mark.parametrize("eye", SEEN_BY)
+def test_no_eye_takes_evidence_for_uncertainty(eye):
+    warm, cold = (_linear(colours) @ SEEN_BY[eye].T for colours in (pictures.EVIDENCE, pictures.UNCERTAINTY))
+    strong = slice(0, 192)  # both end near white
+    assert (warm[strong, 2] < warm[strong, 0]).all()  # yellow side
+    assert (cold[strong, 2] > cold[strong, 0]).all()  # blue side
+
+
+def _linear(colours):
+    rgb = colours(np.linspace(0, 1, 256))[:, :3]
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

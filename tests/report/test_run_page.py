@@ -1,0 +1,109 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ich_mil.evaluate.show import table_blocks
+from ich_mil.evaluate.table import Scores, evaluate
+from ich_mil.predictions import Provenance
+from ich_mil.report.page import study_file_name
+from ich_mil.report.run_page import MAX_SCANS, EvaluatedSet, RunPage, ScanRow, SplitCount, render_run
+from tests.html_page import HOSTILE, Page, check_offline
+from tests.results import MODEL
+
+
+@pytest.fixture
+def run():
+    labels = np.array([0, 1] * 15)
+    rng = np.random.default_rng(0)
+    scores = [
+        Scores(name, np.clip(labels * 0.3 + rng.random(30) * 0.7, 0, 1), None) for name in ("GP", "CNN")
+    ]
+    frame = evaluate(
+        scores,
+        labels=labels,
+        patients=[str(i) for i in range(30)],
+        offsets=np.arange(31),
+        seed=0,
+        resamples=50,
+    )
+    return RunPage(
+        "rsna_d8",
+        MODEL,
+        "seed: 0\nmodel: papers",
+        splits=[SplitCount("train", 1234, 1200, 43210, 555, 7)],
+        sets=[EvaluatedSet("CQ500", frame, labels, scores)],
+        scans=[
+            ScanRow("low", 0.1234, 0.0567, 0.02, 0.3, 0),
+            ScanRow("high", 0.9876, None, label=1, link="studies/scan-high.html"),
+        ],
+        curves=pd.DataFrame({"train_loss": [0.9, 0.5], "val_loss": [0.8, 0.7]}),
+        ledger={"localizer": 33},
+        limits=["Adult scans without contrast only."],
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_are_only_text(run, text):
+    run = replace(
+        run, curves=None, sets=[replace(run.sets[0], labels=None)]
+    )  # names in figures: test_figures
+    link = f"studies/{study_file_name(text)}"
+    hostile = replace(
+        run,
+        name=text,
+        model=Provenance(text, text, text, text, text),
+        config=text,
+        splits=[SplitCount(text, 1, 1, 1, 1)],
+        scans=[ScanRow(text, 0.5, None, link=link), ScanRow(text, 0.4, 0.1)],
+        ledger={text: 3},
+        limits=[text],
+        sets=[replace(run.sets[0], name=text, table=run.sets[0].table.replace({"model": {"CNN": text}}))],
+    )
+    html = render_run(hostile)
+    page = check_offline(html)
+    assert page.tags == Page(render_run(run)).tags
+    html.encode("utf-8")
+    if text.isprintable():
+        assert page.text.count(text) >= 10
+    if "<" in text:
+        assert text not in html
+
+
+def test_run_shows_the_numbers_it_was_given(run):
+    page = check_offline(render_run(run))
+    row = run.sets[0].table.iloc[0]
+    assert f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]" in page.text
+    for block in table_blocks(run.sets[0].table):
+        for name, cells in block.rows:
+            assert name in page.text
+            assert all(cell in page.text for cell in cells)
+    for expected in ("1,234", "43,210", "555", "0.123", "0.057", "0.988", "0.020 – 0.300", "localizer", "33"):
+        assert expected in page.text, expected
+    assert "no slice labels" in page.text
+    assert "model: papers" in page.text
+    assert "Adult scans without contrast only." in page.text
+    assert page.text.index("0.988") < page.text.index("0.123")
+    assert "studies/scan-high.html" in page.addresses
+    assert page.tags.count("img") == 3
+
+
+def test_a_run_with_nothing_but_a_name():
+    page = check_offline(render_run(RunPage("empty", MODEL, "")))
+    assert "img" not in page.tags
+
+
+def test_one_class_draws_no_roc(run):
+    one = replace(run.sets[0], labels=np.ones(30, int))
+    assert Page(render_run(replace(run, sets=[one]))).tags.count("img") == 2
+    none = replace(run.sets[0], labels=np.full(30, -1))
+    assert Page(render_run(replace(run, sets=[none]))).tags.count("img") == 1
+
+
+def test_a_long_list_is_cut_and_says_so(run):
+    rows = [ScanRow(f"scan {i}", i / 3000) for i in range(3000)]
+    text = check_offline(render_run(replace(run, scans=rows))).text
+    assert f"The first {MAX_SCANS:,} of 3,000 scans" in text
+    assert "scan 2999" in text
+    assert "scan 999\n" not in text

@@ -1,0 +1,261 @@
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.predictions import BY_INTERVAL, Provenance, Results, Run, read_results, write_results
+from ich_mil.report.maps import ScanMaps
+from ich_mil.report.page import percent, study_file_name
+from ich_mil.report.study_page import MAX_LEDGER, PROBLEMS_ON_PAPER, render_study
+from ich_mil.report.words import problems
+from tests.html_page import HOSTILE, check_offline
+from tests.results import MODEL, maps_of, scan_of
+
+MASKS = np.pad(np.ones((6, 8, 8), bool), ((12, 2), (12, 12), (12, 12)))
+SCAN = scan_of(MASKS)
+MAPS = maps_of(MASKS, most=5, cells=4)
+HU = np.random.default_rng(0).integers(0, 80, MASKS.shape).astype(np.int16)
+
+
+def page_of(scan=SCAN, *, model=MODEL, decided_by=BY_INTERVAL, hu=HU, maps=MAPS, **options):
+    return check_offline(render_study(scan, model, decided_by, hu, maps, **options))
+
+
+def said(page):
+    return page.text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def data_of(page):
+    return json.loads(page.code["script"][0])
+
+
+def test_the_page_says_what_predictions_json_says():
+    page = page_of(run_link="../report.html")
+    text = said(page)
+    for expected in (
+        "87 %",
+        "▲ Hemorrhage likely",
+        "95 % interval 71 % to 95 %",
+        "Calibrated probability of intracranial hemorrhage",
+        "Without slices 13–18 the scan's probability would be 21 %.",
+        "Refused: a repeated slice",
+        "Not a plain axial head series",
+        "Refused: a localizer",
+        "where the 95 % interval lies against 50 %; nothing is promised",
+        "Label in the data set: hemorrhage",
+        "Slice 13: 94 % (90 % to > 99 %)",
+        "Heatmaps: slices 13–17 only",
+        "reduced copies",
+        "in the orientation of the files",
+        "isotonic regression",
+        *(MODEL.name, MODEL.version, MODEL.weights, MODEL.config),
+    ):
+        assert expected in text, expected
+    assert "../report.html" in page.addresses
+    assert "nan" not in text.lower()
+    assert "None" not in text
+
+
+def test_every_probability_on_the_page_stands_in_predictions_json(tmp_path):
+    slices = tuple(
+        replace(one, probability=0.001 + 0.047 * one.slice, scan_without=0.873 - 0.013 * one.slice)
+        for one in SCAN.slices
+    )
+    written = Results("new", MODEL, BY_INTERVAL, (replace(SCAN, slices=slices),), ())
+    write_results(written, tmp_path)
+    results = read_results(tmp_path)
+    html = render_study(results.scans[0], results.model, results.decided_by, HU, MAPS)
+    assert html == render_study(written.scans[0], MODEL, BY_INTERVAL, HU, MAPS)
+    known: set[str] = set()
+
+    def gather(value):
+        for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
+            gather(one)
+        if isinstance(value, float) and 0 <= value <= 1:
+            known.add(percent(value))
+
+    gather(json.loads((tmp_path / "predictions.json").read_text())["scans"])
+    page = check_offline(html)
+    known.add(percent(THRESHOLD))
+    for text in (" ".join(page.pieces), page.code["script"][0].encode().decode("unicode_escape")):
+        found = set(re.findall(r"[<>]?\N{NO-BREAK SPACE}?\d+\N{NO-BREAK SPACE}%", text))
+        assert len(found) > 20
+        assert found <= known
+
+
+def test_gauge_and_strip_stand_where_the_numbers_are():
+    html = render_study(SCAN, MODEL, BY_INTERVAL, HU, MAPS)
+    assert 'cx="873.0"' in html
+    assert 'x1="712.0" y1="24" x2="951.0"' in html
+    assert html.count('class="hit"') == html.count('class="band"') == 20
+    assert html.count('class="mean positive"') == 6
+    assert html.count('class="mapped"') == 5
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"),
+    [
+        (POSITIVE, "Hemorrhage likely"),
+        (NEGATIVE, "Hemorrhage unlikely"),
+        (LOOK, "No prediction: please look"),
+    ],
+)
+def test_the_result_is_the_decision_whatever_the_probability(decision, expected):
+    page = page_of(replace(SCAN, decision=decision))
+    assert expected in page.text
+    others = {"Hemorrhage likely", "Hemorrhage unlikely", "No prediction: please look"} - {expected}
+    assert not [other for other in others if other in page.text]
+
+
+def test_the_viewer_gets_every_slice_in_every_window_and_the_maps_there_are():
+    data = data_of(page_of())
+    assert {name: len(pictures) for name, pictures in data["pictures"].items()} == {
+        "brain": 20,
+        "blood": 20,
+        "soft tissue": 20,
+    }
+    for name in ("evidence", "uncertainty"):
+        assert list(data["overlays"][name]) == ["12", "13", "14", "15", "16"]
+    assert data["runs"] == [[12, 17]]
+    assert data["slices"][12] == {
+        "place": "60.0 mm",
+        "probability": "94\N{NO-BREAK SPACE}%",
+        "interval": "90\N{NO-BREAK SPACE}% to >\N{NO-BREAK SPACE}99\N{NO-BREAK SPACE}%",
+        "without": "86\N{NO-BREAK SPACE}%",
+        "label": "bleed",
+        "corrections": "none",
+    }
+
+
+def test_top_slices_are_the_most_probable_with_heatmaps_from_below():
+    slices = tuple(replace(one, probability=0.9 if one.slice in (13, 15) else 0.3) for one in SCAN.slices)
+    text = said(page_of(replace(SCAN, slices=slices)))
+    assert re.findall(r"Slice (\d+): \d+ % \(", text) == ["13", "14", "15", "16"]
+    bare = said(page_of(replace(SCAN, slices=slices), maps=None))
+    assert {"14", "16"} <= set(re.findall(r"Slice (\d+): \d+ % \(", bare))
+
+
+def test_without_maps_labels_positions_or_problems():
+    slices = tuple(
+        replace(one, position_mm=None, label=None, scan_without=None, corrections=()) for one in SCAN.slices
+    )
+    page = page_of(
+        replace(SCAN, slices=slices, label=None, ledger=(), runs=()),
+        maps=None,
+        model=replace(MODEL, calibration=""),
+    )
+    text = said(page)
+    assert "There are no heatmaps of this scan" in text
+    assert "No problem found in the input" in text
+    assert "Nothing was refused, corrected or noted" in text
+    assert "Probability, not calibrated, of intracranial" in " ".join(text.split())
+    assert "Label" not in text
+    assert "Triangles" not in text
+    assert "None" not in text
+    assert data_of(page)["overlays"] == {}
+    assert len(page.alternatives) == 6  # four top slices, and the two of the viewer
+
+
+def test_a_scan_of_one_slice():
+    one = replace(SCAN.slices[0], scan_without=None, probability=0.7)
+    text = said(page_of(replace(SCAN, slices=(one,), runs=(Run(0, 0, None),)), hu=HU[:1], maps=None))
+    assert "All slices reach 50 %" in text
+
+
+def test_a_promise_ends_with_one_full_stop():
+    text = page_of(decided_by="for scans that come as those did.").text
+    assert "How it was decided: for scans that come as those did.\n" in text
+
+
+def test_corrections_are_told_in_words_and_an_unknown_one_is_not_repeated():
+    first = replace(SCAN.slices[0], corrections=("hu-clipped", "<b>from elsewhere"))
+    data = data_of(page_of(replace(SCAN, slices=(first, *SCAN.slices[1:]))))
+    assert data["slices"][0]["corrections"] == "extreme values cut, another"
+
+
+def test_dicom_texts_are_hidden_unless_asked_for():
+    entry = LedgerEntry("s", "DOE^JANE/1.dcm", Code.UNREADABLE, "series 'DOE JANE HEAD'")
+    named = replace(SCAN, patient="PAT-DOE", ledger=(entry,))
+    hidden = render_study(named, MODEL, BY_INTERVAL, HU, MAPS)
+    for text in ("DOE^JANE", "DOE JANE", "PAT-DOE"):
+        assert text not in hidden
+    assert "Details and file names may hold a patient's name" in hidden
+    shown = page_of(named, texts={"PatientName": "DOE^JANE"}).text
+    for text in ("PatientName", "DOE^JANE/1.dcm", "series 'DOE JANE HEAD'"):
+        assert text in shown
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_are_only_text(text):
+    entry = LedgerEntry(text, text, Code.UNREADABLE, text)
+    hostile = replace(SCAN, scan=text, patient=text, ledger=(entry,) * 2)
+    quiet = replace(SCAN, ledger=(replace(entry, scan="s", file="f", detail="d"),) * 2)
+    page = page_of(
+        hostile,
+        model=Provenance(text, text, text, text, text),
+        decided_by=text,
+        texts={"PatientName": text, text + " ": text},
+        run_link="../" + study_file_name(text),
+    )
+    ordinary = page_of(quiet, texts={"PatientName": "n", "StudyDate": "d"}, run_link="../report.html")
+    assert page.tags == ordinary.tags
+    assert page.attributes == ordinary.attributes
+    assert page.code == ordinary.code
+    if text.isprintable():
+        assert page.text.count(text) >= 10
+
+
+def test_a_long_ledger_is_cut_and_says_so():
+    entries = tuple(LedgerEntry("s", f"f{i}", Code.UNREADABLE, "cut") for i in range(MAX_LEDGER + 1))
+    text = page_of(replace(SCAN, ledger=entries), texts={"PatientName": "x"}).text
+    assert f"The first {MAX_LEDGER} of {MAX_LEDGER + 1} lines" in text
+    assert f"f{MAX_LEDGER - 1}" in text
+    assert f"f{MAX_LEDGER}" not in text
+
+
+def test_many_problems_are_all_on_the_screen_and_counted_on_paper():
+    entries = tuple(LedgerEntry("s", "f", code, "") for code in Code)
+    html = render_study(replace(SCAN, ledger=entries), MODEL, BY_INTERVAL, HU, MAPS)
+    rest = html.count('<li class="rest">')
+    assert rest == len(problems(entries)) - PROBLEMS_ON_PAPER > 5
+    assert f"{rest} more: see the page on a screen" in html
+    assert 'class="on-paper"' not in render_study(SCAN, MODEL, BY_INTERVAL, HU, MAPS)
+
+
+def test_a_page_of_forty_noisy_slices_stays_below_five_megabytes():
+    rng = np.random.default_rng(0)
+    y, x = np.indices((512, 512)) / 256 - 1
+    head = ((y / 0.85) ** 2 + (x / 0.7) ** 2 < 1) * 1040.0 - 1000  # brain in air
+    hu = np.stack([head + 12 * rng.standard_normal((512, 512)) for _ in range(40)]).astype(np.int16)
+    masks = np.zeros((40, 512, 512), bool)
+    masks[10:18, 200:300, 200:300] = True
+    html = render_study(scan_of(masks), MODEL, BY_INTERVAL, hu, maps_of(masks))
+    assert len(html.encode()) < 5_000_000
+    assert 'width="512" height="512"' in html
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -0.1, 1.01])
+def test_a_probability_that_is_none_is_refused(wrong):
+    first = SCAN.slices[0]
+    for scan in (
+        replace(SCAN, probability=wrong),
+        replace(SCAN, interval_95=(0.1, wrong)),
+        replace(SCAN, slices=(replace(first, probability=wrong), *SCAN.slices[1:])),
+        replace(SCAN, slices=(replace(first, interval_95=(wrong, 0.9)), *SCAN.slices[1:])),
+    ):
+        with pytest.raises(ValueError, match="probabilities must lie in"):
+            page_of(scan)
+
+
+def test_pictures_and_maps_must_be_of_this_scan():
+    with pytest.raises(ValueError, match="20 slices, but pictures of shape"):
+        page_of(hu=HU[:19])
+    with pytest.raises(ValueError, match=r"maps of slices \[20\], but there are 20"):
+        page_of(maps=ScanMaps(np.array([20]), np.ones((1, 2, 2), np.float32), np.ones((1, 2, 2), np.float32)))
+    with pytest.raises(ValueError, match="must be relative"):
+        page_of(run_link="/etc/passwd")

@@ -1,0 +1,106 @@
+"""Made-up results of phantom scans, for tests and pictures of report pages."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from ich_mil.dicom.phantom import SITE_A, make_phantom
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.predictions import BY_INTERVAL, Provenance, Results, Run, ScanResult, SliceResult
+from ich_mil.report.maps import ScanMaps
+
+MODEL = Provenance("G-VGPMIL α=1 β=2.5, M=100, D=8", "0.1.0", "3f9a01c2", "a1b2c3d4", "isotonic regression")
+LEDGER = (
+    LedgerEntry("1.2.840.1", "DOE^JANE/CT000001.dcm", Code.LOCALIZER, "ImageType says LOCALIZER"),
+    LedgerEntry(
+        "1.2.840.1", "DOE^JANE/CT000009.dcm", Code.DUPLICATE, "same position as DOE^JANE/CT000008.dcm"
+    ),
+    LedgerEntry("1.2.840.1", "", Code.SERIES_KIND, "series 'HEAD POST' (1.2.840.1.2) is post-contrast"),
+)
+
+
+@cache
+def phantom(size: int = 256, n_slices: int = 36) -> tuple[np.ndarray, np.ndarray]:
+    """HU and masks of blood (n, size, size) of a phantom with a bleed."""
+    made = make_phantom(
+        np.random.default_rng(3), bleeds=("intraparenchymal",), site=SITE_A, size=size, n_slices=n_slices
+    )
+    return made.hu, made.masks
+
+
+def scan_of(masks: np.ndarray) -> ScanResult:
+    """Results as a good model might give for these masks."""
+    area = masks.astype(bool).sum((1, 2))
+    probability = (0.04 + 0.9 * np.minimum(1, area / max(1, area.max() / 3))).round(6)
+    probability[3] = 0.31  # beam hardening at the base
+    positive = np.flatnonzero(probability >= 0.5)
+    slices = tuple(
+        SliceResult(
+            slice=i,
+            name=f"1.2.840.1.{i}",
+            position_mm=5.0 * i,
+            probability=float(p),
+            std=0.05,
+            interval_95=(
+                max(0.0, round(p - 0.02 - 0.3 * p * (1 - p), 6)),
+                min(1.0, round(p + 0.03 + 0.4 * p * (1 - p), 6)),
+            ),
+            scan_without=0.861 if p >= 0.9 else 0.873,
+            label=int(area[i] > 0),
+            corrections=(),
+        )
+        for i, p in enumerate(probability.tolist())
+    )
+    runs = (Run(int(positive[0]), int(positive[-1]), 0.213),)
+    return ScanResult(
+        scan="1.2.840.113619.2.55.3.604688119.971.1449",
+        patient="PAT-0071",
+        probability=0.873,
+        std=0.061,
+        interval_95=(0.712, 0.951),
+        decision=POSITIVE,
+        label=1,
+        runs=runs,
+        slices=slices,
+        ledger=LEDGER,
+    )
+
+
+def maps_of(masks: np.ndarray, *, most: int = 8, cells: int = 16) -> ScanMaps:
+    """Heatmaps of the slices with most blood: evidence where the blood is, unsure at its edge."""
+    area = masks.astype(bool).sum((1, 2))
+    slices = np.sort(np.argsort(-area, kind="stable")[:most]).astype(np.int64)
+    blocks = masks[slices].astype(bool).reshape(len(slices), cells, masks.shape[1] // cells, cells, -1)
+    mean = blocks.mean((2, 4)).astype(np.float32)  # (k, cells, cells)
+    std = np.sqrt(mean * (1 - mean)) * 0.8 + 0.02
+    rng = np.random.default_rng(0)
+    return ScanMaps(slices, 1.4 * mean - 0.1 * rng.random(mean.shape, dtype=np.float32), std)
+
+
+def cohort(n: int = 24) -> Results:
+    """Scans of all three decisions, some with input problems, and a study without a prediction."""
+    base = scan_of(np.pad(np.ones((6, 8, 8), bool), ((12, 12), (0, 0), (0, 0))))
+    rng = np.random.default_rng(1)
+    scans = []
+    for i, p in enumerate(np.sort(rng.beta(0.35, 0.5, n)).round(6).tolist()):
+        width = 0.02 + 0.5 * p * (1 - p)
+        low, high = round(max(0, p - width), 6), round(min(1, p + width), 6)
+        decision = POSITIVE if low >= 0.5 else NEGATIVE if high < 0.5 else LOOK
+        first = int(rng.integers(2, 20))
+        runs = (Run(first, first + int(rng.integers(0, 7)), round(p / 3, 6)),) if p > 0.5 else ()
+        scans.append(
+            replace(
+                base,
+                scan=f"1.2.840.113619.2.55.3.{604688119 + 7919 * i}",
+                probability=p,
+                interval_95=(low, high),
+                decision=decision,
+                label=None,
+                runs=runs,
+                ledger=LEDGER if i % 5 == 2 else LEDGER[:1],
+            )
+        )
+    lost = LedgerEntry("1.2.840.113619.2.55.3.99", "", Code.SCAN_EMPTY, "no slice could be read")
+    return Results("new", MODEL, BY_INTERVAL, tuple(scans[i] for i in rng.permutation(n)), (lost,))

@@ -1,0 +1,159 @@
+"""Results: what is decided, what is written is what is read, and both files say the same."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
+from ich_mil.evaluate.triage import fit_triage
+from ich_mil.gp.counterfactual import Counterfactuals, SliceRun
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.predictions import (
+    BY_INTERVAL,
+    NOTICE,
+    Provenance,
+    make_results,
+    read_results,
+    results_table,
+    write_results,
+)
+
+MODEL = Provenance("G-VGPMIL", "0.1.0", "3f9a", "a1b2", "Platt scaling on held-out scans")
+NAN = float("nan")
+
+
+def parts():
+    """Three scans of 2, 1 and 2 slices: certainly positive, undecided, certainly negative."""
+    features = SimpleNamespace(
+        scans=["a", "b", "c"],
+        patients=["p", "q", "q"],
+        offsets=torch.tensor([0, 2, 3, 5]),
+        labels=torch.tensor([1, UNKNOWN, 0]),
+        slice_labels=torch.tensor([UNKNOWN, 1, UNKNOWN, 0, 0]),
+        slice_names=["1.1", "1.2", "2.1", "3.1", "3.2"],
+    )
+    predictions = SimpleNamespace(
+        scan_mean=torch.tensor([0.9, 0.5, 0.123456789]).double(),
+        scan_std=torch.tensor([0.05, 0.2, 0.01]).double(),
+        scan_low=torch.tensor([0.8, 0.2, 0.1]).double(),
+        scan_high=torch.tensor([0.95, 0.8, 0.2]).double(),
+        slice_mean=torch.tensor([0.2, 0.9, 0.4, 0.1, 0.05]).double(),
+        slice_std=torch.full((5,), 0.01).double(),
+        slice_low=torch.full((5,), 0.01).double(),
+        slice_high=torch.full((5,), 0.99).double(),
+    )
+    explained = Counterfactuals(
+        torch.tensor([0.9, 0.3, NAN, 0.1, 0.12]).double(), ((SliceRun(1, 1, 0.3),), (), ())
+    )
+    lines = {
+        "a": [{"scan": "a", "file": "x.dcm", "code": "padding", "detail": "air"}],
+        "": [{"scan": "", "file": "readme.txt", "code": "not-dicom", "detail": "no header"}],
+    }
+    tables = {
+        "a": pd.DataFrame({"position_mm": [0.0, 5.0], "corrections": ["padding|already-hu", ""]}),
+        "b": pd.DataFrame({"position_mm": [1.0], "corrections": [""]}),
+        "c": pd.DataFrame({"position_mm": [0.0, 2.0004], "corrections": ["", ""]}),
+    }
+    prepared = SimpleNamespace(ledger_by_scan=lines, slices=tables.__getitem__)
+    return features, predictions, explained, prepared
+
+
+@pytest.fixture
+def results():
+    return make_results(*parts(), set_name="new", model=MODEL)
+
+
+def test_decided_by_the_interval(results):
+    assert [scan.decision for scan in results.scans] == ["positive", "look", "negative"]
+    assert results.decided_by == BY_INTERVAL
+
+
+def test_decided_by_thresholds():
+    p = [0.1, 0.2, 0.3, 0.7] * 25 + [0.3, 0.7, 0.8, 0.9] * 25
+    labels = [0] * 100 + [1] * 100
+    triage = fit_triage(
+        np.array(labels),
+        np.array(p),
+        sensitivity=0.9,
+        specificity=0.9,
+        confidence=0.9,
+        method="risk_control",
+        patients=[str(k) for k in range(200)],
+    )
+    features, predictions, explained, prepared = parts()
+    assert 0.29 < triage.low <= 0.3 < 0.7 < triage.high < 0.8
+    predictions.scan_mean[:] = torch.tensor([0.8, 0.3, 0.29]).double()
+    found = make_results(
+        features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage
+    )
+    assert [scan.decision for scan in found.scans] == ["positive", "look", "negative"]
+    assert found.decided_by == triage.promise
+
+
+def test_what_is_written_is_what_is_read(results, tmp_path):
+    write_results(results, tmp_path)
+    assert read_results(tmp_path) == results
+    tree = json.loads((tmp_path / "predictions.json").read_text())
+    assert tree["notice"] == NOTICE
+    scan = tree["scans"][0]
+    assert (scan["probability"], scan["interval_95"], scan["decision"]) == (0.9, [0.8, 0.95], "positive")
+    assert scan["runs"] == [{"first": 1, "last": 1, "scan_without": 0.3}]
+    assert scan["slices"][0]["corrections"] == ["padding", "already-hu"]
+    assert scan["slices"][0]["label"] is None
+    assert tree["scans"][1]["slices"][0]["scan_without"] is None
+    assert tree["scans"][2]["probability"] == 0.123457
+    assert results.scans[0].ledger == (LedgerEntry("a", "x.dcm", Code.PADDING, "air"),)
+    assert [line.file for line in results.ledger] == ["readme.txt"]
+
+
+def test_both_files_say_the_same(results, tmp_path):
+    write_results(results, tmp_path)
+    table = pd.read_csv(tmp_path / "predictions.csv")
+    assert table.level.tolist() == ["scan", "slice", "slice", "scan", "slice", "scan", "slice", "slice"]
+    scans = table[table.level == "scan"]
+    assert scans.probability.tolist() == [scan.probability for scan in results.scans]
+    assert scans.decision.tolist() == ["positive", "look", "negative"]
+    assert scans.corrections.tolist()[0] == "already-hu|padding"
+    slices = table[table.level == "slice"]
+    assert slices.scan_without.tolist()[:2] == [0.9, 0.3]
+    assert slices.scan_without.isna().tolist() == [False, False, True, False, False]
+    assert slices.label.tolist()[1] == 1
+    assert table.equals(table[results_table(results).columns])
+
+
+def test_without_pictures_there_are_no_places():
+    features, predictions, explained, _ = parts()
+    found = make_results(features, predictions, explained, None, set_name="external", model=MODEL)
+    assert {one.position_mm for scan in found.scans for one in scan.slices} == {None}
+    assert found.ledger == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "ich_mil.predictions.2"}, "of another version"),
+        ({"scans": []}, "holds no scan"),
+        ({"scans": [{"scan": "a"}]}, "cannot be read as predictions"),
+        ({"model": {}}, "cannot be read as predictions"),
+        ({"ledger": [{"scan": "", "file": "", "code": "no-such-code", "detail": ""}]}, "no-such-code"),
+    ],
+)
+def test_what_is_refused(results, tmp_path, change, words):
+    write_results(results, tmp_path)
+    path = tmp_path / "predictions.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=words) as caught:
+        read_results(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_scan_that_is_there_twice_is_refused(results, tmp_path):
+    write_results(replace(results, scans=(results.scans[0], results.scans[0])), tmp_path)
+    with pytest.raises(DataError, match="twice: a"):
+        read_results(tmp_path)
