@@ -1,7 +1,8 @@
 """The commands `ich-mil prepare | train | grid | reproduce | serve | predict | validate | triage | report`.
 
 `train.py` is here too.
-Bad input ends with one line on standard error and exit code 2.
+Bad input ends with one line on standard error and exit code 2. Each command imports what it needs:
+training alone takes seconds to import, and a node that does not judge itself should not hold it in memory.
 """
 
 import argparse
@@ -12,23 +13,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ich_mil.config import read_config, read_grid, read_settings
-from ich_mil.data.prepare import prepare
-from ich_mil.data.story import explain
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError, IchMilError
-from ich_mil.pipeline.grid import grid
-from ich_mil.pipeline.pages import Shown, show_folder
-from ich_mil.pipeline.predict import NodeJudge, predict_folder
-from ich_mil.pipeline.report import report_run
-from ich_mil.pipeline.reproduce import reproduce
-from ich_mil.pipeline.train import train
-from ich_mil.pipeline.triage import apply_triage, calibrate_triage
-from ich_mil.pipeline.validate import validate_folder, validate_run
 from ich_mil.progress import say
-from ich_mil.protocol import read_protocol
-from ich_mil.serve.node import serve
-from ich_mil.serve.settings import ServeSettings
 
 LABELLED = ("rsna", "cq500", "folder")
 
@@ -146,6 +133,11 @@ def train_main(arguments: Sequence[str]) -> int:
 
 
 def _train(words: list[str], *, whole: bool) -> None:
+    from ich_mil.config import read_config
+    from ich_mil.pipeline.report import report_run
+    from ich_mil.pipeline.train import train
+    from ich_mil.pipeline.validate import validate_run
+
     resume = "--resume" in words
     config = read_config([word for word in words if word != "--resume"])
     train(config, resume=resume)
@@ -155,30 +147,37 @@ def _train(words: list[str], *, whole: bool) -> None:
 
 
 def _grid(words: list[str]) -> None:
+    from ich_mil.config import read_grid
+    from ich_mil.pipeline.grid import grid
+
     grid(read_grid(words))
 
 
 def _reproduce(words: list[str]) -> None:
+    from ich_mil.pipeline.reproduce import reproduce
+    from ich_mil.protocol import read_protocol
+
     reproduce(read_protocol(words))
 
 
 def _serve(words: list[str]) -> None:
+    from ich_mil.serve.model_judge import ModelJudge
+    from ich_mil.serve.node import serve
+    from ich_mil.serve.settings import ServeSettings
+    from ich_mil.settings import read_settings
+
     settings = read_settings(ServeSettings, words)
-    serve(settings, NodeJudge(settings.model, settings.triage))
+    serve(settings, ModelJudge(settings.model, settings.triage))
 
 
 def _run(chosen: argparse.Namespace) -> None:
     match chosen.command:
         case "prepare":
-            if chosen.explain is not None:
-                say(explain(chosen.out, chosen.explain))
-            elif chosen.root is None or chosen.layout is None:
-                raise ConfigError("prepare needs a folder and --layout, or --explain SCAN")
-            else:
-                prepare(
-                    chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs, thickness_mm=chosen.thickness
-                )
+            _prepare(chosen)
         case "predict":
+            from ich_mil.pipeline.pages import Shown
+            from ich_mil.pipeline.predict import predict_folder
+
             out = chosen.out or Path("predictions") / chosen.root.resolve().name
             predict_folder(
                 chosen.root,
@@ -189,32 +188,58 @@ def _run(chosen: argparse.Namespace) -> None:
                 shown=Shown(dicom=chosen.dicom, names=chosen.names),
             )
         case "validate":
+            from ich_mil.pipeline.validate import validate_folder
+
             out = chosen.out or Path("validations") / chosen.root.resolve().name
             validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs)
         case "triage":
-            if chosen.apply is not None:
-                apply_triage(chosen.folder, chosen.apply, chosen.out or chosen.folder / "decisions.csv")
-            else:
-                calibrate_triage(
-                    chosen.folder,
-                    chosen.labels,
-                    chosen.out or chosen.folder / "triage.json",
-                    sensitivity=chosen.sensitivity,
-                    specificity=chosen.specificity,
-                    confidence=chosen.confidence,
-                    method=chosen.method,
-                )
+            _triage(chosen)
         case "report":
-            _report(chosen.folder, Shown(dicom=chosen.dicom, names=chosen.names))
+            _report(chosen)
 
 
-def _report(folder: Path, shown: Shown) -> None:
-    if (folder / "predictions.json").is_file():
-        show_folder(folder, shown)
-    elif shown == Shown():
-        report_run(folder)
+def _prepare(chosen: argparse.Namespace) -> None:
+    from ich_mil.data.prepare import prepare
+    from ich_mil.data.story import explain
+
+    if chosen.explain is not None:
+        say(explain(chosen.out, chosen.explain))
+    elif chosen.root is None or chosen.layout is None:
+        raise ConfigError("prepare needs a folder and --layout, or --explain SCAN")
     else:
-        raise ConfigError(f"{folder}: --dicom and --names are for predictions; name a folder of 'predict'")
+        prepare(chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs, thickness_mm=chosen.thickness)
+
+
+def _triage(chosen: argparse.Namespace) -> None:
+    from ich_mil.pipeline.triage import apply_triage, calibrate_triage
+
+    if chosen.apply is not None:
+        apply_triage(chosen.folder, chosen.apply, chosen.out or chosen.folder / "decisions.csv")
+    else:
+        calibrate_triage(
+            chosen.folder,
+            chosen.labels,
+            chosen.out or chosen.folder / "triage.json",
+            sensitivity=chosen.sensitivity,
+            specificity=chosen.specificity,
+            confidence=chosen.confidence,
+            method=chosen.method,
+        )
+
+
+def _report(chosen: argparse.Namespace) -> None:
+    if (chosen.folder / "predictions.json").is_file():
+        from ich_mil.pipeline.pages import Shown, show_folder
+
+        show_folder(chosen.folder, Shown(dicom=chosen.dicom, names=chosen.names))
+    elif chosen.dicom or chosen.names:
+        raise ConfigError(
+            f"{chosen.folder}: --dicom and --names are for predictions; name a folder of 'predict'"
+        )
+    else:
+        from ich_mil.pipeline.report import report_run
+
+        report_run(chosen.folder)
 
 
 def _guard(work: Callable[[], None]) -> int:

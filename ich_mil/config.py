@@ -8,11 +8,10 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
-from jsonargparse import ArgumentError, ArgumentParser
 from sklearn.model_selection import ParameterGrid
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
@@ -20,10 +19,9 @@ from ich_mil.errors import ConfigError
 from ich_mil.files import digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
+from ich_mil.settings import read_settings
 from ich_mil.training.module import TrainingSettings
 from ich_mil.windows import parse_windows
-
-C = TypeVar("C")
 
 SetLayout = Literal["rsna", "cq500", "folder", "features"]
 
@@ -213,17 +211,3 @@ def read_config(arguments: Sequence[str]) -> RunConfig:
 def read_grid(arguments: Sequence[str]) -> GridConfig:
     """A grid's configuration, likewise."""
     return read_settings(GridConfig, arguments)
-
-
-def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
-    """A dataclass of settings likewise, from `--config FILE` and overrides."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", action="config", help="YAML file of this run")
-    parser.add_class_arguments(kind)
-    try:
-        made = parser.instantiate(parser.parse_args(list(arguments)))
-        return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
-    except (ArgumentError, ValueError, TypeError) as error:
-        # one line, with the file it is about where there is one
-        files: list[str] = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]
-        raise ConfigError(": ".join([*files, " ".join(str(error).split())])) from error

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ich_mil.config import SetSettings, read_settings
+from ich_mil.config import SetSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import digest
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.settings import read_settings
 
 SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "progress", "files", "ledger", "windows", "kernels", "dicom", "data", "models", "gp"]
-LAYERS += ["training", "evaluate", "predictions", "model", "report", "config", "protocol", "pipeline"]
-LAYERS += ["serve", "cli"]
+LAYERS = ["errors", "settings", "progress", "files", "ledger", "windows", "kernels", "dicom", "data"]
+LAYERS += ["models", "gp", "training", "evaluate", "predictions", "model", "report", "config"]
+LAYERS += ["protocol", "pipeline", "serve", "cli"]
 
 
 def imports_of(path: Path) -> set[str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from ich_mil.errors import ModelError
@@ -60,6 +59,8 @@ def build_encoder(
         if weights is not None:
             raise ModelError(f"{weights}: the paper's CNN has no weight file; leave cnn.weights empty")
         return PaperEncoder(windows, image_size), True
+    import torchvision  # takes two seconds, which only its own backbones are worth
+
     if backbone not in torchvision.models.list_models(module=torchvision.models):
         raise ModelError(f"backbone {backbone!r} is neither {PAPER!r} nor a torchvision classification model")
     if windows != 3:

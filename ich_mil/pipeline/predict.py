@@ -5,8 +5,6 @@ In: a folder with one study, or with several as a PACS exports them, and a train
 `ich_mil.pipeline.pages` makes of these.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.data.prepare import prepare
@@ -64,29 +62,6 @@ class Judge:
         for scan in progress(results.scans, total=len(results.scans), what="heatmaps", unit="scan"):
             write_maps(make_maps(model, prepared, scan), out, scan.scan)
         return results, prepared
-
-
-@dataclass(frozen=True)
-class NodeJudge:
-    """Makes the judge of `ich-mil serve`, in the process it is called in.
-
-    Attributes:
-        model: folder of a run.
-        triage: thresholds to decide by; None decides by the interval.
-    """
-
-    model: Path
-    triage: Path | None
-
-    def __call__(self) -> Callable[[Path, Path], list[Path]]:
-        """Load the model; what comes back writes all of a study into a folder and names its DICOM results."""
-        judge = Judge(self.model, self.triage)
-
-        def study(root: Path, out: Path) -> list[Path]:
-            results, prepared = judge(root, out)
-            return show_predictions(results, prepared, out, Shown(dicom=True))
-
-        return study
 
 
 def predict_folder(

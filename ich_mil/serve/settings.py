@@ -1,6 +1,6 @@
 """Settings of a node: whom it hears, whom it answers, and how much of the machine it may take.
 
-In: `configs/serve.yaml` through `ich_mil.config.read_settings`. Out: a frozen `ServeSettings`.
+In: `configs/serve.yaml` through `ich_mil.settings.read_settings`. Out: a frozen `ServeSettings`.
 
 Source: DICOM PS3.5 table 6.2-1 (AE titles).
 """

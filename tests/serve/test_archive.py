@@ -18,7 +18,7 @@ import pytest
 from pydicom import dcmread
 
 from ich_mil.dicom.phantom import write_cq500
-from ich_mil.pipeline.predict import NodeJudge
+from ich_mil.serve.model_judge import ModelJudge
 from ich_mil.serve.node import Node
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
 from tests.serve.fakes import free_port, metric, notes, wait_for
@@ -139,7 +139,7 @@ def test_20_studies_in_20_results_out(tmp_path, studies):
             silence_seconds=2.0,
             free_gb=0.0,
         ),
-        NodeJudge(Path(MODEL), None) if MODEL else load_reader,
+        ModelJudge(Path(MODEL), None) if MODEL else load_reader,
         stop=threading.Event(),
     )
     try:

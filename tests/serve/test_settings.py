@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ich_mil.config import read_settings
 from ich_mil.errors import ConfigError
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
+from ich_mil.settings import read_settings
 
 FILE = Path(__file__).parents[2] / "configs" / "serve.yaml"
 

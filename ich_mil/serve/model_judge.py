@@ -1,0 +1,35 @@
+"""The judge of `ich-mil serve`: a trained model.
+
+In: the folder of a run. Out: a `JudgeFactory`. The model's libraries are imported in the judging process
+alone; the node itself stays small.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ich_mil.serve.judging import Judge
+
+
+@dataclass(frozen=True)
+class ModelJudge:
+    """Makes the judge in the process it is called in.
+
+    Attributes:
+        model: folder of a run.
+        triage: thresholds to decide by; None decides by the interval.
+    """
+
+    model: Path
+    triage: Path | None
+
+    def __call__(self) -> Judge:
+        """Load the model; what comes back writes all of a study into a folder and names its DICOM results."""
+        from ich_mil.pipeline import pages, predict
+
+        judge = predict.Judge(self.model, self.triage)
+
+        def study(root: Path, out: Path, /) -> list[Path]:
+            results, prepared = judge(root, out)
+            return pages.show_predictions(results, prepared, out, pages.Shown(dicom=True))
+
+        return study

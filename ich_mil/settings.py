@@ -1,0 +1,34 @@
+"""Settings from YAML and the command line into a dataclass, typed and checked.
+
+In: words such as `--config FILE --head.beta 1.5`. Out: the dataclass; unknown keys and values out of range
+are refused in one line.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from ich_mil.errors import ConfigError
+
+C = TypeVar("C")
+
+
+def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
+    """A dataclass of settings from `--config FILE` and overrides, as on the command line.
+
+    Raises:
+        ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file of this run")
+    parser.add_class_arguments(kind)
+    try:
+        made = parser.instantiate(parser.parse_args(list(arguments)))
+        return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
+    except (ArgumentError, ValueError, TypeError) as error:
+        # one line, with the file it is about where there is one
+        files: list[str] = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]
+        raise ConfigError(": ".join([*files, " ".join(str(error).split())])) from error
