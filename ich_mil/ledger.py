@@ -54,6 +54,8 @@ class Code(StrEnum):
     """One scan that was stored in several parts."""
     SERIES_KIND = "series-kind"
     """The series that stands for the scan is no plain axial one of the head."""
+    PART_OF_HEAD = "part-of-head"
+    """The series that stands for the scan covers less than a head."""
     GAP = "gap"
     SPACING_CHANGES = "spacing-changes"
     TILTED = "tilted"

@@ -22,7 +22,7 @@ from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import load_cnn, stored_features
-from ich_mil.predictions import Provenance
+from ich_mil.predictions import DIGITS, Provenance
 from ich_mil.windows import Windows
 
 RUN_FORMAT = "ich_mil.run.2"
@@ -118,7 +118,7 @@ class TrainedModel:
             features.x.double(),
             features.offsets,
             features.scans,
-            predictions.slice_mean,
+            predictions.slice_mean.round(decimals=DIGITS),  # a run is made of what is written
             threshold=THRESHOLD,
             positions=features.positions_mm,
             samples=self.samples,

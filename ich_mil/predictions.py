@@ -20,7 +20,7 @@ from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage
+from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE, Triage
 from ich_mil.files import whole_file, write_json
 from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
@@ -324,18 +324,19 @@ def _read_scan(content: dict[str, Any]) -> ScanResult:
         for one in content["slices"]
     )
     runs = tuple(Run(**one) for one in content["runs"])
+    if content["decision"] not in DECISIONS:
+        raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
     changed = {"slices": slices, "runs": runs, "ledger": _entries(content["ledger"])}
     return ScanResult(**{**content, **_numbers(content), **changed})
 
 
 def _numbers(content: dict[str, Any]) -> dict[str, Any]:
     """Probability, deviation and interval. `ValueError` if one is no number."""
-    low, high = content["interval_95"]
-    return {
-        "probability": float(content["probability"]),
-        "std": float(content["std"]),
-        "interval_95": (float(low), float(high)),
-    }
+    low, high = map(float, content["interval_95"])
+    probability, std = float(content["probability"]), float(content["std"])
+    if not all(0 <= value <= 1 for value in (low, high, probability)):
+        raise ValueError(f"probabilities must lie in [0, 1], got {probability}, {low} to {high}")
+    return {"probability": probability, "std": std, "interval_95": (low, high)}
 
 
 def _entries(lines: Sequence[dict[str, str]]) -> tuple[LedgerEntry, ...]:

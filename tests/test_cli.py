@@ -196,7 +196,7 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
     words = ["predict", export, "--model", place / "run", "--out", tmp_path / "out", "--jobs", 1]
     capsys.readouterr()
     assert main([str(word) for word in words]) == 0
-    assert "no slice could be read" in capsys.readouterr().out
+    assert "no slice could be used" in capsys.readouterr().out
     tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert len(tree["scans"]) == 1
     assert sum(line["code"] == "unreadable" for line in tree["ledger"]) == len(

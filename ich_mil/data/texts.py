@@ -4,15 +4,15 @@ In: a prepared set and a scan. Out: the texts by DICOM keyword, as the scan's lo
 written by strangers and may name the patient: pages show them only where someone asks for them.
 """
 
-import json
-import re
 import zlib
 from pathlib import Path
 
 from pydicom.datadict import tag_for_keyword
 
-from ich_mil.data.store import PreparedSet, scan_file
+from ich_mil.data.scan import read_record
+from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, NotDicomError, read_elements
+from ich_mil.dicom.order import slice_file
 from ich_mil.errors import DataError
 
 KEYWORDS = (
@@ -36,13 +36,11 @@ def source_files(prepared: PreparedSet, scan: str) -> list[Path]:
     Raises:
         DataError: the scan's own record cannot be read.
     """
-    path = scan_file(prepared.folder, scan).with_suffix(".json")
-    try:
-        slices = json.loads(path.read_text(encoding="utf-8"))["slices"]
-        names = [name for one in slices for name in one["sources"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
-    return list(dict.fromkeys(prepared.root / re.sub(r" frame \d+$", "", name) for name in names))
+    record = read_record(prepared.folder, scan)
+    if record is None:
+        raise DataError(f"{prepared.folder}: the record of scan {scan!r} cannot be read; run prepare again")
+    names = [name for one in record.slices for name in one["sources"]]
+    return list(dict.fromkeys(slice_file(prepared.root, name)[0] for name in names))
 
 
 def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:

@@ -131,23 +131,28 @@ def not_chosen(chosen: Series, series: Sequence[Series]) -> list[LedgerEntry]:
 
 
 def kind_entries(chosen: Series) -> list[LedgerEntry]:
-    """A ledger entry that says in what the series that stands for a study is no plain axial one of the head.
+    """Ledger entries that say in what the series that stands for a study is no plain one of a whole head.
 
     Args:
         chosen: the series that stands for the study, be it the only one.
 
     Returns:
-        One entry; none for a plain axial series that names no other body part and is no longer than a head.
+        None for a plain axial series that names no other body part and is as long as a head.
     """
     kinds = _kinds(chosen)
     if _is_other_part(chosen):
         kinds.append("of another body part")
     if chosen.extent > LONGEST_MM:
         kinds.append(f"longer than a head ({chosen.extent:.0f} mm)")
-    if not kinds:
-        return []
-    detail = f"series {_text(chosen)!r} ({chosen.series_uid}) is {', '.join(kinds)}"
-    return [LedgerEntry(chosen.study_uid, "", Code.SERIES_KIND, detail)]
+    entries = []
+    if kinds:
+        detail = f"series {_text(chosen)!r} ({chosen.series_uid}) is {', '.join(kinds)}"
+        entries.append(LedgerEntry(chosen.study_uid, "", Code.SERIES_KIND, detail))
+    if chosen.extent < COVER_MM:
+        n_slices = len(chosen.headers)
+        detail = f"{n_slices} slices cover {chosen.extent:.0f} mm, a head needs {COVER_MM:.0f} mm"
+        entries.append(LedgerEntry(chosen.study_uid, "", Code.PART_OF_HEAD, detail))
+    return entries
 
 
 def _folder(series: Series) -> str:

@@ -5,10 +5,12 @@ ledger entry for each file that takes no part and for each irregularity.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -166,6 +168,14 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
 def slice_name(header: SliceHeader) -> str:
     """How the ledger names a slice: its path, and of a multi-frame file the frame, counted from 0."""
     return header.path if header.pixels.frames == 1 else f"{header.path} frame {header.frame}"
+
+
+def slice_file(root: Path, name: str) -> tuple[Path, int]:
+    """The file below `root` and the frame in it that `slice_name` named."""
+    found = re.fullmatch(r"(.*) frame (\d+)", name, re.DOTALL)
+    if found and not (root / name).exists():
+        return root / found[1], int(found[2])
+    return root / name, 0
 
 
 def slice_entry(header: SliceHeader, code: Code, detail: str) -> LedgerEntry:

@@ -24,6 +24,8 @@ from ich_mil.progress import progress
 from ich_mil.windows import Windows
 
 FORMAT = "ich_mil.cnn.1"
+EXTRACTION = 2
+"""Counts up when `extract_features` gives more or other values: stored features are made again."""
 
 
 def save_cnn(model: AttentionCnn, folder: Path, *, settings: CnnSettings, windows: Windows) -> None:
@@ -70,7 +72,7 @@ def stored_features(
     """`extract_features`, kept in `path`; read from there if CNN, windows, pictures and labels are equal."""
     state = model.state_dict()
     weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
-    about = json.dumps([prepared.fingerprint, windows, size, list(scans)]).encode()
+    about = json.dumps([EXTRACTION, prepared.fingerprint, windows, size, list(scans)]).encode()
     source = digest(about, *weights)
     if made_from(path, source):
         return read_features(path)

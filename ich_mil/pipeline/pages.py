@@ -4,16 +4,18 @@ In: a folder with `predictions.json`, `maps/` and `prepared/`, as `ich-mil predi
 `scan-*.html` a study, `index.html`, and `dicom/<scan>/*.dcm` where they are asked for.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.texts import study_texts
+from ich_mil.errors import DataError
 from ich_mil.predictions import Results, ScanResult, read_results
 from ich_mil.progress import progress, say
 from ich_mil.report.cohort_page import render_cohort
-from ich_mil.report.dicom.write import write_dicom_results
-from ich_mil.report.maps import read_maps
+from ich_mil.report.dicom.write import remove_dicom_results, write_dicom_results
+from ich_mil.report.maps import maps_file, read_maps
 from ich_mil.report.page import study_file_name, write_page
 from ich_mil.report.study_page import render_study
 
@@ -37,27 +39,62 @@ def show_folder(folder: Path, shown: Shown) -> None:
     Raises:
         DataError: it holds no predictions, or no prepared scans.
     """
-    show_predictions(read_results(folder), open_prepared(folder / "prepared"), folder, shown)
+    results = read_results(folder)
+    if not (folder / "prepared" / "prepared.json").is_file():
+        raise DataError(
+            f"{folder}: holds no prepared scans, as 'predict' and 'validate' leave them; the pages of a run "
+            "are made by 'ich-mil report RUN'"
+        )
+    show_predictions(results, open_prepared(folder / "prepared"), folder, shown)
     say(f"{folder / 'index.html'}")
 
 
 def show_predictions(results: Results, prepared: PreparedSet, folder: Path, shown: Shown) -> list[Path]:
     """Write pages, worklist and DICOM results into `folder`, that of `predictions.json`.
 
+    Pages of scans that are no longer among the results go. A scan whose texts or DICOM results cannot be made
+    does not keep others from theirs.
+
     Returns:
         The DICOM results.
+
+    Raises:
+        DataError: in the end, if something could not be made, with the first reason.
     """
     written: list[Path] = []
-    links = {}
+    failed: list[DataError] = []
+    links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
+    _remove_others(folder, results, links)
     for scan in progress(results.scans, total=len(results.scans), what="write pages", unit="page"):
-        links[scan.scan] = study_file_name(scan.scan)
-        write_study_page(results, scan, prepared, folder, folder / links[scan.scan], names=shown.names)
-        if shown.dicom:
-            maps = read_maps(folder, scan.scan)
-            place = folder / "dicom" / Path(links[scan.scan]).stem
+        texts = {}
+        if shown.names:
+            try:
+                texts = study_texts(prepared, scan.scan)
+            except DataError as error:
+                failed.append(error)
+        write_study_page(results, scan, prepared, folder, folder / links[scan.scan], texts=texts)
+    title = f"Head CT worklist {folder.resolve().name}" if shown.names else "Head CT worklist"
+    write_page(render_cohort(results, links, title=title), folder / "index.html")
+    for scan in results.scans if shown.dicom else ():
+        maps, place = read_maps(folder, scan, results.model), folder / "dicom" / Path(links[scan.scan]).stem
+        try:
             written += write_dicom_results(scan, results, prepared, maps, place)
-    write_page(render_cohort(results, links, title=folder.resolve().name), folder / "index.html")
+        except DataError as error:
+            failed.append(error)
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise DataError(f"{failed[0]}{more}; everything else is in {folder}")
     return written
+
+
+def _remove_others(folder: Path, results: Results, links: Mapping[str, str]) -> None:
+    """Remove what an earlier call wrote of scans that are no longer among the results."""
+    kept = {folder / name for name in links.values()} | {maps_file(folder, one.scan) for one in results.scans}
+    kept |= {folder / "dicom" / Path(name).stem for name in links.values()}
+    for path in {*folder.glob("scan-*.html"), *folder.glob("maps/*.safetensors")} - kept:
+        path.unlink()
+    for place in set(folder.glob("dicom/scan-*")) - kept:
+        remove_dicom_results(place)
 
 
 def write_study_page(
@@ -67,17 +104,25 @@ def write_study_page(
     folder: Path,
     path: Path,
     *,
-    names: bool = False,
+    texts: Mapping[str, str] = {},
     run_link: str = "",
 ) -> None:
-    """Write the page of one scan to `path`; its maps lie in `folder`."""
-    texts = study_texts(prepared, scan.scan) if names else {}
+    """Write the page of one scan to `path`; its maps lie in `folder`.
+
+    Raises:
+        DataError: the prepared slices are not those that were predicted, or maps that cannot be read.
+    """
+    if prepared.slices(scan.scan).sop.tolist() != [one.name for one in scan.slices]:
+        raise DataError(
+            f"{prepared.folder}: the slices of scan {scan.scan!r} are not those of the predictions; "
+            "predict or validate again"
+        )
     page = render_study(
         scan,
         results.model,
         results.decided_by,
         prepared.hu(scan.scan),
-        read_maps(folder, scan.scan),
+        read_maps(folder, scan, results.model),
         texts=texts,
         run_link=run_link,
     )

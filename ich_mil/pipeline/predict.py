@@ -60,7 +60,7 @@ class Judge:
         )
         write_results(results, out)
         for scan in progress(results.scans, total=len(results.scans), what="heatmaps", unit="scan"):
-            write_maps(make_maps(model, prepared, scan), out, scan.scan)
+            write_maps(make_maps(model, prepared, scan), out, scan, results.model)
         return results, prepared
 
 
@@ -80,6 +80,6 @@ def predict_folder(
         say(f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}")
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
-        say(f"{empty}: no slice could be read, see {prepared.folder / 'ledger.csv'}")
+        say(f"{empty}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
     say(f"{out / 'predictions.csv'}")
     say(f"{out / 'index.html'}")

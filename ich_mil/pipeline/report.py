@@ -50,12 +50,17 @@ def report_run(run: Path) -> None:
         labels = one.features.labels.numpy()
         sets.insert(0, EvaluatedSet(one.title, table, labels, score_rows(model, one.features, predictions)))
         results = read_results(run / one.name)
+        if results.model.weights != model.provenance.weights:
+            raise ModelError(
+                f"{run / one.name}: was predicted by another model; run train.py with --resume to validate "
+                "again"
+            )
     links = {}
     if one.prepared is not None:  # the pages are of the last set, the most external one
         shown = sorted(results.scans, key=lambda scan: -scan.probability)[: config.pages]
         for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
             links[scan.scan] = f"studies/{study_file_name(scan.scan)}"
-            write_maps(make_maps(model, one.prepared, scan), run / one.name, scan.scan)
+            write_maps(make_maps(model, one.prepared, scan), run / one.name, scan, results.model)
             write_study_page(
                 results,
                 scan,

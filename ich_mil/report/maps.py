@@ -1,4 +1,4 @@
-"""The heatmaps of a scan as a file, so that pages and DICOM results can be made again without the model.
+"""The heatmaps of a scan, made, and kept in a file: pages and DICOM results are made again without the model.
 
 In: maps of the chosen slices (`ich_mil.report.heatmap`). Out: `maps/<scan>.safetensors` beside
 `predictions.json`, and the maps laid on the pixel grid of the slices.
@@ -12,16 +12,16 @@ from typing import Self
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from torch.nn.functional import interpolate
 
 from ich_mil.data.store import PreparedSet, scan_file
 from ich_mil.errors import DataError
-from ich_mil.files import whole_file
+from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import draw_weights
 from ich_mil.model import TrainedModel
-from ich_mil.predictions import ScanResult
+from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report.heatmap import slice_maps
 from ich_mil.windows import apply_windows, resize
 
@@ -65,32 +65,50 @@ def maps_file(folder: Path, scan: str) -> Path:
     return folder / "maps" / scan_file(folder, scan).with_suffix(".safetensors").name
 
 
-def write_maps(maps: ScanMaps, folder: Path, scan: str) -> None:
-    """Write the maps of one scan."""
-    path = maps_file(folder, scan)
+def _source(scan: ScanResult, model: Provenance) -> str:
+    """What maps belong to: the model's weights and the scan's slices."""
+    return digest(model.weights.encode(), *(one.name.encode() for one in scan.slices))
+
+
+def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanResult, model: Provenance) -> None:
+    """Write the maps of one scan, or remove those of an earlier call where there are none."""
+    path = maps_file(folder, scan.scan)
+    if maps is None:
+        path.unlink(missing_ok=True)
+        return
     tensors = {name: np.ascontiguousarray(getattr(maps, name)) for name in ("slices", "mean", "std")}
     with whole_file(path) as temporary:
-        save_file(tensors, temporary)
+        save_file(tensors, temporary, metadata={"source": _source(scan, model)})
 
 
-def read_maps(folder: Path, scan: str) -> ScanMaps | None:
-    """The maps of one scan; None where there are none.
+def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | None:
+    """The maps of one scan; None where there are none by this model of these slices.
 
     Raises:
         DataError: a file that cannot be read as maps.
     """
-    path = maps_file(folder, scan)
+    path = maps_file(folder, scan.scan)
     if not path.is_file():
         return None
     try:
-        return ScanMaps(**load_file(path))
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if metadata.get("source") != _source(scan, model):
+            return None
+        return ScanMaps(**tensors)
     except (OSError, TypeError, ValueError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read as heatmaps ({error}); predict again") from error
 
 
-def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> ScanMaps:
-    """Heatmaps of the `MAPPED` most probable slices of a scan, by a model with a CNN."""
+def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> ScanMaps | None:
+    """Heatmaps of the `MAPPED` most probable slices of a scan, by a model with a CNN.
+
+    None for a scan of one slice: a map shows in what a slice differs from the mean of its scan.
+    """
     assert model.cnn is not None  # maps are for runs with pictures
+    if len(scan.slices) == 1:
+        return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
     hu = torch.from_numpy(prepared.hu(scan.scan).copy())
     device = next(model.cnn.model.parameters()).device

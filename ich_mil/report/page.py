@@ -10,6 +10,7 @@ Level 3, 6.7.3).
 import base64
 import hashlib
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -28,11 +29,16 @@ _SPACE = "\N{NO-BREAK SPACE}"
 
 
 def percent(probability: float) -> str:
-    """'87 %'; '< 1 %' and '> 99 %' at the ends, where whole numbers would claim certainty."""
+    """'87 %'; '< 1 %' and '> 99 %' at the ends, where whole numbers would claim certainty.
+
+    Just below the threshold it is '49.6 %': what does not reach it must not read as if it did.
+    """
     if probability < 0.01:
         return f"<{_SPACE}1{_SPACE}%"
     if probability > 0.99:
         return f">{_SPACE}99{_SPACE}%"
+    if probability < THRESHOLD <= round(probability, 2):
+        return f"{math.floor(1000 * probability) / 10:.1f}{_SPACE}%"
     return f"{100 * probability:.0f}{_SPACE}%"
 
 

@@ -45,7 +45,7 @@ CODES = {
     Code.OTHER_ORIENTATION: "another orientation than its series",
     Code.NO_HEAD: "no head in it",
     Code.SERIES_NOT_CHOSEN: "another series was used",
-    Code.SCAN_EMPTY: "no slice could be read",
+    Code.SCAN_EMPTY: "no slice could be used",
     Code.INTERCEPT_12_BIT: "12-bit values that ran over the end of their scale",
     Code.ALREADY_HU: "values were Hounsfield units already",
     Code.PADDING: "padding set to air",
@@ -56,6 +56,7 @@ CODES = {
     Code.SERIES_CHOSEN: "series chosen by rule",
     Code.SERIES_JOINED: "series stored in parts, joined",
     Code.SERIES_KIND: "not a plain axial head series",
+    Code.PART_OF_HEAD: "only a part of a head",
     Code.GAP: "gap between slices",
     Code.SPACING_CHANGES: "slice distance changes",
     Code.TILTED: "gantry tilted",
@@ -71,6 +72,7 @@ CODES = {
 ROUTINE = frozenset(
     {
         Code.NOT_DICOM,
+        Code.NOT_CT,
         Code.LOCALIZER,
         Code.NOT_AN_IMAGE,
         Code.PADDING,
@@ -80,7 +82,8 @@ ROUTINE = frozenset(
     }
 )
 """Refused or corrected in most studies: told, but no problem."""
-PROBLEMS = (REFUSED | CORRECTED | {Code.SERIES_KIND, Code.GAP, Code.FLIPPED, Code.SEVERAL_PATIENTS}) - ROUTINE
+NOTED = frozenset({Code.SERIES_KIND, Code.PART_OF_HEAD, Code.GAP, Code.FLIPPED, Code.SEVERAL_PATIENTS})
+PROBLEMS = (REFUSED | CORRECTED | NOTED) - ROUTINE
 """What a reader of the result has to know of."""
 
 

@@ -245,6 +245,12 @@ def test_a_plain_head_needs_no_note():
     assert kind_entries(series_of("a", 32, 5.0, description="CT Plain")) == []
 
 
+def test_a_part_of_a_head_is_noted():
+    detail = "14 slices cover 65 mm, a head needs 100 mm"
+    series = series_of("a", 14, 5.0, description="CT Plain")
+    assert kind_entries(series) == [LedgerEntry("study", "", Code.PART_OF_HEAD, detail)]
+
+
 def test_folder_stands_for_a_missing_description():
     series = ordered([header(5 * i, path=f"scan/CT BONE/CT{i:06d}.dcm") for i in range(30)])
     assert reason_for(series, [series]).startswith("bone, 5.0 mm")

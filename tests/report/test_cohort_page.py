@@ -67,7 +67,7 @@ def test_counts_are_those_of_the_scans():
 
 def test_studies_without_a_prediction_are_not_lost():
     text = said(check_offline(render_cohort(RESULTS, LINKS, title="Studies")))
-    assert "1 study has no prediction because no slice could be read. Please look:" in text
+    assert "1 study has no prediction because no slice could be used. Please look:" in text
     assert RESULTS.ledger[0].scan in text
     assert "no prediction because" not in said(
         check_offline(render_cohort(replace(RESULTS, ledger=()), LINKS, title="Studies"))

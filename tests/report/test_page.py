@@ -11,6 +11,11 @@ def test_percent():
     assert texts == ["< 1 %", "< 1 %", "1 %", "87 %", "99 %", "> 99 %", "> 99 %"]
 
 
+def test_what_does_not_reach_the_threshold_does_not_read_as_if_it_did():
+    texts = [percent(p).replace("\N{NO-BREAK SPACE}", " ") for p in (0.4949, 0.4951, 0.499999, 0.5, 0.504)]
+    assert texts == ["49 %", "49.5 %", "49.9 %", "50 %", "50 %"]
+
+
 def test_relative_link():
     assert relative_link("studies/a b.html") == "studies/a%20b.html"
     assert relative_link("../report.html") == "../report.html"

@@ -38,7 +38,7 @@ HIGH = _own("HIGH-95", "Upper end of central 95 % of posterior samples")
 SCAN_WITHOUT = _own("SCAN-WITHOUT", "Probability of the scan without this slice")
 NO_UNITS = CodedConcept.from_code(codes.UCUM.NoUnits)
 
-DECISION = _own("DECISION", "Decision of triage for intracranial hemorrhage")
+DECISION = _own("DECISION", "Decision on intracranial hemorrhage")
 DECISIONS = {
     POSITIVE: CodedConcept("10828004", "SCT", "Positive"),
     NEGATIVE: CodedConcept("260385009", "SCT", "Negative"),

@@ -28,6 +28,7 @@ from ich_mil.data.scan import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements
 from ich_mil.dicom.header import SOP_CLASS, SliceHeader, read_headers
+from ich_mil.dicom.order import slice_file
 from ich_mil.errors import DataError, DicomError
 from ich_mil.predictions import ScanResult
 from ich_mil.report.dicom.patient import CARRIED, REQUIRED, element_tag, patient_and_study
@@ -47,7 +48,6 @@ _SUPPLIED = {
 }
 _THICKNESS_DIGITS = 3
 """Micrometres: slices that were computed to be of one thickness are of one."""
-_FRAME = re.compile(r"(.*) frame (\d+)")
 
 
 _TAGS = frozenset(
@@ -163,10 +163,7 @@ def _source_slice(
     """The images of one row of the record, as their files say."""
     images = []
     for name, sop in zip(row["sources"], row["sops"], strict=True):
-        path, frame = root / name, 0
-        found = _FRAME.fullmatch(name)
-        if found and not path.exists():
-            path, frame = root / found[1], int(found[2])
+        path, frame = slice_file(root, name)
         if path not in files:
             try:
                 files[path] = read_headers(path), read_elements(path, _TAGS)

@@ -7,7 +7,7 @@ the same model, are other objects in other series. Only dates and times say when
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import Enum
 from hashlib import sha256
@@ -17,12 +17,15 @@ import numpy as np
 from pydicom.dataset import Dataset
 
 from ich_mil import __version__
+from ich_mil.ledger import Code
 from ich_mil.predictions import NOTICE, Provenance, Results, ScanResult
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.patient import REQUIRED
 from ich_mil.report.dicom.values import derived_uid, line
 from ich_mil.report.maps import ScanMaps
 
+BESIDE = frozenset({Code.NOT_DICOM, Code.NOT_CT, Code.NOT_AN_IMAGE, Code.LOCALIZER})
+"""Files of a study that a result does not depend on: a dose report that comes later makes no new one."""
 MANUFACTURER = "ich_mil"
 UTF_8 = "ISO_IR 192"
 
@@ -109,7 +112,8 @@ def identify(
     scan: ScanResult, results: Results, context: StudyContext, maps: ScanMaps | None, written: datetime
 ) -> Identity:
     """The identity of the objects of one scan."""
-    said = [__version__, asdict(results.model), results.decided_by, asdict(scan)]
+    ledger = tuple(entry for entry in scan.ledger if entry.code not in BESIDE)
+    said = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=ledger))]
     total = sha256(json.dumps(said).encode())
     for image in context.images:
         total.update(f"{image.sop_uid} {image.frame};".encode())

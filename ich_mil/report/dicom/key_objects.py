@@ -16,6 +16,7 @@ from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.identity import Identity, Kind, reference
 from ich_mil.report.dicom.structured_report import device_context
+from ich_mil.report.page import percent
 
 KEY_SLICES = 8
 """Most key slices: the page shows as many."""
@@ -64,7 +65,7 @@ def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> 
 def _description(scan: ScanResult) -> str:
     """What was chosen and by whom, with a probability for each slice."""
     chosen = ", ".join(
-        f"slice {place + 1} ({100 * scan.slices[place].probability:.0f} %)" for place in key_slices(scan)
+        f"slice {place + 1} ({percent(scan.slices[place].probability)})" for place in key_slices(scan)
     )
     return (
         f"Chosen by a model: the most probable slice of each run of neighbours with at least "

@@ -19,7 +19,6 @@ from ich_mil.report.dicom.values import (
     decoded,
     identifier,
     line,
-    paragraph,
     person_name,
     sex,
     valid_uid,
@@ -70,7 +69,8 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
         if not text and keyword in REQUIRED:
             absent.append(keyword)
         elif value != text:
-            notes.append(f"{keyword} {paragraph(text)!r} is not valid, here it is {value!r}.")
+            here = "changed" if value else "empty"  # the value itself may name the patient
+            notes.append(f"{keyword} of the source images is not valid: {here} here.")
     if absent:
         notes.append(f"The source images say nothing of {', '.join(absent)}: empty here.")
     if elements.get("PatientIdentityRemoved") == "YES" and not elements.get("DeidentificationMethod"):

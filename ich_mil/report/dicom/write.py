@@ -6,6 +6,7 @@ look at first (Key Object Selection), each kind a series of its own in the study
 patient as the sources have them: nothing is de-identified here.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 
@@ -58,8 +59,15 @@ def write_dicom_results(
             paths.append(folder / kind.file_name(number))
             with whole_file(paths[-1]) as temporary:
                 dcmwrite(temporary, one, enforce_file_format=True)
-    for kind in Kind:  # an earlier result may have had more of them
-        for path in folder.glob(kind.file_name("*")):
-            if path not in paths:
-                path.unlink()
+    remove_dicom_results(folder, but=paths)  # an earlier result may have had more of them
     return paths
+
+
+def remove_dicom_results(folder: Path, *, but: Collection[Path] = ()) -> None:
+    """Remove what `write_dicom_results` wrote into `folder`, and the folder if nothing is left in it."""
+    for kind in Kind:
+        for path in folder.glob(kind.file_name("*")):
+            if path not in but:
+                path.unlink()
+    if not but and not any(folder.iterdir()):
+        folder.rmdir()

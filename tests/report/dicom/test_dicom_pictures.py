@@ -111,4 +111,4 @@ def test_the_key_objects_are_the_key_slices_and_say_why(made):
     )
     assert NOTICE in description
     best = max(made.scan.slices, key=lambda one: one.probability)
-    assert f"slice {best.slice + 1} ({100 * best.probability:.0f} %)" in description
+    assert f"slice {best.slice + 1} ({100 * best.probability:.0f}\N{NO-BREAK SPACE}%)" in description

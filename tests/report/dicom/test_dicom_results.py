@@ -345,3 +345,18 @@ def test_lossy_compression_of_the_sources_is_passed_on(tmp_path):
     for ds in made.read("map") + made.read("capture"):
         assert (ds.LossyImageCompression, ds.LossyImageCompressionRatio) == ("01", 12.5)
         assert ds.LossyImageCompressionMethod == "ISO_10918_1"
+
+
+def test_a_dose_report_that_comes_later_makes_no_other_object(rsna):
+    context = read_context(rsna.scan, rsna.prepared)
+    now = datetime(2026, 11, 21)
+
+    def series(code):
+        ledger = (*rsna.scan.ledger, LedgerEntry(rsna.scan.scan, "late.dcm", code, "came later"))
+        return identify(replace(rsna.scan, ledger=ledger), rsna.results, context, rsna.maps, now).uid(
+            "series"
+        )
+
+    before = identify(rsna.scan, rsna.results, context, rsna.maps, now).uid("series")
+    assert series(Code.NOT_CT) == before
+    assert series(Code.UNREADABLE) != before

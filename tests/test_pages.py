@@ -1,0 +1,95 @@
+"""A folder of predictions: what is shown again without a model, what goes, what a bad study leaves others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ich_mil.data.prepare import prepare
+from ich_mil.data.texts import source_files
+from ich_mil.errors import DataError
+from ich_mil.pipeline.pages import Shown, show_folder
+from ich_mil.predictions import BY_INTERVAL, Results, ScanResult, SliceResult, write_results
+from ich_mil.report.maps import ScanMaps, write_maps
+from tests import phantoms
+from tests.results import MODEL
+
+
+def scan_result(prepared, scan):
+    """A made-up result of one prepared scan."""
+    slices = tuple(
+        SliceResult(n, sop, float(n), 0.1, 0.05, (0.05, 0.2), 0.2, None, ())
+        for n, sop in enumerate(prepared.slices(scan).sop)
+    )
+    return ScanResult(scan, "p", 0.2, 0.05, (0.1, 0.3), "negative", None, (), slices, ())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two studies, predicted and mapped, as `ich-mil predict` leaves them; and their results."""
+    root = phantoms.cq500(tmp_path / "site", studies=2)
+    out = tmp_path / "DOE_JANE"
+    prepared = prepare("unlabelled", root, out / "prepared", jobs=1, thickness_mm=5.0)
+    results = Results(
+        "new", MODEL, BY_INTERVAL, tuple(scan_result(prepared, scan) for scan in prepared.scans.index), ()
+    )
+    write_results(results, out)
+    maps = ScanMaps(np.array([1]), np.ones((1, 4, 4), np.float32), np.ones((1, 4, 4), np.float32))
+    for scan in results.scans:
+        write_maps(maps, out, scan, MODEL)
+    return out, results, prepared
+
+
+def test_pages_worklist_and_dicom_without_a_model(folder):
+    out, results, _ = folder
+    show_folder(out, Shown(dicom=True))
+    pages = sorted(out.glob("scan-*.html"))
+    assert len(pages) == 2
+    index = (out / "index.html").read_text()
+    assert all(page.name in index for page in pages)
+    assert "DOE_JANE" not in index
+    names = {path.name for path in (out / "dicom" / pages[0].stem).iterdir()}
+    assert {"capture-1.dcm", "map-1.dcm", "report-1.dcm", "key-1.dcm"} <= names
+
+    write_results(replace(results, scans=results.scans[:1]), out)
+    show_folder(out, Shown())
+    assert len(list(out.glob("scan-*.html"))) == 1
+    assert len(list((out / "dicom").iterdir())) == 1
+    assert len(list((out / "maps").iterdir())) == 1
+
+
+def test_names_are_shown_only_where_asked_for(folder):
+    out, _, _ = folder
+    show_folder(out, Shown(names=True))
+    pages = [path.read_text() for path in out.glob("scan-*.html")]
+    assert all("CQ500-CT-" in page for page in pages)
+    assert "DOE_JANE" in (out / "index.html").read_text()
+    show_folder(out, Shown())
+    assert not any("CQ500-CT-" in path.read_text() for path in out.glob("*.html"))
+
+
+def test_a_study_whose_files_are_gone_does_not_keep_others_from_theirs(folder):
+    out, results, prepared = folder
+    for path in source_files(prepared, results.scans[0].scan):
+        path.unlink()
+    with pytest.raises(DataError, match="and 1 more"):
+        show_folder(out, Shown(dicom=True, names=True))
+    assert (out / "index.html").is_file()
+    assert len(list(out.glob("scan-*.html"))) == 2
+    assert len(list((out / "dicom").iterdir())) == 1
+
+
+def test_predictions_of_other_slices_are_refused(folder):
+    out, results, _ = folder
+    first = results.scans[0]
+    changed = replace(first, slices=(replace(first.slices[0], name="9"), *first.slices[1:]))
+    write_results(replace(results, scans=(changed, results.scans[1])), out)
+    with pytest.raises(DataError, match="not those of the predictions"):
+        show_folder(out, Shown())
+
+
+def test_a_folder_without_prepared_scans_is_told(folder, tmp_path):
+    _, results, _ = folder
+    write_results(results, tmp_path / "alone")
+    with pytest.raises(DataError, match="ich-mil report RUN"):
+        show_folder(tmp_path / "alone", Shown())
