@@ -1,16 +1,18 @@
 """What the queue needs of the disk: a folder held by one process, files that outlive a crash, sizes.
 
-In: paths. Out: locks, digests, bytes.
+In: paths. Out: locks, digests, bytes. And whether an error is the disk's fault.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, IchMilError
 
 _CHUNK = 1 << 20
 
@@ -58,6 +60,21 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether `error`, or what caused it, is that the disk or our share of it is full."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            return True
+        # safetensors puts the system's error into words; our own words may quote those of a study
+        if not isinstance(cause, IchMilError) and "No space left on device" in str(cause):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def tree_size(folder: Path) -> int:

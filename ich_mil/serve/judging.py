@@ -1,8 +1,9 @@
 """The process that judges: it loads the model once, and may be killed at any time without loss.
 
 In: a callable that makes the judge. Out: for each study the DICOM files it wrote, or what went wrong, told
-apart by whose fault it is: the study's (`StudyFailedError`), or the process's (`JudgeLostError`), which a new
-process may cure. The child ends by itself when the node does, however that ended.
+apart by whose fault it is: the study's (`StudyFailedError`), the process's (`JudgeLostError`), which a new
+process may cure, or the disk's (`DiskFullError`), which time may. The child ends by itself when the node
+does, however that ended.
 """
 
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ich_mil.errors import IchMilError, ModelError
+from ich_mil.serve.disk import is_disk_full
 
 _POLL_SECONDS = 0.05
 _LOG = "log.txt"
@@ -48,6 +50,10 @@ class StudyFailedError(Exception):
 
 class JudgeLostError(Exception):
     """The process crashed, took too long or too much memory, or raised what it should not."""
+
+
+class DiskFullError(IchMilError):
+    """There is no room for what the judge writes."""
 
 
 class StoppedError(Exception):
@@ -107,6 +113,7 @@ class JudgeProcess:
         Raises:
             StudyFailedError: the study cannot be judged.
             JudgeLostError: the process is gone; try again.
+            DiskFullError: the disk is full; try again when there is room.
             ModelError: the model cannot be loaded.
             StoppedError: the node stops.
         """
@@ -122,6 +129,8 @@ class JudgeProcess:
             self.end()  # between two studies: nothing is lost by it
         if kind == "failed":
             raise StudyFailedError(value)
+        if kind == "full":
+            raise DiskFullError(value)
         if kind == "broken":
             self.end()  # after an error nobody thought of
             raise JudgeLostError(value)
@@ -210,9 +219,11 @@ def _judge(judge: Judge, study: Path, out: Path) -> tuple[str, list[str] | str]:
     try:
         with (out / _LOG).open("w", encoding="utf-8") as log, redirect_stdout(log):
             return "done", [str(path) for path in judge(study, out)]
-    except IchMilError as error:
-        return "failed", str(error)
     except Exception as error:  # what nobody thought of must not end the node, nor lose the study
+        if is_disk_full(error):
+            return "full", f"the disk is full while a study is judged: {error}"
+        if isinstance(error, IchMilError):
+            return "failed", str(error)
         return "broken", f"{type(error).__name__}: {error}"
 
 

@@ -68,11 +68,17 @@ class Node:
             for process in self._processes
         ]
         self.sender = Sender(
-            self.outbox, settings.archive, self.metrics, ae_title=settings.ae_title, stop=self._stop
+            self.outbox,
+            settings.archive,
+            self.metrics,
+            ae_title=settings.ae_title,
+            lost=self.spool.lost,
+            stop=self._stop,
         )
         self.listener = Listener(settings, self.spool, self.metrics)
         self.status = StatusServer(settings.http_port, health=self.health, metrics=self.metrics_text)
         self._cleaner = threading.Thread(target=self._clean, name="cleaner", daemon=True)
+        self._clean_problem = ""
 
     def start(self) -> None:
         """Load the model, then listen.
@@ -107,12 +113,16 @@ class Node:
         waiting = self.outbox.waiting()
         problems = [worker.problem for worker in self.workers if worker.problem]
         problems += [
-            f"the {t.name} thread does not run" for t in (*self.workers, self.sender) if not t.is_alive()
+            f"the {thread.name} thread does not run"
+            for thread in (*self.workers, self.sender, self._cleaner)
+            if not thread.is_alive()
         ]
         if self.spool.is_full():
             problems.append("the spool or its disk is full")
         if self.sender.problem:
             problems.append(self.sender.problem)
+        if self._clean_problem:
+            problems.append(self._clean_problem)
         return {
             "status": "failing" if problems else "ok",
             "problems": problems,
@@ -143,7 +153,12 @@ class Node:
 
     def _clean(self) -> None:
         while not self._stop.wait(CLEAN_SECONDS):
-            self.spool.clean(stale=2 * IDLE_SECONDS)
+            try:
+                self.spool.clean(stale=2 * IDLE_SECONDS)
+                self._clean_problem = ""
+            except Exception as error:  # whatever it is, it must not end the cleaning for good
+                self._clean_problem = f"the spool cannot be cleaned: {type(error).__name__}: {error}"
+                say(self._clean_problem)
 
 
 def serve(settings: ServeSettings, judge: JudgeFactory) -> None:

@@ -92,6 +92,12 @@ class Outbox:
             (self.waiting_folder / path.name).unlink()
             del self._waiting[delivery.name], self._due[delivery.name]
 
+    def drop(self, delivery: Delivery) -> None:
+        """It cannot be sent: as if it had never been put here."""
+        with self._lock:
+            (self.waiting_folder / f"{delivery.name}.json").unlink(missing_ok=True)
+            del self._waiting[delivery.name], self._due[delivery.name], self._ours[delivery.name]
+
     def postpone(self, delivery: Delivery, left: Sequence[str], error: str) -> float:
         """`left` of it could not be sent: try again later. Returns the pause in seconds."""
         later = replace(delivery, files=tuple(left), attempts=delivery.attempts + 1, error=error)

@@ -6,7 +6,7 @@ Source: DICOM PS3.4 B.2 (C-STORE), table B.2-1 (its statuses).
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydicom import dcmread
@@ -42,12 +42,22 @@ class Sender(threading.Thread):
         metrics: Metrics,
         *,
         ae_title: str,
+        lost: Callable[[Delivery], None],
         stop: threading.Event,
     ) -> None:
-        """Not started yet; `ae_title` is our own."""
+        """Not started yet.
+
+        Args:
+            outbox: what is to be sent.
+            archive: takes it.
+            metrics: counts.
+            ae_title: our own.
+            lost: called with a delivery of which a file is gone; takes it out of the outbox.
+            stop: set when the node stops.
+        """
         super().__init__(name="sender", daemon=True)
         self._outbox, self._archive, self._metrics = outbox, archive, metrics
-        self._ae_title, self._stop_asked = ae_title, stop
+        self._ae_title, self._lost, self._stop_asked = ae_title, lost, stop
         self.problem = ""
 
     def run(self) -> None:
@@ -65,9 +75,14 @@ class Sender(threading.Thread):
 
     def _deliver(self, delivery: Delivery) -> None:
         files = [self._outbox.root / name for name in delivery.files]
+        gone = [name for name, path in zip(delivery.files, files, strict=True) if not path.exists()]
+        if gone:
+            self._lost(delivery)
+            say(f"{delivery.name}: {gone[0]} is gone, the study is judged again")
+            return
         try:
             left, error = self._send(files)
-        except Exception as fault:  # a file that is gone or damaged must not hold up the others
+        except Exception as fault:  # a file that is damaged must not hold up the others
             left, error = files, f"{type(fault).__name__}: {fault}"
         self._metrics.add("results_sent_total", len(delivery.files) - len(left))
         if not left:

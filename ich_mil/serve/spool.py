@@ -11,7 +11,7 @@ time, so that an object that comes later makes it a new job, and one that comes 
     work/                       being judged; emptied at the start
     results/KEY-MARK/           what the judge wrote
     outbox/ sent/               see `ich_mil.serve.outbox`
-    failed/KEY-MARK.json        why a study has no result
+    failed/KEY-MARK.json        why a study has no result, see `ich_mil.serve.failures`
 """
 
 import json
@@ -20,15 +20,17 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.dicom.elements import read_elements
 from ich_mil.dicom.header import SOP_UID, STUDY_UID
 from ich_mil.errors import DataError, IchMilError
 from ich_mil.files import remove_leftovers, write_json
+from ich_mil.progress import say
 from ich_mil.serve.disk import digest_of, hold, sync_file, sync_folder, tree_size
-from ich_mil.serve.outbox import Outbox
+from ich_mil.serve.failures import Failures
+from ich_mil.serve.outbox import Delivery, Outbox
 
 UID_LENGTH = 64
 """Characters of a UID at most (PS3.5 6.2)."""
@@ -104,9 +106,7 @@ class Spool:
         self._silence, self._keep = silence, keep
         self._most_bytes, self._least_free = most_bytes, least_free
         self.incoming, self._work = self.root / "incoming", self.root / "work"
-        self._studies, self._results, self._failed = (
-            self.root / name for name in ("studies", "results", "failed")
-        )
+        self._studies, self._results = self.root / "studies", self.root / "results"
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}  # study that waits -> time.monotonic of its last object
         self._active: set[str] = set()
@@ -114,10 +114,11 @@ class Spool:
             self._held = hold(self.root)
             for folder in (self.incoming, self._work):
                 shutil.rmtree(folder, ignore_errors=True)
-            for folder in (self.incoming, self._work, self._studies, self._results, self._failed):
+            for folder in (self.incoming, self._work, self._studies, self._results):
                 folder.mkdir(mode=0o700, exist_ok=True)
             self.outbox = Outbox(self.root, pause=pause, longest_pause=longest_pause)
-            remove_leftovers(self._failed, self.root / "outbox", self.root / "sent")
+            self._failures = Failures(self.root)
+            remove_leftovers(self.root / "outbox", self.root / "sent")
         except OSError as error:
             raise DataError(f"{root}: cannot be used as a spool ({error.strerror or error})") from error
         for folder in self._studies.iterdir():
@@ -215,6 +216,8 @@ class Spool:
         made, kept = self._work / job.name, self._results / job.name
         for path in files:
             sync_file(path)
+        for folder in {made / parent for path in files for parent in path.relative_to(made).parents}:
+            sync_folder(folder)
         shutil.rmtree(kept, ignore_errors=True)
         made.rename(kept)
         sync_folder(self._results)
@@ -223,9 +226,8 @@ class Spool:
 
     def fail(self, job: Job, reason: str) -> None:
         """There is no result, and `reason` says why."""
-        note = {**asdict(job), "objects": str(job.objects), "reason": reason, "time": time.time()}
-        shutil.rmtree(self._work / job.name, ignore_errors=True)
-        write_json(self._failed / f"{job.name}.json", note)
+        about = {"key": job.key, "mark": job.mark, "study_uid": job.study_uid, "objects": str(job.objects)}
+        self._failures.put(job.name, about, reason, work=self._work / job.name)
         self._settle(job)
 
     def back(self, job: Job) -> None:
@@ -235,9 +237,18 @@ class Spool:
             self._last[job.key] = time.monotonic()
             self._active.discard(job.key)
 
+    def lost(self, delivery: Delivery) -> None:
+        """Its results are gone before they were sent: the study is judged again."""
+        self.outbox.drop(delivery)
+        shutil.rmtree(self._results / delivery.name, ignore_errors=True)
+        key = delivery.name.split("-")[0]
+        with self._lock:
+            if self._job(key) is not None:
+                self._last[key] = time.monotonic()
+
     def counts(self) -> dict[str, int]:
         """Studies that wait, are judged now, and failed; bytes used and free."""
-        failed = sum(1 for _ in self._failed.glob("*.json"))
+        failed = self._failures.count()
         with self._lock:
             n_active = len(self._active)
             return {
@@ -249,23 +260,36 @@ class Spool:
             }
 
     def clean(self, *, stale: float) -> None:
-        """Remove studies whose time is over, and what broken connections left `stale` seconds ago."""
+        """Remove studies whose time is over, and what broken connections left `stale` seconds ago.
+
+        In a heavy spool those that were sent go before their time, and then the objects of those that failed,
+        the oldest first; the notes of these stay.
+        """
         now = time.time()
-        for path in self.incoming.iterdir():
-            with suppress(FileNotFoundError):
-                if now - path.stat().st_mtime > stale:
-                    path.unlink()
         self._bytes = self._size()
         for name, at in sorted(self.outbox.sent(), key=lambda item: item[1]):
-            if now - at > self._keep or self._bytes > _HEAVY * self._most_bytes:
+            if now - at > self._keep or self._is_heavy():
                 self._remove(name)
-        for path in self._failed.glob("*.json"):
-            if now - path.stat().st_mtime > self._keep:
-                self._remove(path.stem)
+        for name, at in self._failures.by_age():
+            if now - at > self._keep:
+                self._remove(name)
+            elif self._is_heavy():
+                self._drop_objects(name.split("-")[0])
+        for path in self.incoming.iterdir():  # last: one that cannot be removed holds up nothing
+            with suppress(FileNotFoundError):
+                if now - path.stat().st_mtime <= stale:
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
     def is_full(self) -> bool:
         """Whether there is no room for another object."""
         return self._bytes > self._most_bytes or shutil.disk_usage(self.root).free < self._least_free
+
+    def _is_heavy(self) -> bool:
+        return self._bytes > _HEAVY * self._most_bytes
 
     def _settle(self, job: Job) -> None:
         """This state of the study is done; if it has another one by now, that waits."""
@@ -283,7 +307,7 @@ class Spool:
         except (OSError, ValueError, KeyError):  # killed while it was made: it holds nothing yet
             return None
         job = Job(key, digest_of("\n".join(names))[:12], str(study_uid), folder / "objects")
-        done = not names or self.outbox.knows(job.name) or (self._failed / f"{job.name}.json").exists()
+        done = not names or self.outbox.knows(job.name) or self._failures.knows(job.name)
         return None if done else job
 
     def _remove(self, name: str) -> None:
@@ -293,13 +317,23 @@ class Spool:
             if key in self._last:
                 return
             self.outbox.forget(name)
-            (self._failed / f"{name}.json").unlink(missing_ok=True)
-            gone = [self._results / name]
-            if not any(self._failed.glob(f"{key}-*.json")) and not self.outbox.knows_any(key):
-                gone.append(self._studies / key)
-            for folder in gone:
-                self._bytes -= tree_size(folder)
-                shutil.rmtree(folder, ignore_errors=True)
+            self._failures.forget(name)
+            self._delete(self._results / name)
+            if not self._failures.knows_any(key) and not self.outbox.knows_any(key):
+                self._delete(self._studies / key)
+
+    def _drop_objects(self, key: str) -> None:
+        """Delete what was received of a study that failed, unless another state or a send still needs it."""
+        with self._lock:
+            folder = self._studies / key
+            if key in self._last or self.outbox.knows_any(key) or not folder.exists():
+                return
+            self._delete(folder)
+        say(f"{key}: failed, its objects are deleted before their time: the spool is nearly full")
+
+    def _delete(self, folder: Path) -> None:
+        self._bytes -= tree_size(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _size(self) -> int:
         return tree_size(self._studies) + tree_size(self._results)

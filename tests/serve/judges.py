@@ -1,5 +1,6 @@
 """A fake judge, and the DICOM objects it reads and writes; small, for a judging process imports it."""
 
+import errno
 import os
 import time
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
 from ich_mil.errors import DataError, ModelError
+from ich_mil.files import whole_file
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class FakeJudge:
     """Makes a judge that answers each study with one Secondary Capture, and obeys StudyDescription.
 
     `crash` ends its process, `hang` never ends, `hungry` takes 300 MB, `bug` raises a `KeyError`,
-    `once` crashes in the first try only.
+    `once` crashes in the first try only, `full` finds the disk full until the spool has a file `room`.
     """
 
     seconds: float = 0.0
@@ -51,6 +53,9 @@ class Judging(FakeJudge):
             hold = bytearray(300_000_000)
             time.sleep(1000)
             del hold
+        if wish == "full" and not (out.parents[1] / "room").exists():
+            with whole_file(out / "results.csv"):
+                raise OSError(errno.ENOSPC, "No space left on device")
         if wish == "bug":
             raise KeyError("bug")
         images = [image for image in images if image.get("Modality") == "CT"]

@@ -16,6 +16,7 @@ from ich_mil.dicom import codec
 from ich_mil.dicom.header import NATIVE
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.serve import listener, worker
+from ich_mil.serve import node as node_module
 from ich_mil.serve.node import Node
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
 from tests.serve.fakes import Archive, look, metric, notes, send, wait_for
@@ -112,8 +113,8 @@ def test_studies_in_results_out(start, archive, tmp_path, capsys):
     wait_for(lambda: len(archive.received) == 3)
     assert len(set(archive.received)) == 3
     assert calls.read_text().splitlines()[-1].split()[:2] == [uid(1), "4"]
-    assert metric(web, "studies_judged_total") == 3
-    assert metric(web, "results_sent_total") == 3
+    for name in ("studies_judged_total", "results_sent_total"):  # counted a moment after it was sent
+        wait_for(lambda name=name: metric(web, name) == 3)
     assert metric(web, "judge_starts") == 1
     assert look(web, "health")[0] == 200
     assert look(web, "../../etc/passwd")[0] == 404
@@ -299,6 +300,61 @@ def test_without_a_model_later_studies_wait(start, archive, monkeypatch):
     process._factory = good
     wait_for(lambda: len(archive.received) == 1)
     wait_for(lambda: look(node.status.port, "health")[0] == 200)
+
+
+def test_a_full_disk_while_a_study_is_judged_is_no_fault_of_the_study(start, archive, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "PAUSE_SECONDS", 0.1)
+    node = start(attempts=1)
+    assert send(node.listener.port, study(1, slices=1, StudyDescription="full")) == [0]
+    wait_for(lambda: "the disk is full while a study is judged" in look(node.status.port, "health")[1])
+    assert look(node.status.port, "health")[0] == 503
+    assert metric(node.status.port, "studies_tried_again_total") == 0
+    assert not notes(tmp_path / "spool" / "failed")
+    (tmp_path / "spool" / "room").touch()
+    wait_for(lambda: len(archive.received) == 1)
+    wait_for(lambda: look(node.status.port, "health")[0] == 200)
+    assert metric(node.status.port, "studies_failed_total") == 0
+
+
+def test_results_that_are_gone_before_they_were_sent_are_made_again(start, archive, tmp_path):
+    archive.status = 0xA700
+    node = start(retry_seconds=1.0, longest_retry_seconds=1.0)
+    send(node.listener.port, study(1))
+    wait_for(lambda: metric(node.status.port, "sends_failed_total") >= 1)
+    (result,) = (tmp_path / "spool" / "results").rglob("*.dcm")
+    result.unlink()
+    archive.status = 0
+    wait_for(lambda: len(archive.received) == 1)
+    wait_for(lambda: metric(node.status.port, "studies_judged_total") == 2)
+    wait_for(lambda: metric(node.status.port, "deliveries_waiting") == 0)
+    assert result.exists()
+
+
+@pytest.mark.filterwarnings("ignore:Exception in thread cleaner")  # that it ends is what is tested
+def test_a_spool_that_cannot_be_cleaned_is_a_problem_until_it_can(start, monkeypatch):
+    monkeypatch.setattr(node_module, "CLEAN_SECONDS", 0.05)
+    node = start()
+    web = node.status.port
+    cleans = iter([IsADirectoryError(21, "Is a directory"), KeyError("bug")])
+    clean, now = node.spool.clean, threading.Event()
+
+    def failing(**values):
+        if now.is_set():
+            clean(**values)
+        else:
+            raise next(cleans, RuntimeError("more"))
+
+    monkeypatch.setattr(node.spool, "clean", failing)
+    wait_for(lambda: "the spool cannot be cleaned: RuntimeError: more" in look(web, "health")[1])
+    assert look(web, "health")[0] == 503
+    now.set()
+    wait_for(lambda: look(web, "health")[0] == 200)
+
+    def ending(**_):
+        raise SystemExit  # ends a thread without a word
+
+    monkeypatch.setattr(node.spool, "clean", ending)
+    wait_for(lambda: "the cleaner thread does not run" in look(web, "health")[1])
 
 
 def test_a_stop_gives_back_what_is_judged(start, archive, tmp_path):

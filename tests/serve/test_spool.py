@@ -1,12 +1,15 @@
 """The queue on disk: names, silence, states, restarts, limits. No network."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from ich_mil.errors import DataError
+from ich_mil.serve import spool as spool_module
+from ich_mil.serve.failures import LEDGER_LINES
 from ich_mil.serve.outbox import Outbox
 from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
 from tests.serve.judges import capture, ct_slice, uid
@@ -173,6 +176,74 @@ def test_a_judged_study_is_judged_again_only_if_more_came(spool):
     assert (note["reason"], note["study_uid"]) == ("why", uid(1))
 
 
+def fail_with_ledger(spool, lines):
+    """A study with a ledger fails; returns its note."""
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    work = spool.work(job)
+    ledger = work / "prepared" / "ledger.csv"
+    ledger.parent.mkdir()
+    ledger.write_bytes("".join(f"{line}\n" for line in lines).encode("latin-1"))
+    spool.fail(job, f"{job.objects}: no CT slice; {ledger} says why; {work}/features: bad; {work}: bad")
+    assert not work.exists()
+    note = json.loads((spool.root / "failed" / f"{job.name}.json").read_bytes())
+    assert note["reason"] == (
+        f"{job.objects}: no CT slice; the ledger below says why; features: bad; its work folder: bad"
+    )
+    assert (note["key"], note["mark"], note["objects"]) == (job.key, job.mark, str(job.objects))
+    return note
+
+
+def test_a_failed_study_keeps_what_its_ledger_said(spool):
+    lines = ["scan,file,code,detail", "s,a.dcm,not-ct,the modality is 'MR'"]
+    assert fail_with_ledger(spool, lines)["ledger"] == lines
+
+
+def test_of_a_long_ledger_the_last_lines_are_kept(spool):
+    lines = ["scan,file,code,detail", *(f"s,{number},flat,\xe4" for number in range(1000))]
+    kept = fail_with_ledger(spool, lines)["ledger"]
+    assert kept == [lines[0], *(f"s,{number},flat,\ufffd" for number in range(1000 - LEDGER_LINES, 1000))]
+
+
+def test_a_study_that_fails_without_a_ledger(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    spool.fail(job, "why")
+    note = json.loads((spool.root / "failed" / f"{job.name}.json").read_bytes())
+    assert (note["reason"], note["ledger"]) == ("why", [])
+
+
+def test_the_folders_of_results_are_synced_before_they_are_kept(spool, monkeypatch):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    work = spool.work(job)
+    (work / "dicom" / "scan").mkdir(parents=True)
+    (work / "pages").mkdir()
+    made = capture(ct_slice(uid(1), 0), ["1.2"], work / "dicom" / "scan" / "capture.dcm")
+    synced = []
+    monkeypatch.setattr(spool_module, "sync_folder", lambda path: synced.append((path, path.exists())))
+    spool.judged(job, [made])
+    assert set(synced[:-1]) == {(work / "dicom" / "scan", True), (work / "dicom", True), (work, True)}
+    assert synced[-1] == (spool.root / "results", True)
+
+
+def test_a_study_whose_results_are_lost_is_judged_again(spool):
+    image = ct_slice(uid(1), 0)
+    store(spool, image)
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    delivery = spool.outbox.due()
+    (spool.root / delivery.files[0]).unlink()
+    spool.lost(delivery)
+    assert (spool.outbox.waiting(), spool.outbox.due()) == ([], None)
+    assert every_file(spool.root / "outbox") == every_file(spool.root / "results") == set()
+    again = spool.take()
+    assert again == job
+    spool.judged(again, judge(spool, again))
+    assert [waiting.files for waiting in spool.outbox.waiting()] == [delivery.files]
+    assert spool.take() is None
+
+
 def test_what_came_while_a_study_was_judged_is_not_forgotten(spool):
     store(spool, ct_slice(uid(1), 0))
     job = spool.take()
@@ -260,6 +331,46 @@ def test_a_full_spool_takes_nothing_until_there_is_room(tmp_path):
     assert spool.counts()["bytes"] == 0
     assert store(spool, ct_slice(uid(1), 2))
     spool.close()
+
+
+def test_of_failed_studies_the_oldest_make_room_and_leave_their_notes(tmp_path, capsys):
+    spool = open_spool(tmp_path, most_bytes=1e9)
+    jobs = []
+    for number in range(4):
+        store(spool, ct_slice(uid(number), 0))
+        job = spool.take()
+        spool.fail(job, "why")
+        os.utime(tmp_path / "failed" / f"{job.name}.json", (time.time() - number, time.time() - number))
+        jobs.append(job)
+    store(spool, ct_slice(uid(3), 1))  # the oldest waits with another state
+    spool.clean(stale=60)
+    assert all(job.objects.exists() for job in jobs)
+
+    size = spool.counts()["bytes"]
+    spool._most_bytes = size * 0.9  # full, and heavy above 81 %: one of five objects is enough
+    assert spool.is_full()
+    spool.clean(stale=60)
+    assert [job.objects.exists() for job in jobs] == [True, True, False, True]
+    assert not spool.is_full()
+    assert spool.counts()["bytes"] == spool._size() <= 0.81 * size
+    assert spool.counts()["failed"] == 4
+    assert capsys.readouterr().out.count(jobs[2].key) == 1
+    spool.clean(stale=60)
+    assert [job.objects.exists() for job in jobs] == [True, True, False, True]
+    assert store(spool, ct_slice(uid(2), 0))  # the same once more: it failed, and the note says why
+    assert spool.take().study_uid == uid(3)
+    assert spool.take() is None
+    spool.close()
+
+
+def test_a_folder_in_incoming_is_removed_when_it_is_old(spool):
+    old, young = spool.incoming / "old", spool.incoming / "young"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "file").touch()
+    os.utime(old, (0, 0))
+    spool.clean(stale=60)
+    assert [path.name for path in spool.incoming.iterdir()] == ["young"]
 
 
 def test_a_disk_without_room(tmp_path):
