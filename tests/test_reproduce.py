@@ -10,6 +10,7 @@ from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.prepare import prepare
 from ich_mil.errors import ConfigError, DataError
+from ich_mil.evaluate.subgroups import series_groups
 from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
 from ich_mil.pipeline import tasks as module
@@ -316,6 +317,9 @@ def test_pictures_train_one_network_a_seed_on_one_split(tmp_path):
         (1, 8, ["test", "CQ500"]),
     ]
     first, second = tasks
+    assert list(first.ledgers) == ["test", "CQ500"]
+    tilted = series_groups(first.ledgers["CQ500"], first.scored["CQ500"].scans)["tilted gantry"]
+    assert 0 < tilted.sum() <= len(tilted)
     assert first.train.scans == second.train.scans
     assert set(first.scored["test"].scans) == set(test)
     assert not np.array_equal(first.train.x, second.train.x)

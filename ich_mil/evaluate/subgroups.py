@@ -18,10 +18,19 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import THRESHOLD, check_scores, scan_metrics
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking
+from ich_mil.ledger import Code
 
 COLUMNS = ["group", "n", "positives", "patients", "auc", "auc_low", "auc_high"]
 COLUMNS += ["log_loss", "log_loss_low", "log_loss_high", "sensitivity", "specificity", "note"]
 
+SERIES = {
+    "another kind of series": Code.SERIES_KIND,
+    "a part of a head": Code.PART_OF_HEAD,
+    "averaged from thin slices": Code.AVERAGED,
+    "tilted gantry": Code.TILTED,
+    "gaps between slices": Code.GAP,
+}
+"""Groups of scans by a code of the ledger: contrast, bone kernel, plane, body part and length make another kind."""
 FEW = 10
 """With fewer patients than this with a positive scan, or with a negative one, a group gets no interval."""
 
@@ -138,6 +147,21 @@ def slice_count_groups(offsets: np.ndarray, edges: Sequence[int] = (20, 45, 100)
     names += [f"over {edges[-1]} slices"]
     place = np.searchsorted(edges, np.diff(offsets), side="left")  # (B,)
     return {name: place == k for k, name in enumerate(names)}
+
+
+def series_groups(ledger: pd.DataFrame, scans: Sequence[str]) -> dict[str, np.ndarray]:
+    """Scans by what the ledger says of the series that stands for them; a scan may be in several groups.
+
+    Args:
+        ledger: columns `scan` and `code`, as `PreparedSet.ledger`.
+        scans: B scan ids.
+
+    Returns:
+        (B,) bool by name, those of `SERIES` that have a scan.
+    """
+    said = {name: set(ledger.scan[ledger.code == code]) for name, code in SERIES.items()}
+    groups = {name: np.array([scan in those for scan in scans]) for name, those in said.items()}
+    return {name: where for name, where in groups.items() if where.any()}
 
 
 def subtype_groups(labels: np.ndarray, subtypes: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from ich_mil.evaluate.groups import higher_where, higher_where_given_p
 from ich_mil.evaluate.joint import joint_against_independent
 from ich_mil.evaluate.metrics import THRESHOLD, calibration_bins
 from ich_mil.evaluate.shift import fit_intercept
-from ich_mil.evaluate.subgroups import slice_count_groups, subgroup_table, subtype_groups
+from ich_mil.evaluate.subgroups import series_groups, slice_count_groups, subgroup_table, subtype_groups
 from ich_mil.evaluate.uncertainty import (
     CLOSENESS,
     error_by_decile,
@@ -135,12 +135,15 @@ def _groups(look: Look) -> Iterator[Section]:
     """Groups of scans."""
     groups = dict(slice_count_groups(look.bags.offsets.numpy()))
     text = "By number of slices."
+    if look.ledger is not None:
+        groups |= series_groups(look.ledger, look.bags.scans)
+        text = "By number of slices and by what the ledger says of the series."
     findings = look.of_readers
     if findings is not None:
         groups |= subtype_groups(look.labels, findings[list(FINDINGS[1:])])
         groups |= {"readers agree": findings.readers_agree.to_numpy()}
         groups |= {"readers disagree": ~findings.readers_agree.to_numpy()}
-        text = "By number of slices, by kind of bleed (its positives against all negatives), by readers."
+        text = f"{text[:-1]}, by kind of bleed (its positives against all negatives), by readers."
     frame = subgroup_table(
         look.labels,
         look.probability,
@@ -215,8 +218,10 @@ def _set_right(labels: np.ndarray, p: np.ndarray, std: np.ndarray) -> tuple[np.n
 def _higher(look: Look) -> Iterator[Section]:
     """Where the uncertainty is higher."""
     main, patients = look.scored[look.main], look.bags.patients
-    by_size = slice_count_groups(look.bags.offsets.numpy()).items()
-    groups = {name: where for name, where in by_size if min(where.sum(), (~where).sum()) >= FEW}
+    every = slice_count_groups(look.bags.offsets.numpy())
+    if look.ledger is not None:
+        every |= series_groups(look.ledger, look.bags.scans)
+    groups = {name: where for name, where in every.items() if min(where.sum(), (~where).sum()) >= FEW}
     if look.of_readers is not None:
         groups = {"readers disagree": ~look.of_readers.readers_agree.to_numpy()} | groups
     compared = [(name, main.scan_std, main.scan, where, patients) for name, where in groups.items()]

@@ -31,6 +31,7 @@ class Look:
         home: scans of the training site and what the main head said of each, by a fit that has not seen it;
             None where this is that site.
         findings: CQ500's `reads.csv`, or None.
+        ledger: of the scans, where they were read from DICOM files.
         folder: where CSVs and figures go.
         config: the protocol.
     """
@@ -41,6 +42,7 @@ class Look:
     bags: FeatureSet
     home: tuple[FeatureSet, Scored] | None
     findings: Path | None
+    ledger: pd.DataFrame | None
     folder: Path
     config: ProtocolConfig
 

@@ -180,7 +180,7 @@ def _measure(
     results = pd.concat(tables, ignore_index=True)
     with whole_file(folder / "results.csv") as temporary:
         results.to_csv(temporary, index=False)
-    looks = [look_closely(look) for look in _looks(one, runs, folder, config)]
+    looks = [look_closely(look) for look in _looks(one, runs, tasks[0].ledgers, folder, config)]
     return [Chapter(one.name, list(result_sections(one, results, folder, config))), *looks]
 
 
@@ -203,6 +203,7 @@ def _rows(model: Model, name: str, width: int, seeds: list[_Seed], config: Proto
 def _looks(
     one: BenchmarkSet,
     runs: dict[Model, dict[tuple[str, int], list[_Seed]]],
+    ledgers: dict[str, pd.DataFrame],
     folder: Path,
     config: ProtocolConfig,
 ) -> Iterator[Look]:
@@ -224,6 +225,7 @@ def _looks(
             bags=first[main.title].bags,
             home=home,
             findings=one.path("findings") if one.findings and name == one.external_name else None,
+            ledger=ledgers.get(name),
             folder=folder,
             config=config,
         )

@@ -11,8 +11,10 @@ such, and the sets to score. No scan, and no patient, is on both sides of a task
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import pandas as pd
 
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import FeatureSet, read_feature_csv
@@ -47,6 +49,7 @@ class Task:
         train: scans to learn from.
         validation: scans to stop and calibrate on; None calibrates on held-out folds of `train`.
         scored: name -> scans to score.
+        ledgers: of those of `scored` that were read from DICOM files.
     """
 
     set: str
@@ -56,6 +59,7 @@ class Task:
     train: FeatureSet
     validation: FeatureSet | None
     scored: dict[str, FeatureSet]
+    ledgers: dict[str, pd.DataFrame] = field(default_factory=dict)
 
 
 def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
@@ -124,12 +128,16 @@ def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
             )
             train(run, resume=True)
             parts = training_sets(run)
-            scored = {name: part.features for name, part in parts.items() if name == "test"}
+            measured = {"test": parts["test"]} if "test" in parts else {}
             for other in measured_sets(load_model(run.out), run):
                 if other.name == "external":
-                    scored[one.external_name] = other.features
+                    measured[one.external_name] = other
+            scored = {name: other.features for name, other in measured.items()}
+            ledgers = {
+                name: other.prepared.ledger for name, other in measured.items() if other.prepared is not None
+            }
             learn, watch = parts["train"].features, parts["validation"].features
-            yield Task(one.name, width, seed, -1, learn, watch, scored)
+            yield Task(one.name, width, seed, -1, learn, watch, scored, ledgers)
 
 
 def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Path:

@@ -8,7 +8,14 @@ from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.evaluate.subgroups import COLUMNS, FEW, slice_count_groups, subgroup_table, subtype_groups
+from ich_mil.evaluate.subgroups import (
+    COLUMNS,
+    FEW,
+    series_groups,
+    slice_count_groups,
+    subgroup_table,
+    subtype_groups,
+)
 from ich_mil.evaluate.weighted import resampled_scan_metrics
 
 
@@ -111,6 +118,16 @@ def test_groups_that_cannot_be_used(data):
         subgroup_table(labels, probability, patients[:5], {"g": labels == 1}, seed=0)
     with pytest.raises(DataError, match="a probability must lie in"):
         subgroup_table(labels, probability + 1, patients, {"g": labels == 1}, seed=0)
+
+
+def test_series_groups():
+    lines = [("a", "tilted"), ("a", "gap"), ("c", "tilted"), ("c", "tilted"), ("", "not-dicom")]
+    ledger = pd.DataFrame([*lines, ("z", "series-kind")], columns=["scan", "code"])
+    groups = series_groups(ledger, ["a", "b", "c"])
+    assert {name: where.tolist() for name, where in groups.items()} == {
+        "tilted gantry": [True, False, True],
+        "gaps between slices": [True, False, False],
+    }
 
 
 def test_slice_count_groups():
