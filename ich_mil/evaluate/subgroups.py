@@ -30,7 +30,7 @@ SERIES = {
     "tilted gantry": Code.TILTED,
     "gaps between slices": Code.GAP,
 }
-"""Groups of scans by a code of the ledger: contrast, bone kernel, plane, body part and length make another kind."""
+"""Groups of scans by a code of the ledger; contrast, kernel, plane, body part, length make another kind."""
 FEW = 10
 """With fewer patients than this with a positive scan, or with a negative one, a group gets no interval."""
 
