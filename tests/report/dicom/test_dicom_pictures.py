@@ -11,6 +11,7 @@ from ich_mil.predictions import NOTICE, Run, ScanResult
 from ich_mil.report.dicom.capture import secondary_captures
 from ich_mil.report.dicom.context import read_context
 from ich_mil.report.dicom.key_objects import KEY_SLICES, key_slices
+from ich_mil.report.page import percent
 from tests.report.dicom.made import identity_of, maps_of, referenced, sources
 
 
@@ -111,4 +112,4 @@ def test_the_key_objects_are_the_key_slices_and_say_why(made):
     )
     assert NOTICE in description
     best = max(made.scan.slices, key=lambda one: one.probability)
-    assert f"slice {best.slice + 1} ({100 * best.probability:.0f}\N{NO-BREAK SPACE}%)" in description
+    assert f"slice {best.slice + 1} ({percent(best.probability)})" in description
