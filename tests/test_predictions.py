@@ -157,3 +157,17 @@ def test_a_scan_that_is_there_twice_is_refused(results, tmp_path):
     write_results(replace(results, scans=(results.scans[0], results.scans[0])), tmp_path)
     with pytest.raises(DataError, match="twice: a"):
         read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"decision": "maybe"}, "maybe"), ({"probability": 1.5}, "1.5"), ({"interval_95": [0.2]}, "unpack")],
+)
+def test_a_scan_that_says_what_cannot_be_is_refused(results, tmp_path, change, words):
+    write_results(results, tmp_path)
+    path = tmp_path / "predictions.json"
+    tree = json.loads(path.read_text())
+    tree["scans"][1] |= change
+    path.write_text(json.dumps(tree))
+    with pytest.raises(DataError, match=words):
+        read_results(tmp_path)
