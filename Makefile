@@ -1,10 +1,10 @@
-# make demo | make test | make test-services | make install | make lint | make clean
+# make demo | make test | make test-gpu | make test-services | make install | make lint | make clean
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-services lint clean
+.PHONY: install demo test test-gpu test-services lint clean
 
 install: $(STAMP)
 
@@ -21,6 +21,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# on a machine with a GPU; fails where no GPU test was executed
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu
 
 # a real archive, DICOM validators and a browser: Debian packages, which only root can install
 test-services: $(STAMP)

@@ -1,11 +1,18 @@
 """Fixtures that every test may use."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-import ich_mil.gp  # noqa: F401  before any test file imports gpytorch, whose warning it silences
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: before any test file is imported
+
+import ich_mil.gp  # noqa: E402, F401  before any test file imports gpytorch, whose warning it silences
+
+CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +28,35 @@ def shared_data() -> Path:
 def _one_thread() -> None:
     """Small matrices gain nothing from a second thread, and on a shared machine they wait for it."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, and the GPU where there is one."""
+    if request.param == "cuda" and not HAS_GPU:
+        pytest.skip("no CUDA device")
+    return torch.device(request.param)
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def kernel_device(request: pytest.FixtureRequest) -> torch.device:
+    """Where Triton kernels run: compiled on the GPU, or, where there is none, interpreted on the CPU."""
+    if (request.param == "cuda") != HAS_GPU:
+        pytest.skip("no CUDA device" if not HAS_GPU else "the same kernels are tested compiled")
+    return torch.device(request.param)
+
+
+_ran_on_gpu: set[str] = set()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note the GPU tests that were executed."""
+    if report.when == "call" and "gpu" in report.keywords and not report.skipped:
+        _ran_on_gpu.add(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """`pytest -m gpu` fails where no GPU test was executed: all skipped is no success."""
+    if session.config.option.markexpr == "gpu" and not _ran_on_gpu:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print("\nno GPU test was executed", end="")

@@ -7,7 +7,7 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "settings", "progress", "files", "ledger", "windows", "kernels", "dicom", "data"]
+LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "kernels", "dicom", "data"]
 LAYERS += ["models", "gp", "training", "evaluate", "predictions", "model", "report", "config"]
 LAYERS += ["protocol", "pipeline", "serve", "cli"]
 

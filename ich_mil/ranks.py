@@ -1,0 +1,97 @@
+"""Processes that work on one thing together, one a GPU or a machine: `torchrun` starts them.
+
+Every process, a rank, runs the same program on the same data. Where work can be divided each takes its share
+of the scans, and sums over all ranks put the whole together: each rank then has the same numbers, to the bit,
+and takes the same decisions. A program that was started alone is one rank of one.
+
+Shapes: B bags (scans).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those it works with.
+
+    All ranks must call `total`, `most` and `same` in the same order.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, the one that writes files."""
+        return self.rank == 0
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over all ranks, elementwise; `value` itself where there is one."""
+        return self._reduce(value, dist.ReduceOp.SUM)
+
+    def most(self, value: Tensor) -> Tensor:
+        """The largest over all ranks, elementwise; NaN where one is NaN."""
+        if self.size == 1:
+            return value
+        nan = self.total(value.isnan().to(value))
+        return self._reduce(value.nan_to_num(nan=-torch.inf), dist.ReduceOp.MAX).masked_fill(
+            nan > 0, torch.nan
+        )
+
+    def same(self, value: Tensor) -> Tensor:
+        """Rank 0's value."""
+        if self.size == 1:
+            return value
+        value = value.contiguous().clone()
+        dist.broadcast(value, src=0)
+        return value
+
+    def share(self, sizes: Tensor) -> Tensor:
+        """The bags of this rank: about as many slices on each.
+
+        The longest bag goes first, each to the rank that has the fewest slices so far.
+
+        Args:
+            sizes: (B,) slices of each bag.
+
+        Returns:
+            (C,) int64, rising; every bag is in the share of one rank.
+
+        Raises:
+            ValueError: fewer bags than ranks.
+        """
+        if len(sizes) < self.size:
+            raise ValueError(f"{len(sizes)} bags cannot be shared among {self.size} processes")
+        loads, mine = [0] * self.size, []
+        for bag in sizes.argsort(descending=True, stable=True).tolist():
+            rank = loads.index(min(loads))
+            loads[rank] += int(sizes[bag])
+            if rank == self.rank:
+                mine.append(bag)
+        return torch.tensor(sorted(mine), dtype=torch.int64)
+
+    def _reduce(self, value: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.size == 1:
+            return value
+        value = value.contiguous().clone()
+        dist.all_reduce(value, operation)
+        return value
+
+
+ALONE = Ranks()
+"""One process that does everything."""
+
+
+def these_ranks() -> Ranks:
+    """The ranks of the process group this process is in; `ALONE` where it is in none."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ALONE
+    return Ranks(dist.get_rank(), dist.get_world_size())

@@ -1,0 +1,58 @@
+import math
+
+import pytest
+import torch
+
+from ich_mil.ranks import ALONE, Ranks, these_ranks
+from tests.together import together
+
+
+def reductions() -> tuple[object, ...]:
+    ranks = these_ranks()
+    value = torch.tensor([1.0, -5.0, 2.0]) * (ranks.rank + 1)
+    broken = value.clone()
+    if ranks.rank == 1:
+        broken[0] = math.nan
+    found = ranks.total(value), ranks.most(value), ranks.same(value), ranks.most(broken)
+    return ranks.rank, ranks.size, *found, value
+
+
+def test_all_ranks_have_the_sum_the_largest_and_the_value_of_the_first(tmp_path):
+    for rank, (own, size, total, most, same, broken, value) in enumerate(
+        together(reductions, folder=tmp_path)
+    ):
+        assert (own, size) == (rank, 2)
+        assert total.tolist() == [3.0, -15.0, 6.0]
+        assert most.tolist() == [2.0, -5.0, 4.0]
+        assert same.tolist() == [1.0, -5.0, 2.0]
+        assert math.isnan(broken[0])
+        assert broken[1:].tolist() == [-5.0, 4.0]
+        assert value.tolist() == [1.0 + rank, -5.0 - 5 * rank, 2.0 + 2 * rank], "an argument was changed"
+
+
+def test_alone_everything_is_its_own():
+    assert these_ranks() is ALONE
+    value = torch.tensor([1.0, math.nan])
+    assert all(one is value for one in (ALONE.total(value), ALONE.most(value), ALONE.same(value)))
+    assert ALONE.share(torch.tensor([3, 1, 2])).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_every_bag_is_shared_out_once_and_evenly(size):
+    sizes = torch.randint(1, 60, (40,), generator=torch.Generator().manual_seed(size))
+    shares = [Ranks(rank, size).share(sizes) for rank in range(size)]
+    assert torch.cat(shares).sort().values.tolist() == list(range(40))
+    loads = torch.stack([sizes[share].sum() for share in shares])
+    # the greedy rule: nobody can have more than the lightest and the longest bag
+    assert int(loads.max() - loads.min()) <= int(sizes.max())
+    assert all(share.tolist() == sorted(share.tolist()) for share in shares)
+
+
+def test_bags_of_very_different_lengths():
+    shares = [Ranks(rank, 2).share(torch.tensor([1, 1, 100, 1, 1])).tolist() for rank in range(2)]
+    assert shares == [[2], [0, 1, 3, 4]]
+
+
+def test_fewer_bags_than_ranks_are_refused():
+    with pytest.raises(ValueError, match="2 bags cannot be shared among 3 processes"):
+        Ranks(0, 3).share(torch.tensor([4, 5]))
