@@ -21,7 +21,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.record import record, table
-from ich_mil.data.bags import Batch, ScanDataset
+from ich_mil.data.bags import Batch, Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import PreparedSet, open_prepared
@@ -63,14 +63,14 @@ ROWS: dict[str, tuple[CnnSettings, TrainingSettings]] = {
 """Each row that starts with + adds to the one above it."""
 
 
-def scores(model: AttentionCnn, batch: Batch, **about: object) -> pd.DataFrame:
+def scores(model: AttentionCnn, batch: Batch, image_size: int, **about: object) -> pd.DataFrame:
     """One row a slice of one scan: what the CNN says of it and of its scan."""
     with torch.inference_mode():
-        output = model(batch.pictures, batch.offsets)
+        output = model(Pictures(WINDOWS, image_size)(batch), batch.offsets)
     return pd.DataFrame(
         {
             "scan": batch.scans[0],
-            "index": range(len(batch.pictures)),
+            "index": range(len(batch.hu[0])),
             "scan_score": output.scan_logit.sigmoid().item(),
             "slice_score": output.slice_logit.sigmoid().numpy(),
             **about,
@@ -79,10 +79,10 @@ def scores(model: AttentionCnn, batch: Batch, **about: object) -> pd.DataFrame:
 
 
 @cache
-def held_out(folder: Path, image_size: int) -> list[tuple[Batch, str, int]]:
+def held_out(folder: Path) -> list[tuple[Batch, str, int]]:
     """Part b as it is, and its negative scans with a bleed and with a control: batch, what, draw."""
     held = open_prepared(folder)
-    scans = ScanDataset(held, list(held.scans.index), windows=WINDOWS, image_size=image_size)
+    scans = ScanDataset(held, list(held.scans.index))
     found = [(scans[i], "nothing", 0) for i in range(len(scans))]
     for what, bleeds in (("bleed", 1.0), ("grey", 0.0)):
         varied = VariedScans(scans, seed=0, augmented=False, bleeds=bleeds, controls=1 - bleeds)
@@ -95,8 +95,8 @@ def measure(model: AttentionCnn, held: PreparedSet, image_size: int) -> pd.DataF
     """What the CNN says of `held_out`."""
     return pd.concat(
         [
-            scores(model, batch, inserted=what, draw=draw)
-            for batch, what, draw in held_out(held.folder, image_size)
+            scores(model, batch, image_size, inserted=what, draw=draw)
+            for batch, what, draw in held_out(held.folder)
         ]
     )
 

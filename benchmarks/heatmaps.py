@@ -47,7 +47,7 @@ from ich_mil.training.augment import generator_of
 from ich_mil.training.bleeds import insert, inside_skull
 from ich_mil.training.fit import fit_cnn
 from ich_mil.training.module import TrainingSettings
-from ich_mil.windows import Windows, apply_windows, parse_windows, resize
+from ich_mil.windows import Windows, parse_windows, resize, to_pictures
 
 PHANTOMS = 40
 DRAWS = 3
@@ -96,7 +96,7 @@ def known(patient: str, hu: np.ndarray, masks: np.ndarray, windows: Windows, siz
         resize(torch.from_numpy(mask.astype(np.float32))[:, None], size)[:, 0].numpy() > 0.5
         for mask in (masks, heads)
     ]
-    pictures = resize(apply_windows(torch.from_numpy(hu), windows), size)
+    pictures = to_pictures(torch.from_numpy(hu), windows, size)
     return Known(patient, pictures, small[0], small[1])
 
 

@@ -11,6 +11,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
@@ -137,11 +139,14 @@ def _train(words: list[str], *, whole: bool) -> None:
     from ich_mil.pipeline.report import report_run
     from ich_mil.pipeline.train import train
     from ich_mil.pipeline.validate import validate_run
+    from ich_mil.ranks import joined
 
     resume = "--resume" in words
     config = read_config([word for word in words if word != "--resume"])
-    train(config, resume=resume)
-    if whole:
+    # one voice is enough
+    with joined() as ranks, nullcontext() if ranks.first else redirect_stdout(StringIO()):
+        train(config, resume=resume)
+    if whole and ranks.first:
         validate_run(config)
         report_run(config.out)
 

@@ -31,3 +31,7 @@ class DicomError(IchMilError):
 
 class ModelError(IchMilError):
     """A checkpoint, run folder or saved head that cannot be used."""
+
+
+class RankError(IchMilError):
+    """Another process of the same run has ended before its time."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.store import PreparedSet
@@ -23,6 +21,7 @@ from ich_mil.gp.storage import load_head
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import load_cnn, stored_features
 from ich_mil.predictions import DIGITS, Provenance
+from ich_mil.ranks import device
 from ich_mil.windows import Windows
 
 RUN_FORMAT = "ich_mil.run.2"
@@ -37,11 +36,6 @@ CALIBRATIONS = {
     "temperature": "temperature scaling",
     "isotonic": "isotonic regression",
 }
-
-
-def device() -> torch.device:
-    """The GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,21 @@ and takes the same decisions. A program that was started alone is one rank of on
 Shapes: B bags (scans).
 """
 
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from ich_mil.errors import RankError
+
+PATIENCE = datetime.timedelta(hours=12)
+"""A rank waits so long for another: rank 0 may prepare scans meanwhile. One that has died is known at once,
+`torchrun` ends the rest."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,15 @@ class Ranks:
                 mine.append(bag)
         return torch.tensor(sorted(mine), dtype=torch.int64)
 
+    @contextmanager
+    def first_ahead(self) -> Iterator[None]:
+        """Rank 0 goes through this block before all others: what it makes they find made."""
+        if not self.first:
+            dist.barrier()
+        yield
+        if self.first and self.size > 1:
+            dist.barrier()
+
     def _reduce(self, value: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size == 1:
             return value
@@ -90,8 +109,43 @@ ALONE = Ranks()
 """One process that does everything."""
 
 
+def device() -> torch.device:
+    """Where this process computes: the GPU it was given, where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def these_ranks() -> Ranks:
     """The ranks of the process group this process is in; `ALONE` where it is in none."""
     if not (dist.is_available() and dist.is_initialized()):
         return ALONE
     return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """Work together with the other processes that `torchrun` has started, within this block.
+
+    Raises:
+        RankError: another process has ended in the middle of the block.
+    """
+    if not dist.is_torchelastic_launched():
+        yield ALONE
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=PATIENCE)
+    ranks = these_ranks()
+    try:
+        yield ranks
+    except RuntimeError as error:
+        # gloo has no error class of its own
+        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        raise RankError(
+            f"process {ranks.rank + 1} of {ranks.size} has lost another one; torchrun tells below which, and "
+            "its own message says why; 'torchrun ... train.py ... --resume' goes on"
+        ) from error
+    # not after an error: the others are in the middle of something, and `torchrun` ends them
+    dist.destroy_process_group()

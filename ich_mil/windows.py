@@ -61,8 +61,7 @@ def apply_windows(hu: Tensor, windows: Windows) -> Tensor:
 
 def _compute(hu: Tensor, windows: Windows) -> Tensor:
     """(HU - level) / width + 1/2, clipped to [0, 1], in float32."""
-    level = torch.tensor([w[0] for w in windows], device=hu.device)[:, None, None]
-    width = torch.tensor([w[1] for w in windows], device=hu.device)[:, None, None]
+    level, width = torch.tensor(windows, dtype=torch.float32, device=hu.device).mT[..., None, None]
     return hu.float()[:, None].sub(level).div_(width).add_(0.5).clamp_(0.0, 1.0)  # (n, C, H, W)
 
 
@@ -102,3 +101,8 @@ def resize(pictures: Tensor, size: int) -> Tensor:
     return torch.nn.functional.interpolate(
         pictures, size=(size, size), mode="bilinear", antialias=True, align_corners=False
     )
+
+
+def to_pictures(hu: Tensor, windows: Windows, size: int) -> Tensor:
+    """Slices (n, H, W) int16 HU as the pictures (n, C, size, size) a CNN is fed, on their device."""
+    return resize(apply_windows(hu, windows), size)

@@ -2,8 +2,10 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from ich_mil.ranks import ALONE, Ranks, these_ranks
+from ich_mil.errors import RankError
+from ich_mil.ranks import ALONE, Ranks, joined, these_ranks
 from tests.together import together
 
 
@@ -28,6 +30,36 @@ def test_all_ranks_have_the_sum_the_largest_and_the_value_of_the_first(tmp_path)
         assert math.isnan(broken[0])
         assert broken[1:].tolist() == [-5.0, 4.0]
         assert value.tolist() == [1.0 + rank, -5.0 - 5 * rank, 2.0 + 2 * rank], "an argument was changed"
+
+
+def leave_or_sum():
+    with joined() as ranks:
+        if ranks.rank == 1:
+            dist.destroy_process_group()
+            raise RankError("on purpose")
+        ranks.total(torch.ones(2))
+
+
+def loses_the_other():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "init_process_group", lambda *_, **__: None)  # `together` has done it
+        with pytest.raises(RankError) as caught:
+            leave_or_sum()
+    return str(caught.value)
+
+
+def test_a_rank_that_has_lost_another_says_so_and_what_to_do(tmp_path):
+    first, other = together(loses_the_other, folder=tmp_path)
+    assert other == "on purpose"
+    assert first.startswith("process 1 of 2 has lost another one; torchrun tells below which")
+    assert "--resume" in first
+
+
+def test_an_error_of_another_kind_stays_what_it_is(monkeypatch):
+    monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    with pytest.raises(RuntimeError, match="shapes do not fit"), joined():
+        raise RuntimeError("shapes do not fit")
 
 
 def test_alone_everything_is_its_own():

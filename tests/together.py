@@ -1,5 +1,6 @@
 """Run a function in several processes that form a process group, as `torchrun` would start them."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ def _join(
     rank: int, function: Callable[..., Any], size: int, folder: Path, arguments: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    os.environ |= {name: str(value) for name, value in places.items()} | {"TORCHELASTIC_RUN_ID": "test"}
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     try:
         torch.save(function(*arguments), folder / f"{rank}.pt")
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def together(function: Callable[..., Any], *arguments: Any, folder: Path, size: int = 2) -> list[Any]:

@@ -1,21 +1,39 @@
-"""Packed bags of windowed slices: what the CNN is fed.
+"""Packed bags of slices: what a device is sent, and what a CNN is fed.
 
-In: prepared scans. Out: `Batch`, several scans packed into one tensor with offsets; nothing is padded or
-cropped.
+In: prepared scans. Out: `Batch`, several scans as stored, int16 HU, packed; and from it, on the device it was
+sent to, windowed pictures. HU are a sixth of the bytes of their pictures, and a GPU windows and resizes them
+faster than they cross to it. Nothing is padded or cropped.
 
-Shapes: B scans of the batch, N slices of all of them, C windows, S input size in pixels.
+Shapes: B scans of the batch, N slices of all of them, n of one, C windows, S input size in pixels.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ich_mil.data.store import PreparedSet
-from ich_mil.windows import Windows, apply_windows, resize
+from ich_mil.ranks import ALONE, Ranks
+from ich_mil.windows import Windows, to_pictures
+
+
+class Variation(NamedTuple):
+    """How the pictures of one scan differ from what is stored (`ich_mil.training.augment`).
+
+    Attributes:
+        matrix: (2, 3) affine map from places in the new picture to those in the old, both from -1 to 1.
+        brighter: shift of all values, HU.
+        noise: standard deviation of each pixel's own noise, HU.
+        seed: of that noise.
+    """
+
+    matrix: Tensor
+    brighter: float
+    noise: float
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -23,82 +41,158 @@ class Batch:
     """Packed scans.
 
     Attributes:
-        pictures: (N, C, S, S) float32 in [0, 1].
+        hu: B tensors (n, H, W) int16 Hounsfield units, lowest slice first.
+        changed: B tensors (k,) int64, the slices that something was drawn into.
         offsets: (B + 1,) int64.
         labels: (B,) float32 in {0, 1}; -1 where unknown.
         scans: B scan ids.
+        variations: of the B scans; empty where pictures are left as they are.
     """
 
-    pictures: Tensor
+    hu: tuple[Tensor, ...]
+    changed: tuple[Tensor, ...]
     offsets: Tensor
     labels: Tensor
-    scans: list[str]
+    scans: tuple[str, ...]
+    variations: tuple[Variation, ...] = ()
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on another device."""
-        return Batch(self.pictures.to(device), self.offsets.to(device), self.labels.to(device), self.scans)
+        """The batch on another device; from pinned memory the host does not wait for it.
 
+        `offsets` stay where they are: the host reads them, and would wait for a GPU to give them back.
+        """
 
-KEEP_BYTES = 2 << 30
-"""Windowed pictures of up to this size stay in memory: a small set is windowed once, not each epoch."""
+        def move(value: Tensor) -> Tensor:
+            return value.to(device, non_blocking=True)
+
+        return replace(
+            self,
+            hu=tuple(move(one) for one in self.hu),
+            changed=tuple(move(one) for one in self.changed),
+            labels=move(self.labels),
+        )
+
+    def pin_memory(self) -> "Batch":
+        """The batch in memory a GPU can copy from by itself: `DataLoader` calls this."""
+        return replace(
+            self,
+            hu=tuple(one.pin_memory() for one in self.hu),
+            changed=tuple(one.pin_memory() for one in self.changed),
+            labels=self.labels.pin_memory(),
+        )
 
 
 class ScanDataset(Dataset[Batch]):
-    """Item i is scan i as a batch of one, windowed and resized on load.
+    """Item i is scan i as a batch of one.
 
     Args:
         prepared: the scans.
         scans: their ids, in the order of the items.
-        windows: C windows.
-        image_size: S in pixels.
-        keep: hold each scan's pictures after the first load if all of them fit into `KEEP_BYTES`.
+
+    Attributes:
+        labels: of the scans.
+        sizes: (scans,) slices of each.
     """
 
-    def __init__(
-        self,
-        prepared: PreparedSet,
-        scans: Sequence[str],
-        *,
-        windows: Windows,
-        image_size: int,
-        keep: bool = False,
-    ) -> None:
+    def __init__(self, prepared: PreparedSet, scans: Sequence[str]) -> None:
         self.prepared = prepared
         self.scans = list(scans)
-        self.windows = windows
-        self.image_size = image_size
         about = prepared.scans.loc[self.scans]
-        self.labels = about.label.tolist()
-        size = int(about.slices.sum()) * len(windows) * image_size**2 * torch.float32.itemsize
-        self._kept: dict[int, Tensor] | None = {} if keep and size <= KEEP_BYTES else None
+        self.labels: list[int] = about.label.tolist()
+        self.sizes = torch.tensor(about.slices.tolist())
 
     def __len__(self) -> int:
         return len(self.scans)
 
     def __getitem__(self, index: int) -> Batch:
-        pictures = self._pictures(index)
-        offsets = torch.tensor([0, len(pictures)])
-        return Batch(pictures, offsets, torch.tensor([float(self.labels[index])]), [self.scans[index]])
+        hu = torch.from_numpy(self.prepared.hu(self.scans[index]))
+        return Batch(
+            (hu,),
+            (torch.empty(0, dtype=torch.int64),),
+            torch.tensor([0, len(hu)]),
+            torch.tensor([float(self.labels[index])]),
+            (self.scans[index],),
+        )
 
-    def _pictures(self, index: int) -> Tensor:
-        if self._kept is not None and index in self._kept:
-            return self._kept[index]
-        pictures = self.window(self.prepared.hu(self.scans[index]))
-        if self._kept is not None:
-            self._kept[index] = pictures
+
+KEEP_BYTES = 2 << 30
+"""Pictures of up to this size stay in memory on the CPU: a small set is windowed once, not each epoch."""
+
+
+class Pictures:
+    """Makes the pictures of batches, on the device a batch lies on.
+
+    Attributes:
+        windows: C windows.
+        image_size: S in pixels.
+    """
+
+    def __init__(self, windows: Windows, image_size: int, *, slices: int = 0) -> None:
+        """Take the windows.
+
+        Args:
+            windows: C windows.
+            image_size: S in pixels.
+            slices: of all scans that will come again and again; on the CPU their pictures are kept if all of
+                them fit into `KEEP_BYTES`. 0 keeps none.
+        """
+        self.windows = windows
+        self.image_size = image_size
+        size = slices * len(windows) * image_size**2 * torch.float32.itemsize
+        self._kept: dict[str, Tensor] | None = {} if 0 < size <= KEEP_BYTES else None
+
+    def of(self, hu: Tensor) -> Tensor:
+        """Slices (n, H, W) int16 HU as pictures (n, C, S, S)."""
+        return to_pictures(hu, self.windows, self.image_size)
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> Tensor:
+        """Pictures (N, C, S, S) float32 in [0, 1], not yet varied."""
+        parts = zip(batch.hu, batch.changed, batch.scans, strict=True)
+        made = [self._scan(hu, changed, scan) for hu, changed, scan in parts]
+        return made[0] if len(made) == 1 else torch.cat(made)
+
+    def _scan(self, hu: Tensor, changed: Tensor, scan: str) -> Tensor:
+        if self._kept is None or hu.device.type != "cpu":
+            return self.of(hu)
+        if scan not in self._kept:
+            if len(changed):
+                return self.of(hu)
+            self._kept[scan] = self.of(hu)
+        pictures = self._kept[scan]
+        if len(changed):
+            pictures = pictures.clone()
+            pictures[changed] = self.of(hu[changed])
         return pictures
 
-    def window(self, hu: np.ndarray) -> Tensor:
-        """Slices (n, H, W) int16 HU as pictures (n, C, S, S)."""
-        return resize(apply_windows(torch.from_numpy(hu.copy()), self.windows), self.image_size)
 
+class StepSampler(Sampler[list[tuple[int, int]]]):
+    """The steps of an epoch: which scans each takes, and of those the share of this rank.
 
-class EpochSampler(Sampler[int]):
-    """A new order each epoch that depends on (seed, epoch) alone: a resumed run sees the same order."""
+    Items of a step are (epoch, place): a worker process learns of the epoch no other way. The steps depend
+    on (seed, epoch) alone: a resumed run sees the same, and so does one on another number of ranks. Each
+    scan comes once an epoch; steps differ by at most one scan, and have about equally many slices, so that
+    memory is not ruled by the unluckiest. All ranks have the same number of steps, none is empty.
 
-    def __init__(self, size: int, *, seed: int) -> None:
-        self.size = size
+    Args:
+        sizes: (B,) slices of each scan.
+        bags: scans a step, on all ranks together.
+        seed: of the order.
+        ranks: that share the scans of a step.
+
+    Raises:
+        ValueError: fewer scans a step than ranks.
+    """
+
+    def __init__(self, sizes: Tensor, *, bags: int, seed: int, ranks: Ranks = ALONE) -> None:
+        if min(bags, len(sizes)) < ranks.size:
+            raise ValueError(
+                f"{min(bags, len(sizes))} scans a step cannot be shared among {ranks.size} processes"
+            )
+        self.sizes = sizes
+        self.steps = min(-(-len(sizes) // bags), len(sizes) // ranks.size)
         self.seed = seed
+        self.ranks = ranks
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -106,33 +200,57 @@ class EpochSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.size
+        return self.steps
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for step in self.plan():
+            chosen = torch.tensor(step)
+            yield [(self.epoch, step[i]) for i in self.ranks.share(self.sizes[chosen]).tolist()]
+
+    def plan(self) -> list[list[int]]:
+        """The scans of each step of this epoch, on all ranks."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        return iter(torch.randperm(self.size, generator=generator).tolist())
+        order = torch.randperm(len(self.sizes), generator=generator)
+        steps: list[list[int]] = [[] for _ in range(self.steps)]
+        loads = torch.zeros(self.steps, dtype=torch.int64)
+        # each round deals one scan to every step, of those at hand the longest to the one with the fewest
+        # slices so far
+        for dealt in order.split(self.steps):
+            falling = dealt[self.sizes[dealt].argsort(descending=True, stable=True)].tolist()
+            for step, scan in zip(loads.argsort(stable=True).tolist(), falling, strict=False):
+                steps[step].append(scan)
+                loads[step] += self.sizes[scan]
+        return [steps[i] for i in torch.randperm(self.steps, generator=generator).tolist()]
 
 
 def pack(batches: Sequence[Batch]) -> Batch:
     """Several batches as one."""
     sizes = torch.cat([batch.offsets.diff() for batch in batches])
     return Batch(
-        torch.cat([batch.pictures for batch in batches]),
+        tuple(one for batch in batches for one in batch.hu),
+        tuple(one for batch in batches for one in batch.changed),
         torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
         torch.cat([batch.labels for batch in batches]),
-        [scan for batch in batches for scan in batch.scans],
+        tuple(scan for batch in batches for scan in batch.scans),
+        tuple(one for batch in batches for one in batch.variations),
     )
 
 
 def loader(
-    dataset: Dataset[Batch], *, bags: int, workers: int, sampler: EpochSampler | None = None
+    dataset: Dataset[Batch], *, workers: int, steps: StepSampler | list[list[int]]
 ) -> DataLoader[Batch]:
-    """Batches of `bags` scans, in order, or in the order of `sampler`."""
+    """Batches of `dataset`, one a step, read ahead by `workers` processes.
+
+    Args:
+        dataset: of scans.
+        workers: 0 reads when a batch is asked for.
+        steps: the items of each step.
+    """
     return DataLoader(
         dataset,
-        batch_size=bags,
-        sampler=sampler,
+        batch_sampler=steps,
         num_workers=workers,
         collate_fn=pack,
         persistent_workers=workers > 0,
+        pin_memory=torch.cuda.is_available(),
     )

@@ -102,10 +102,10 @@ class PreparedSet:
         return {str(scan): place for scan, place in self.table.groupby("scan").groups.items()}
 
     def hu(self, scan: str) -> np.ndarray:
-        """The pixels of one scan: (n, H, W) int16 HU, memory-mapped read-only."""
+        """The pixels of one scan: (n, H, W) int16 HU, memory-mapped; no write reaches the file."""
         path = scan_file(self.folder, scan)
         try:
-            stack: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+            stack: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
         return stack

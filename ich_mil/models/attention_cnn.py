@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
 from ich_mil.models.encoders import PAPER, build_encoder, map_channels
+from ich_mil.ranks import these_ranks
 
 ATTENTION_HIDDEN = 64
 """Hidden units of the gated attention, as in the authors' notebooks."""
@@ -113,10 +114,14 @@ class AttentionCnn(nn.Module):
 
     def encode(self, pictures: Tensor) -> Tensor:
         """(N, C, S, S) pictures to (N, D) features, `chunk_slices` at a time."""
-        if len(pictures) <= self.chunk_slices:
+        count = -(-len(pictures) // self.chunk_slices)
+        if self.encoder.training:
+            # as many on every rank, because batch norm waits for the others in each
+            count = int(these_ranks().most(torch.tensor(float(count))))
+        if count == 1:
             return self._encode_chunk(pictures)
         # about equal chunks, not a short last one with batch statistics of its own
-        chunks = pictures.tensor_split(-(-len(pictures) // self.chunk_slices))
+        chunks = pictures.tensor_split(count)
         if not torch.is_grad_enabled():
             return torch.cat([self._encode_chunk(chunk) for chunk in chunks])
         return torch.cat(
@@ -136,21 +141,23 @@ class AttentionCnn(nn.Module):
 
         Args:
             pictures: (N, C, S, S) in [0, 1].
-            offsets: (B + 1,) int64.
+            offsets: (B + 1,) int64; on the CPU no check of them has to wait for a GPU.
 
         Returns:
-            `BagOutput`.
+            `BagOutput`, float32 also where the encoder computes in bfloat16.
 
         Raises:
             ValueError: a scan without slices.
         """
-        bags = bag_index(offsets)
+        bags = bag_index(offsets).to(pictures.device, non_blocking=True)
         n_bags = len(offsets) - 1
-        features = self.encode(pictures)  # (N, D)
-        gate = torch.tanh(self.attention_v(features)) * torch.sigmoid(self.attention_u(features))  # (N, 64)
-        attention = bag_softmax(self.attention_w(gate).squeeze(-1), bags, n_bags)  # (N,)
-        slice_logit = self.classifier(features).squeeze(-1)  # (N,)
-        scan_logit = bag_sum(attention * slice_logit, bags, n_bags)  # (B,)
+        features = self.encode(pictures).to(pictures)  # (N, D)
+        with torch.autocast(pictures.device.type, enabled=False):
+            V, U = self.attention_v(features), self.attention_u(features)
+            gate = torch.tanh(V) * torch.sigmoid(U)  # (N, 64)
+            attention = bag_softmax(self.attention_w(gate).squeeze(-1), bags, n_bags)  # (N,)
+            slice_logit = self.classifier(features).squeeze(-1)  # (N,)
+            scan_logit = bag_sum(attention * slice_logit, bags, n_bags)  # (B,)
         return BagOutput(scan_logit, slice_logit, attention, features)
 
 

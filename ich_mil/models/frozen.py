@@ -13,14 +13,16 @@ import pandas as pd
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from ich_mil.data.bags import ScanDataset
+from ich_mil.data.bags import Pictures, ScanDataset, loader
 from ich_mil.data.features import FeatureSet, check_features, made_from, read_features, write_features
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import digest, whole_file, write_json
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.progress import progress
+from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.windows import Windows
 
 FORMAT = "ich_mil.cnn.1"
@@ -68,6 +70,7 @@ def stored_features(
     *,
     windows: Windows,
     size: int,
+    workers: int = 0,
 ) -> FeatureSet:
     """`extract_features`, kept in `path`; read from there if CNN, windows, pictures and labels are equal."""
     state = model.state_dict()
@@ -76,32 +79,53 @@ def stored_features(
     source = digest(about, *weights)
     if made_from(path, source):
         return read_features(path)
-    features = extract_features(model, prepared, scans, windows=windows, image_size=size)
-    write_features(features, path, source=source)
+    features = extract_features(model, prepared, scans, windows=windows, image_size=size, workers=workers)
+    if these_ranks().first:
+        write_features(features, path, source=source)
     return features
 
 
 @torch.inference_mode()
 def extract_features(
-    model: AttentionCnn, prepared: PreparedSet, scans: Sequence[str], *, windows: Windows, image_size: int
+    model: AttentionCnn,
+    prepared: PreparedSet,
+    scans: Sequence[str],
+    *,
+    windows: Windows,
+    image_size: int,
+    workers: int = 0,
 ) -> FeatureSet:
     """Run the frozen CNN over whole scans, one at a time, on the device the model is on.
+
+    In float32 on every device: a head that was fitted to features of a GPU must find the same ones where
+    there is none. Ranks share the scans out among them, and each has the features of all in the end.
+
+    Args:
+        model: in evaluation mode.
+        prepared: the scans.
+        scans: their ids.
+        windows: of the model.
+        image_size: of the model, S in pixels.
+        workers: processes that read scans ahead; 0 reads them in this one.
 
     Returns:
         Features of every slice of `scans`, with the CNN's own scan and slice probabilities.
     """
-    device = next(model.parameters()).device
-    dataset = ScanDataset(prepared, scans, windows=windows, image_size=image_size)
-    outputs = []
-    for index in progress(range(len(dataset)), total=len(dataset), what="extract features"):
-        batch = dataset[index].to(device)
-        output = model(batch.pictures, batch.offsets)
-        outputs.append([part.cpu() for part in output])
+    device, ranks = next(model.parameters()).device, these_ranks()
+    dataset, pictures = ScanDataset(prepared, scans), Pictures(windows, image_size)
+    sizes = dataset.sizes
+    mine = ranks.share(sizes).tolist()
+    batches = loader(dataset, workers=workers, steps=[[place] for place in mine])
+    parts: dict[int, list[Tensor]] = {}
+    for place, batch in zip(mine, progress(batches, total=len(mine), what="extract features"), strict=True):
+        here = batch.to(device)
+        # a copy: a view would hold the memory of the whole inference
+        parts[place] = [part.cpu().clone() for part in model(pictures(here), here.offsets)]
+    scan_logit, slice_logit, attention, x = _together(parts, sizes, model, ranks)
     table = pd.concat([prepared.slices(scan) for scan in scans])
     about = prepared.scans.loc[list(scans)]
-    sizes = torch.tensor([len(output[1]) for output in outputs])
     features = FeatureSet(
-        x=torch.cat([output[3] for output in outputs]).clone(),
+        x=x,
         offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
         scans=list(scans),
         patients=about.patient.tolist(),
@@ -109,10 +133,23 @@ def extract_features(
         slice_names=table.sop.tolist(),
         slice_labels=torch.tensor(table.slice_label.tolist()),
         positions=torch.tensor(table.position.tolist(), dtype=torch.float32),
-        cnn_scan=torch.cat([output[0] for output in outputs]).sigmoid(),
-        cnn_slice=torch.cat([output[1] for output in outputs]).sigmoid(),
-        attention=torch.cat([output[2] for output in outputs]).clone(),
+        cnn_scan=scan_logit.sigmoid(),
+        cnn_slice=slice_logit.sigmoid(),
+        attention=attention,
         positions_mm=torch.tensor(table.position_mm.tolist(), dtype=torch.float64),
     )
     check_features(features, str(prepared.folder))
     return features
+
+
+def _together(
+    parts: dict[int, list[Tensor]], sizes: Tensor, model: AttentionCnn, ranks: Ranks
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The fields of `BagOutput` of all scans, in order, from those of this rank: others add theirs to 0."""
+    n, width = int(sizes.sum()), model.classifier.in_features
+    scan, each, attention, x = (torch.zeros(shape) for shape in ((len(sizes),), (n,), (n,), (n, width)))
+    ends = sizes.cumsum(0).tolist()
+    for place, (one_scan, one_each, one_attention, one_x) in parts.items():
+        rows = slice(ends[place] - int(sizes[place]), ends[place])
+        scan[place], each[rows], attention[rows], x[rows] = one_scan[0], one_each, one_attention, one_x
+    return ranks.total(scan), ranks.total(each), ranks.total(attention), ranks.total(x)

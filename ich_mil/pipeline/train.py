@@ -13,6 +13,9 @@ In: a `RunConfig`. Out, in `config.out`:
 
 Nothing is written into a run's folder before the data were read and divided. Each file is written whole; with
 `resume` a step whose file is there is not done again, and the CNN goes on from its last epoch.
+
+Under `torchrun` all ranks go through this together: rank 0 prepares and writes files, all train, extract and
+fit. They must see the same folders.
 """
 
 from dataclasses import asdict
@@ -25,13 +28,14 @@ from ich_mil.config import PLACES, RunConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_current, draw_splits, load_splits, read_splits, write_splits
-from ich_mil.data.store import PreparedSet
+from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_json, write_text
 from ich_mil.gp.head import Head
-from ich_mil.model import RUN_FORMAT, device, read_run
+from ich_mil.model import RUN_FORMAT, read_run
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.progress import say
+from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.fit import fit_cnn
 from ich_mil.windows import parse_windows
 
@@ -47,24 +51,36 @@ def train(config: RunConfig, *, resume: bool) -> None:
         ConfigError: the folder holds a run already, or one with other settings.
         DataError: data that cannot be used.
     """
+    ranks = these_ranks()
     _check_sets(config)
-    _check_folder(config, resume)
     if config.train.layout == "features":
         features = read_feature_csv(config.train.path)
         columns = {"patient": features.patients, "label": features.labels.tolist()}
-        splits = _start(config, pd.DataFrame(columns, index=features.scans))
+        with ranks.first_ahead():
+            _check_folder(config, resume or not ranks.first)
+            splits = _start(config, pd.DataFrame(columns, index=features.scans))
     else:
-        prepared = prepare(
-            config.train.layout,
-            config.train.path,
-            config.prepared / "train",
-            jobs=config.workers,
-            thickness_mm=config.thickness_mm,
-        )
-        splits = _start(config, prepared.scans)
-        features = _cnn_features(config, prepared, splits)
+        with ranks.first_ahead():
+            _check_folder(config, resume or not ranks.first)
+            prepared = _prepared(config, ranks)
+            splits = _start(config, prepared.scans)
+        features = _cnn_features(config, prepared, splits, ranks)
     if not (config.out / "head.json").is_file():
-        fit_head(features, splits, config)
+        fit_head(features, splits, config, ranks)
+
+
+def _prepared(config: RunConfig, ranks: Ranks) -> PreparedSet:
+    folder = config.prepared / "train"
+    if not ranks.first:
+        return open_prepared(folder)
+    assert config.train.layout != "features"  # `train` asks for scans only
+    return prepare(
+        config.train.layout,
+        config.train.path,
+        folder,
+        jobs=config.workers,
+        thickness_mm=config.thickness_mm,
+    )
 
 
 def _check_sets(config: RunConfig) -> None:
@@ -133,7 +149,7 @@ def _start(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
     return splits
 
 
-def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame) -> FeatureSet:
+def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks) -> FeatureSet:
     """Train and freeze the CNN, and run it over all scans of the split."""
     windows = parse_windows(config.windows)
     if (config.out / "cnn.json").is_file():
@@ -148,14 +164,20 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
             training=config.training,
             seed=config.seed,
         )
-        save_cnn(model, config.out, settings=config.cnn, windows=windows)
-    scans = splits.scan.tolist()
-    path = config.out / "features" / "train.safetensors"
-    size = config.cnn.image_size
-    return stored_features(path, model.to(device()), prepared, scans, windows=windows, size=size)
+        if ranks.first:
+            save_cnn(model, config.out, settings=config.cnn, windows=windows)
+    return stored_features(
+        config.out / "features" / "train.safetensors",
+        model.to(device()),
+        prepared,
+        splits.scan.tolist(),
+        windows=windows,
+        size=config.cnn.image_size,
+        workers=config.training.workers,
+    )
 
 
-def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> None:
+def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
     """Fit and calibrate the Gaussian process, and save it.
 
     It is fitted on split `train`, stopped and calibrated on split `validation`. Where nobody is in that
@@ -176,6 +198,8 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> N
         validation=validation,
         groups=learn.patients,
     )
+    if not ranks.first:
+        return
     write_json(config.out / "head_fit.json", asdict(head.report_))
     head.save(config.out)
     say(f"head: {head.report_.message}")

@@ -23,7 +23,7 @@ from ich_mil.gp.predict import draw_weights
 from ich_mil.model import TrainedModel
 from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report.heatmap import slice_maps
-from ich_mil.windows import apply_windows, resize
+from ich_mil.windows import to_pictures
 
 MAPPED = 8
 """Slices of a scan that get heatmaps: the most probable ones."""
@@ -110,9 +110,9 @@ def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> S
     if len(scan.slices) == 1:
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    hu = torch.from_numpy(prepared.hu(scan.scan).copy())
     device = next(model.cnn.model.parameters()).device
-    pictures = resize(apply_windows(hu, model.cnn.windows), model.cnn.settings.image_size).to(device)
+    hu = torch.from_numpy(prepared.hu(scan.scan)).to(device)
+    pictures = to_pictures(hu, model.cnn.windows, model.cnn.settings.image_size)
     weights = draw_weights(model.head, MAP_SAMPLES, model.seed)
     mean, std = slice_maps(model.cnn.model, model.head, pictures, chosen, weights)
     return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy())

@@ -1,18 +1,20 @@
 """Scans that vary from epoch to epoch: turned, shifted, brightened, with synthetic bleeds.
 
-In: a `ScanDataset`. Out: `VariedScans`, whose items are the same scans varied. What varies depends on (seed,
-epoch, scan id) alone, so a resumed run, or one with other workers, sees the same pictures.
+In: a `ScanDataset`. Out: `VariedScans`, whose items are the same scans with what is to vary; `vary` varies
+their pictures, on the device they lie on. What varies depends on (seed, epoch, scan id) alone, so a resumed
+run, or one with other workers or ranks, sees the same pictures (but for the noise of a pixel, which a GPU
+draws otherwise than a CPU).
 
 All slices of a scan are flipped, turned, scaled, shifted and brightened alike, as another patient on another
 scanner would be; only the noise is each pixel's own. Slices are never dropped: the only one with the bleed
 might be among them.
 
-Shapes: n slices of a scan, C windows, S pixels.
+Shapes: B scans, N slices of all, n of one, C windows, S pixels.
 """
 
 import hashlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,8 +22,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 from torch.utils.data import Dataset
 
-from ich_mil.data.bags import Batch, EpochSampler, ScanDataset
-from ich_mil.training.bleeds import cells_of, insert, inside_skull
+from ich_mil.data.bags import Batch, ScanDataset, Variation
+from ich_mil.training.bleeds import Insertion, cells_of, insert, inside_skull
 from ich_mil.windows import Windows
 
 TURN = 15.0
@@ -42,43 +44,50 @@ def generator_of(seed: int, epoch: int, scan: str) -> np.random.Generator:
     return np.random.default_rng([seed, epoch, key])
 
 
-def augment(pictures: Tensor, windows: Windows, rng: np.random.Generator) -> Tensor:
-    """A scan's pictures, varied.
-
-    Brightness and noise are drawn in HU and divided by each window's width. A pixel at 0 or 1 lies outside
-    the window, nobody knows how far, and stays there.
-
-    Args:
-        pictures: (n, C, S, S) in [0, 1].
-        windows: the C windows they were made with.
-        rng: the source of every choice.
-
-    Returns:
-        (n, C, S, S) in [0, 1].
-    """
+def draw_variation(rng: np.random.Generator) -> Variation:
+    """One way a scan may lie and look."""
     flip = -1.0 if rng.random() < 0.5 else 1.0
     angle = np.radians(rng.uniform(-TURN, TURN))
     size = 1 + rng.uniform(-ZOOM, ZOOM)
     across, down = rng.uniform(-2 * SHIFT, 2 * SHIFT, 2)  # the grid runs from -1 to 1
     cos, sin = np.cos(angle) / size, np.sin(angle) / size
-    matrix = torch.tensor([[flip * cos, -sin, across], [flip * sin, cos, down]], dtype=pictures.dtype)
+    matrix = torch.tensor([[flip * cos, -sin, across], [flip * sin, cos, down]], dtype=torch.float32)
+    noise = float(rng.uniform(0, NOISE))
+    return Variation(matrix, float(rng.uniform(-BRIGHTER, BRIGHTER)), noise, int(rng.integers(2**62)))
+
+
+@torch.no_grad()
+def vary(pictures: Tensor, sizes: Sequence[int], variations: Sequence[Variation], windows: Windows) -> Tensor:
+    """The pictures of packed scans, varied.
+
+    Brightness and noise are in HU and divided by each window's width. A pixel at 0 or 1 lies outside the
+    window, nobody knows how far, and stays there.
+
+    Args:
+        pictures: (N, C, S, S) in [0, 1].
+        sizes: slices of each of the B scans.
+        variations: of the B scans.
+        windows: the C windows they were made with.
+
+    Returns:
+        (N, C, S, S) in [0, 1].
+    """
+    scans = zip(pictures.split(list(sizes)), variations, strict=True)
+    return torch.cat([_vary_scan(scan, variation, windows) for scan, variation in scans])
+
+
+def _vary_scan(pictures: Tensor, variation: Variation, windows: Windows) -> Tensor:
     n, _, side, _ = pictures.shape
+    matrix = variation.matrix.to(pictures)
     grid = affine_grid(matrix[None], [1, 1, side, side], align_corners=False).expand(n, -1, -1, -1)
     # zeros outside: air, in every window
     moved = grid_sample(pictures, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    noise = rng.uniform(0, NOISE) * rng.standard_normal((n, 1, side, side), dtype=np.float32)
-    hu = torch.from_numpy(noise).float() + rng.uniform(-BRIGHTER, BRIGHTER)  # (n, 1, S, S)
-    width = torch.tensor([w for _, w in windows], dtype=pictures.dtype)[:, None, None]
+    generator = torch.Generator(pictures.device).manual_seed(variation.seed)
+    hu = torch.randn((n, 1, side, side), generator=generator, dtype=pictures.dtype, device=pictures.device)
+    hu = hu.mul_(variation.noise).add_(variation.brighter)
+    width = torch.tensor([w for _, w in windows]).to(pictures)[:, None, None]
     within = (moved > 0) & (moved < 1)
     return torch.where(within, moved + hu / width, moved).clamp_(0.0, 1.0)
-
-
-class Drawn(NamedTuple):
-    """Slices of a scan that something was drawn into."""
-
-    slices: Tensor  # (k,) their places in the scan
-    pictures: Tensor  # (k, C, S, S)
-    shown: Tensor  # (k,) bool, whether enough of it is on the slice to be seen
 
 
 class VariedScans(Dataset[Batch]):
@@ -89,7 +98,7 @@ class VariedScans(Dataset[Batch]):
     Args:
         scans: the scans as they are.
         seed: of all choices.
-        augmented: whether pictures are varied by `augment`.
+        augmented: whether pictures are to be varied.
         bleeds: probability that a negative scan gets a bleed.
         controls: probability that it gets a control instead.
     """
@@ -111,19 +120,17 @@ class VariedScans(Dataset[Batch]):
         epoch, index = key
         batch = self.scans[index]
         rng = generator_of(self.seed, epoch, batch.scans[0])
-        pictures, labels = batch.pictures, batch.labels
-        if labels.item() == 0:
+        if batch.labels.item() == 0:
             draw = rng.random()
             blood = draw < self.bleeds
             if draw < self.bleeds + self.controls and (drawn := self.drawn(index, rng, blood=blood)):
-                pictures = pictures.clone()
-                pictures[drawn.slices] = drawn.pictures
-                labels = torch.full_like(labels, float(blood))
-        if self.augmented:
-            pictures = augment(pictures, self.scans.windows, rng)
-        return Batch(pictures, batch.offsets, labels, batch.scans)
+                hu, changed = batch.hu[0].clone(), torch.from_numpy(drawn.slices)
+                hu[changed] = torch.from_numpy(drawn.hu)
+                labels = torch.full_like(batch.labels, float(blood))
+                batch = replace(batch, hu=(hu,), changed=(changed,), labels=labels)
+        return replace(batch, variations=(draw_variation(rng),)) if self.augmented else batch
 
-    def drawn(self, index: int, rng: np.random.Generator, *, blood: bool) -> Drawn | None:
+    def drawn(self, index: int, rng: np.random.Generator, *, blood: bool) -> Insertion | None:
         """The slices that a synthetic bleed, or a control, changes; None where the scan has no room."""
         scan = self.scans.scans[index]
         hu = self.scans.prepared.hu(scan)
@@ -131,15 +138,4 @@ class VariedScans(Dataset[Batch]):
             self._inside[index] = np.packbits(inside_skull(hu), axis=-1)  # 8 KB a slice
         inside = np.unpackbits(self._inside[index], axis=-1, count=cells_of(hu.shape)[1]).view(np.bool_)
         heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)
-        insertion = insert(hu, heights, inside, rng, blood=blood)
-        if insertion is None:
-            return None
-        slices, shown = torch.from_numpy(insertion.slices), torch.from_numpy(insertion.shown)
-        return Drawn(slices, self.scans.window(insertion.hu), shown)
-
-
-class EpochKeys(EpochSampler):
-    """As `EpochSampler`, its items are (epoch, place): a worker process learns of the epoch no other way."""
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]
-        return ((self.epoch, place) for place in super().__iter__())
+        return insert(hu, heights, inside, rng, blood=blood)

@@ -3,11 +3,17 @@
 In: a prepared set, a split, settings. Out: the model of the lowest validation loss, and `log.csv` with one
 row an epoch. `last.ckpt` is written after each epoch: a killed run goes on from there and ends at the same
 model.
+
+Where there is a GPU it computes in bfloat16, weights and the pooling of slices stay float32. Several
+processes (`ich_mil.ranks`) share the scans of each step by Lightning's DDP: how many there are changes how
+long a step takes, and no more of its result than rounding (and what differs from rank to rank by nature, as
+dropout masks).
 """
 
 import csv
 import ctypes
 import logging
+import os
 import sys
 import warnings
 import zipfile
@@ -18,15 +24,17 @@ import lightning.pytorch as pl
 import pandas as pd
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
-from torch.utils.data import Dataset
+from lightning.pytorch.strategies import DDPStrategy
 
-from ich_mil.data.bags import Batch, EpochSampler, ScanDataset, loader
+from ich_mil.data.bags import Pictures, ScanDataset, StepSampler, loader
 from ich_mil.data.store import PreparedSet
-from ich_mil.errors import ModelError
+from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import whole_file
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.shared_norm import share_statistics
 from ich_mil.progress import say
-from ich_mil.training.augment import EpochKeys, VariedScans
+from ich_mil.ranks import Ranks, device, these_ranks
+from ich_mil.training.augment import VariedScans
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
 from ich_mil.training.warmup import warm_up
 from ich_mil.windows import Windows
@@ -42,6 +50,8 @@ class EpochLog(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Append the epoch's row; rows of epochs that a resumed run repeats are dropped first."""
+        if not trainer.is_global_zero:
+            return
         epoch = trainer.current_epoch
         rows = []
         if self.path.is_file():
@@ -84,6 +94,16 @@ def keep_freed_memory() -> None:
     libc.mallopt(trim_threshold, 2**31 - 1)
 
 
+def _processes(ranks: Ranks) -> dict[str, Any]:
+    """What a Trainer must know of the processes that `torchrun` has started."""
+    if ranks.size == 1:
+        return {"devices": 1}
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    # ranks may watch different numbers of scans, so no call of the model alone may wait for the others
+    strategy = DDPStrategy(broadcast_buffers=False)
+    return {"devices": here, "num_nodes": ranks.size // here, "strategy": strategy}
+
+
 def fit_cnn(
     prepared: PreparedSet,
     splits: pd.DataFrame,
@@ -114,21 +134,25 @@ def fit_cnn(
     """
     out.mkdir(parents=True, exist_ok=True)
     keep_freed_memory()
+    ranks = these_ranks()
+    on = device()
     torch.manual_seed(seed)
     model = AttentionCnn(cnn, windows=len(windows))
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
     weights = class_weights(parts["train"].label.tolist(), bleeds=training.bleeds)
-    module = MilModule(model, training, weights, seed=seed)
-    datasets = {
-        split: ScanDataset(
-            prepared,
-            part.scan.tolist(),
-            windows=windows,
-            image_size=cnn.image_size,
-            keep=training.workers == 0,
-        )
-        for split, part in parts.items()
-    }
+    scans, watched = (ScanDataset(prepared, parts[split].scan.tolist()) for split in parts)
+    pictures = Pictures(windows, cnn.image_size, slices=int(scans.sizes.sum() + watched.sizes.sum()))
+    module = MilModule(model, training, weights, pictures=pictures, seed=seed)
+    varied = VariedScans(
+        scans, seed=seed, augmented=training.augment, bleeds=training.bleeds, controls=training.controls
+    )
+    try:
+        steps = StepSampler(scans.sizes, bags=training.bags, seed=seed, ranks=ranks)
+        to_watch = [[place] for place in ranks.share(watched.sizes).tolist()]
+    except ValueError as error:
+        raise ConfigError(
+            f"{error}: start fewer processes, or raise training.bags or the number of scans"
+        ) from error
     best = _BestEpoch(
         out,
         filename="best",
@@ -146,42 +170,39 @@ def fit_cnn(
         callbacks.append(TQDMProgressBar())
     trainer = pl.Trainer(
         max_epochs=training.max_epochs,
+        accumulate_grad_batches=training.accumulate,
+        precision="bf16-mixed" if on.type == "cuda" else "32-true",
         callbacks=callbacks,
         logger=False,
         enable_progress_bar=terminal,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         default_root_dir=out,
+        use_distributed_sampler=False,
+        accelerator="gpu" if on.type == "cuda" else "cpu",
+        **_processes(ranks),
     )
     last = out / "last.ckpt"
     if last.is_file() and not zipfile.is_zipfile(last):
         raise ModelError(f"{last}: is damaged; delete {out} and go on with --resume, the CNN starts anew")
-    size = len(datasets["train"])
-    learn: Dataset[Batch] = datasets["train"]
-    sampler = EpochSampler(size, seed=seed)
-    varied = VariedScans(
-        datasets["train"],
-        seed=seed,
-        augmented=training.augment,
-        bleeds=training.bleeds,
-        controls=training.controls,
-    )
-    if training.varies:
-        learn, sampler = varied, EpochKeys(size, seed=seed)
     if training.warmup_steps:
         if not last.is_file():
-            warm_up(model, varied, steps=training.warmup_steps, seed=seed)
+            warm_up(model.to(on), varied, pictures, steps=training.warmup_steps, seed=seed)
         module.keep_features()
+    if ranks.size > 1:
+        share_statistics(model, on)
     with warnings.catch_warnings():
         # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be
         # non-empty
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+        # its successor is not in torch 2.11
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
         try:
             trainer.fit(
                 module,
-                loader(learn, bags=training.bags, workers=training.workers, sampler=sampler),
-                loader(datasets["validation"], bags=1, workers=training.workers),
+                loader(varied, workers=training.workers, steps=steps),
+                loader(watched, workers=training.workers, steps=to_watch),
                 ckpt_path=last if last.is_file() else None,
                 weights_only=True,
             )
@@ -197,5 +218,6 @@ def fit_cnn(
     state = torch.load(out / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"]
     if not all(torch.isfinite(value).all() for value in state.values()):
         raise ModelError(f"{out}: the weights are not finite; lower training.learning_rate")
-    model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
-    return model.eval()
+    trained = AttentionCnn(cnn, windows=len(windows))  # without what ranks or a GPU have left in `model`
+    trained.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+    return trained.eval()

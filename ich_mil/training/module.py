@@ -1,7 +1,7 @@
 """Lightning around the attention CNN: loss, optimiser, logging. No mathematics beyond the weighted loss.
 
-The loss of a step is the mean over its scans of w_y · BCE(logit, y); the class weights w_y = B / (2 B_y) of
-the training scans give both classes the same say.
+The loss of a step is the mean over its scans, on all ranks together, of w_y · BCE(logit, y); the class
+weights w_y = B / (2 B_y) of the training scans give both classes the same say.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics.classification import BinaryAUROC
 
-from ich_mil.data.bags import Batch
+from ich_mil.data.bags import Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
+from ich_mil.ranks import Ranks, these_ranks
+from ich_mil.training.augment import vary
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class TrainingSettings:
 
     Attributes:
         learning_rate: of Adam.
-        bags: scans a step.
+        bags: scans a step, on all GPUs together.
+        accumulate: steps whose gradients are averaged before the weights move.
         max_epochs: at most.
         patience: epochs without a lower validation loss before training stops.
         fixed_epochs: train `max_epochs` and keep the last, not the one of the lowest validation loss: where
@@ -39,6 +42,7 @@ class TrainingSettings:
 
     learning_rate: float = 5e-5
     bags: int = 4
+    accumulate: int = 1
     max_epochs: int = 200
     patience: int = 8
     workers: int = 0
@@ -53,6 +57,7 @@ class TrainingSettings:
             raise ValueError(f"training.learning_rate must be positive, got {self.learning_rate}")
         for name, least in (
             ("bags", 1),
+            ("accumulate", 1),
             ("max_epochs", 1),
             ("patience", 1),
             ("workers", 0),
@@ -90,11 +95,26 @@ class MilModule(pl.LightningModule):
     """Trains an `AttentionCnn` on scan labels."""
 
     def __init__(
-        self, model: AttentionCnn, settings: TrainingSettings, weights: Tensor, *, seed: int
+        self,
+        model: AttentionCnn,
+        settings: TrainingSettings,
+        weights: Tensor,
+        *,
+        pictures: Pictures,
+        seed: int,
     ) -> None:
-        """Args: `weights` (2,) from `class_weights`; `seed` with the step keys the dropout masks."""
+        """Put the parts together.
+
+        Args:
+            model: that is trained.
+            settings: how.
+            weights: (2,) from `class_weights`.
+            pictures: that makes those of a batch.
+            seed: keys the dropout masks, with the step and the rank.
+        """
         super().__init__()
         self.model = model
+        self.pictures = pictures
         self.settings = settings
         self.seed = seed
         self.register_buffer("weights", weights)
@@ -112,30 +132,47 @@ class MilModule(pl.LightningModule):
 
     def forward(self, batch: Batch) -> BagOutput:
         """The model on a packed batch."""
-        output: BagOutput = self.model(batch.pictures, batch.offsets)
+        pictures = self.pictures(batch)
+        if batch.variations:
+            sizes = [len(one) for one in batch.hu]
+            pictures = vary(pictures, sizes, batch.variations, self.pictures.windows)
+        output: BagOutput = self.model(pictures, batch.offsets)
         return output
 
     def _loss(self, output: BagOutput, labels: Tensor) -> Tensor:
         assert isinstance(self.weights, Tensor)
         return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
 
-    def training_step(self, batch: Batch, _index: int) -> Tensor:
-        """Weighted loss of one packed batch."""
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        """Weighted loss of this rank's part of a step, such that its mean over ranks is that of the step."""
+        ranks = these_ranks()
         # so that a resumed run draws the same dropout masks as one that was never stopped
-        torch.manual_seed(self.seed * 1_000_003 + self.global_step)
+        step = self.global_step * self.settings.accumulate + index % self.settings.accumulate
+        torch.manual_seed(self.seed * 1_000_003 + step + ranks.rank * 1_000_000_007)
         loss = self._loss(self(batch), batch.labels)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.labels))
-        return loss
+        self._log("train_loss", loss, batch)
+        return loss * self._share(batch, ranks)
+
+    def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
+        """Scans here over the mean number of scans a rank has in this step: DDP averages over ranks."""
+        if ranks.size == 1:
+            return 1.0
+        here = torch.tensor(float(len(batch.labels)), device=self.device)
+        return here * ranks.size / ranks.total(here)
+
+    def _log(self, name: str, value: Tensor, batch: Batch) -> None:
+        """Log a mean over the scans of an epoch, on all ranks."""
+        self.log(name, value, on_step=False, on_epoch=True, batch_size=len(batch.labels), sync_dist=True)
 
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""
         output = self(batch)
-        self.log("val_loss", self._loss(output, batch.labels), on_epoch=True, batch_size=len(batch.labels))
+        self._log("val_loss", self._loss(output, batch.labels), batch)
         self.validation_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
 
     def on_validation_epoch_end(self) -> None:
         """Log the AUC of the epoch."""
-        self.log("val_auc", self.validation_auc.compute())
+        self.log("val_auc", self.validation_auc.compute(), sync_dist=True)
         self.validation_auc.reset()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from ich_mil.data.bags import Pictures
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.progress import say
-from ich_mil.training.augment import VariedScans, augment
+from ich_mil.training.augment import VariedScans, draw_variation, vary
 
 SLICES = 48
 """Slices a step: half with blood, a quarter with grey, a quarter as they are."""
@@ -29,8 +30,10 @@ LEARNING_RATE = 1e-3
 """Of Adam."""
 
 
-def drawn_slices(scans: VariedScans, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures (n, C, S, S) with blood, with grey, and as they are.
+def drawn_slices(
+    scans: VariedScans, pictures: Pictures, rng: np.random.Generator, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pictures (n, C, S, S) on `device`: with blood, with grey, and as they are.
 
     Raises:
         ValueError: no negative scan has room for a bleed.
@@ -42,19 +45,22 @@ def drawn_slices(scans: VariedScans, rng: np.random.Generator) -> tuple[Tensor, 
         for blood, part in parts.items():
             for _ in range(DRAWS):
                 if drawn := scans.drawn(int(index), rng, blood=blood):
-                    part.append(drawn.pictures[drawn.shown])
-        plain.append(scans.scans[int(index)].pictures)
+                    part.append(pictures.of(torch.from_numpy(drawn.hu[drawn.shown]).to(device)))
+        plain.append(pictures(scans.scans[int(index)].to(device)))
     if not all(parts.values()):
         raise ValueError("warm-up: no negative training scan has room for a synthetic bleed")
     return torch.cat(parts[True]), torch.cat(parts[False]), torch.cat(plain)
 
 
-def warm_up(model: AttentionCnn, scans: VariedScans, *, steps: int, seed: int) -> list[float]:
-    """Train `model` on slices, in place.
+def warm_up(
+    model: AttentionCnn, scans: VariedScans, pictures: Pictures, *, steps: int, seed: int
+) -> list[float]:
+    """Train `model` on slices, in place, on the device it is on.
 
     Args:
-        model: with C windows as `scans`.
+        model: with C windows as `pictures`.
         scans: the training scans.
+        pictures: that makes theirs.
         steps: of `SLICES` slices.
         seed: of drawing, order, augmentation and dropout.
 
@@ -63,9 +69,10 @@ def warm_up(model: AttentionCnn, scans: VariedScans, *, steps: int, seed: int) -
     """
     rng = np.random.default_rng([seed, steps])
     torch.manual_seed(seed)
-    kinds = drawn_slices(scans, rng)
+    device = next(model.parameters()).device
+    kinds = drawn_slices(scans, pictures, rng, device)
     shares = (SLICES // 2, SLICES // 4, SLICES // 4)
-    target = torch.cat([torch.full((n,), float(kind == 0)) for kind, n in enumerate(shares)])
+    target = torch.cat([torch.full((n,), float(kind == 0)) for kind, n in enumerate(shares)]).to(device)
     optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE)
     model.train()
     losses = []
@@ -75,8 +82,9 @@ def warm_up(model: AttentionCnn, scans: VariedScans, *, steps: int, seed: int) -
             for kind, n in zip(kinds, shares, strict=True)
             for place in rng.integers(len(kind), size=n)
         ]
-        pictures = torch.cat([augment(one, scans.scans.windows, rng) for one in slices])
-        logit = model.classifier(model.encode(pictures)).squeeze(-1)  # (n,)
+        variations = [draw_variation(rng) for _ in slices]
+        varied = vary(torch.cat(slices), [1] * len(slices), variations, pictures.windows)
+        logit = model.classifier(model.encode(varied)).squeeze(-1)  # (n,)
         loss = binary_cross_entropy_with_logits(logit, target)
         optimiser.zero_grad()
         loss.backward()

@@ -1,14 +1,14 @@
 """Varied scans: keyed by seed, epoch and scan; off means untouched; labels follow what was drawn."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from ich_mil.data.bags import EpochSampler, ScanDataset, loader
+from ich_mil.data.bags import Pictures, ScanDataset, StepSampler, Variation, loader
 from ich_mil.data.prepare import prepare
 from ich_mil.training import augment as module
-from ich_mil.training.augment import EpochKeys, VariedScans, augment
+from ich_mil.training.augment import VariedScans, draw_variation, vary
+from ich_mil.training.bleeds import Insertion
 from ich_mil.windows import PRESETS
 from tests import phantoms
 
@@ -19,12 +19,22 @@ WINDOWS = PRESETS["papers"]
 def scans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("augment")
     prepared = prepare("rsna", phantoms.rsna(folder / "set", studies=6), folder / "prepared", jobs=1)
-    return ScanDataset(prepared, list(prepared.scans.index), windows=WINDOWS, image_size=32, keep=True)
+    return ScanDataset(prepared, list(prepared.scans.index))
 
 
 def varied(scans, **changes):
     settings = {"seed": 0, "augmented": True, "bleeds": 0.5, "controls": 0.3} | changes
     return VariedScans(scans, **settings)
+
+
+def seen(batch):
+    """The pictures of a batch, varied where it says so."""
+    pictures = Pictures(WINDOWS, 32)(batch)
+    return (
+        vary(pictures, [len(one) for one in batch.hu], batch.variations, WINDOWS)
+        if batch.variations
+        else pictures
+    )
 
 
 def negatives(scans):
@@ -35,10 +45,11 @@ def test_off_is_the_scan_itself(scans):
     off = varied(scans, augmented=False, bleeds=0.0, controls=0.0)
     for i in range(len(scans)):
         one, other = off[5, i], scans[i]
-        assert torch.equal(one.pictures, other.pictures)
+        assert torch.equal(one.hu[0], other.hu[0])
+        assert one.changed[0].tolist() == []
         assert torch.equal(one.labels, other.labels)
         assert torch.equal(one.offsets, other.offsets)
-        assert one.scans == other.scans
+        assert (one.scans, one.variations) == (other.scans, ())
 
 
 def test_seed_epoch_and_scan_decide_whatever_came_before(scans):
@@ -47,26 +58,26 @@ def test_seed_epoch_and_scan_decide_whatever_came_before(scans):
     for i in range(len(scans)):
         busy[0, i]
     again = busy[3, 1]
-    assert torch.equal(first.pictures, again.pictures)
+    assert torch.equal(seen(first), seen(again))
     assert torch.equal(first.labels, again.labels)
-    assert not torch.equal(first.pictures, busy[4, 1].pictures)
-    assert not torch.equal(first.pictures, varied(scans, seed=1)[3, 1].pictures)
+    assert not torch.equal(seen(first), seen(busy[4, 1]))
+    assert not torch.equal(seen(first), seen(varied(scans, seed=1)[3, 1]))
 
 
 def test_the_scan_not_its_place_is_the_key(scans):
-    turned = ScanDataset(scans.prepared, scans.scans[::-1], windows=WINDOWS, image_size=32)
+    turned = ScanDataset(scans.prepared, scans.scans[::-1])
     last = len(scans) - 1
-    assert torch.equal(varied(scans)[2, 0].pictures, varied(turned)[2, last].pictures)
+    assert torch.equal(seen(varied(scans)[2, 0]), seen(varied(turned)[2, last]))
 
 
 def test_workers_see_the_same_pictures(scans):
     def pictures(workers):
-        sampler = EpochKeys(len(scans), seed=0)
-        batches = loader(varied(scans), bags=2, workers=workers, sampler=sampler)
+        steps = StepSampler(scans.sizes, bags=2, seed=0)
+        batches = loader(varied(scans), workers=workers, steps=steps)
         epochs = []
         for epoch in range(2):
-            sampler.set_epoch(epoch)
-            epochs.append(torch.cat([batch.pictures for batch in batches]))
+            steps.set_epoch(epoch)
+            epochs.append(torch.cat([seen(batch) for batch in batches]))
         return epochs
 
     alone, helped = pictures(0), pictures(1)
@@ -74,11 +85,11 @@ def test_workers_see_the_same_pictures(scans):
     assert alone[0].shape != alone[1].shape or not torch.equal(alone[0], alone[1])
 
 
-def test_keys_are_the_order_of_the_plain_sampler():
-    keys, plain = EpochKeys(9, seed=4), EpochSampler(9, seed=4)
-    keys.set_epoch(2)
-    plain.set_epoch(2)
-    assert list(keys) == [(2, place) for place in plain]
+def test_a_scan_varies_alike_in_any_batch(scans):
+    steps = [[(1, 0), (1, 1), (1, 2)], [(1, 1)]]
+    packed, alone = loader(varied(scans), workers=0, steps=steps)
+    start, end = packed.offsets[1:3].tolist()
+    assert torch.equal(seen(packed)[start:end], seen(alone))
 
 
 def test_a_bleed_makes_a_negative_scan_positive_and_a_control_does_not(scans):
@@ -88,30 +99,23 @@ def test_a_bleed_makes_a_negative_scan_positive_and_a_control_does_not(scans):
         assert bleeding[0, i].labels.tolist() == [1.0]
         assert grey[0, i].labels.tolist() == [0.0]
         for one in (bleeding[0, i], grey[0, i]):
-            assert not torch.equal(one.pictures, scans[i].pictures)
+            assert not torch.equal(seen(one), seen(scans[i]))
     for i in set(range(len(scans))) - set(negatives(scans)):
-        assert torch.equal(bleeding[0, i].pictures, scans[i].pictures)
+        assert torch.equal(bleeding[0, i].hu[0], scans[i].hu[0])
         assert bleeding[0, i].labels.tolist() == [1.0]
 
 
-def test_slices_without_the_shape_are_bit_identical(scans):
+def test_slices_without_the_shape_are_bit_identical_and_the_file_is_untouched(scans):
     bleeding = varied(scans, augmented=False, bleeds=1.0, controls=0.0)
     for i in negatives(scans):
-        rng = module.generator_of(0, 0, scans.scans[i])
-        rng.random()  # whether there is a bleed
-        drawn = bleeding.drawn(i, rng, blood=True)
-        assert drawn is not None
-        rest = [n for n in range(len(scans[i].pictures)) if n not in set(drawn.slices.tolist())]
+        before = scans[i].hu[0].clone()
+        one = bleeding[0, i]
+        (changed,) = one.changed
+        rest = [n for n in range(len(before)) if n not in set(changed.tolist())]
         assert rest
-        now = bleeding[0, i].pictures
-        assert torch.equal(now[rest], scans[i].pictures[rest])
-        assert torch.equal(now[drawn.slices], drawn.pictures)
-        assert int((drawn.pictures != scans[i].pictures[drawn.slices]).flatten(1).any(1).sum()) > 0
-
-
-def test_windowing_some_slices_equals_windowing_the_scan(scans):
-    hu = scans.prepared.hu(scans.scans[0])
-    assert torch.equal(scans.window(hu[2:4]), scans[0].pictures[2:4])
+        assert torch.equal(one.hu[0][rest], before[rest])
+        assert int((one.hu[0][changed] != before[changed]).flatten(1).any(1).sum()) > 0
+        assert torch.equal(scans[i].hu[0], before)
 
 
 def test_no_room_leaves_the_scan_negative(scans, monkeypatch):
@@ -119,11 +123,12 @@ def test_no_room_leaves_the_scan_negative(scans, monkeypatch):
     i = negatives(scans)[0]
     got = varied(scans, augmented=False, bleeds=1.0, controls=0.0)[0, i]
     assert got.labels.tolist() == [0.0]
-    assert torch.equal(got.pictures, scans[i].pictures)
+    assert torch.equal(got.hu[0], scans[i].hu[0])
+    assert len(got.changed[0]) == 0
 
 
 def test_shares_of_epochs(scans, monkeypatch):
-    room = module.Drawn(torch.tensor([0]), scans[0].pictures[:1], torch.tensor([True]))
+    room = Insertion(np.array([0]), scans[0].hu[0][:1].numpy(), np.array([True]))
     monkeypatch.setattr(VariedScans, "drawn", lambda *_, **__: room)
     i = negatives(scans)[0]
     many = varied(scans, augmented=False, bleeds=0.5, controls=0.3)
@@ -132,21 +137,11 @@ def test_shares_of_epochs(scans, monkeypatch):
     assert np.mean(labels) == pytest.approx(0.5, abs=4 * (0.25 / 120) ** 0.5)
 
 
-class Fixed:
-    """A generator whose uniform draws are set: flip?, angle, zoom, shifts, noise, brightness."""
+STILL = Variation(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), brighter=0.0, noise=0.0, seed=1)
 
-    def __init__(self, *, flip=0.9, angle=0.0, zoom=0.0, shift=(0.0, 0.0), noise=0.0, brighter=0.0):
-        self.flip = flip
-        self.draws = [angle, zoom, np.array(shift), noise, brighter]
 
-    def random(self):
-        return self.flip
-
-    def uniform(self, *_):
-        return self.draws.pop(0)
-
-    def standard_normal(self, size, dtype):
-        return np.ones(size, dtype)
+def vary_one(pictures, **changes):
+    return vary(pictures, [len(pictures)], [STILL._replace(**changes)], WINDOWS)
 
 
 @pytest.fixture
@@ -154,42 +149,78 @@ def pictures():
     return torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def test_no_change_is_the_identity(pictures):
-    torch.testing.assert_close(augment(pictures, WINDOWS, Fixed()), pictures, rtol=1e-5, atol=1e-6)
+def test_no_change_is_the_identity(pictures, device):
+    pictures = pictures.to(device)
+    torch.testing.assert_close(vary_one(pictures), pictures, rtol=1e-5, atol=1e-6)
 
 
 def test_flip_and_quarter_turn_by_hand(pictures):
-    flipped = augment(pictures, WINDOWS, Fixed(flip=0.1))
+    flipped = vary_one(pictures, matrix=torch.tensor([[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
     torch.testing.assert_close(flipped, pictures.flip(-1), rtol=1e-5, atol=1e-6)
-    turned = augment(pictures, WINDOWS, Fixed(angle=90.0))
+    turned = vary_one(pictures, matrix=torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]))
     torch.testing.assert_close(turned, torch.rot90(pictures, 1, (-2, -1)), rtol=1e-5, atol=1e-5)
 
 
 def test_a_shift_of_one_pixel_brings_in_air(pictures):
-    moved = augment(pictures, WINDOWS, Fixed(shift=(2 / 8, 0.0)))  # the grid runs from -1 to 1
+    # the grid runs from -1 to 1
+    moved = vary_one(pictures, matrix=torch.tensor([[1.0, 0.0, 2 / 8], [0.0, 1.0, 0.0]]))
     torch.testing.assert_close(moved[..., :-1], pictures[..., 1:], rtol=1e-5, atol=1e-6)
     assert (moved[..., -1] == 0).all()
 
 
-def test_four_hu_brighter_is_four_hu_in_every_window():
-    grey = torch.full((1, 3, 4, 4), 0.4)
-    brighter = augment(grey, WINDOWS, Fixed(brighter=3.0, noise=1.0))
+def test_four_hu_brighter_is_four_hu_in_every_window(device):
+    grey = torch.full((1, 3, 4, 4), 0.4, device=device)
+    brighter = vary_one(grey, brighter=4.0)
     for channel, (_, width) in enumerate(WINDOWS):
-        torch.testing.assert_close(brighter[:, channel], torch.full((1, 4, 4), 0.4 + 4 / width))
-    outside = torch.tensor([0.0, 1.0]).repeat(1, 3, 4, 2)
-    assert torch.equal(augment(outside, WINDOWS, Fixed(brighter=3.0)), outside)
+        wanted = torch.full((1, 4, 4), 0.4 + 4 / width, device=device)
+        torch.testing.assert_close(brighter[:, channel], wanted)
+    outside = torch.tensor([0.0, 1.0], device=device).repeat(1, 3, 4, 2)
+    assert torch.equal(vary_one(outside, brighter=3.0, noise=2.0), outside)
 
 
-def test_all_slices_of_a_scan_move_alike():
+def test_noise_has_its_deviation_in_hu_in_every_window_and_is_the_same_in_all(device):
+    grey = torch.full((2, 3, 64, 64), 0.5, device=device)
+    hu = vary_one(grey, noise=2.0) - 0.5
+    hu *= torch.tensor([width for _, width in WINDOWS], device=device)[:, None, None]
+    # 8,192 draws: the deviation is good to 0.8 %
+    assert float(hu[:, 0].std()) == pytest.approx(2.0, rel=0.04)
+    torch.testing.assert_close(hu[:, 1], hu[:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(hu[:, 2], hu[:, 0], rtol=1e-4, atol=1e-4)
+    assert not torch.equal(hu[0], hu[1])
+    assert torch.equal(vary_one(grey, noise=2.0), vary_one(grey, noise=2.0))
+    assert not torch.equal(vary_one(grey, noise=2.0), vary_one(grey, noise=2.0, seed=2))
+
+
+def test_all_slices_of_a_scan_move_alike_and_each_scan_by_itself():
     same = torch.rand(1, 3, 16, 16).expand(4, -1, -1, -1).contiguous()
     rng = np.random.default_rng(1)
-    rng_quiet = Fixed(angle=rng.uniform(-15, 15), zoom=0.05, shift=(0.1, -0.05), brighter=2.0)
-    got = augment(same, WINDOWS, rng_quiet)
-    assert all(torch.equal(got[0], one) for one in got)
+    one, other = (draw_variation(rng)._replace(noise=0.0) for _ in range(2))
+    got = vary(same, [3, 1], [one, other], WINDOWS)
+    assert all(torch.equal(got[0], slice_) for slice_ in got[:3])
+    assert not torch.equal(got[0], got[3])
+    torch.testing.assert_close(got[3:], vary(same[3:], [1], [other], WINDOWS), rtol=0, atol=0)
+
+
+def test_what_is_drawn_lies_in_its_ranges():
+    rng = np.random.default_rng(0)
+    drawn = [draw_variation(rng) for _ in range(300)]
+    linear = torch.stack([one.matrix[:, :2] for one in drawn])
+    size = linear.det().abs().sqrt()
+    assert 1 / 1.1 < float(size.min()) < 0.93
+    assert 1.07 < float(size.max()) < 1 / 0.9
+    flips = float((linear.det() < 0).float().mean())
+    assert 0.4 < flips < 0.6
+    angle = torch.rad2deg(torch.atan2(linear[:, 1, 0] / linear[:, 0, 0].sign(), linear[:, 1, 1]))
+    assert 13 < float(angle.abs().max()) < 15.01
+    shift = torch.stack([one.matrix[:, 2] for one in drawn])
+    assert 0.11 < float(shift.abs().max()) <= 0.12
+    assert max(abs(one.brighter) for one in drawn) <= 3.0
+    assert 0 <= min(one.noise for one in drawn) < max(one.noise for one in drawn) <= 3.0
+    assert len({one.seed for one in drawn}) == 300
 
 
 def test_pictures_stay_in_range(scans):
     for epoch in range(5):
-        got = varied(scans)[epoch, 0].pictures
+        got = seen(varied(scans)[epoch, 0])
+        assert bool(got.isfinite().all())
         assert 0 <= float(got.min()) <= float(got.max()) <= 1
-        assert not pd.isna(got.sum().item())

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ich_mil.data.bags import EpochSampler, ScanDataset, loader
+from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ModelError
@@ -44,6 +44,20 @@ def splits(prepared):
 def fit(prepared, splits, out, **changes):
     settings = {"windows": WINDOWS, "cnn": CNN, "training": TRAINING, "seed": 0} | changes
     return fit_cnn(prepared, splits, out, **settings)
+
+
+def module_of(model, weights, training=TRAINING):
+    return MilModule(model, training, weights, pictures=Pictures(WINDOWS, CNN.image_size), seed=0)
+
+
+def validation_loss(model, prepared, splits, training=TRAINING):
+    """Mean weighted loss of the validation scans, one by one."""
+    module = module_of(model, class_weights(splits.label[splits.split == "train"].tolist()), training)
+    dataset = ScanDataset(prepared, splits.scan[splits.split == "validation"].tolist())
+    with torch.no_grad():
+        batches = [dataset[i] for i in range(len(dataset))]
+        losses = [float(module._loss(module(batch), batch.labels)) for batch in batches]
+    return sum(losses) / len(losses)
 
 
 def predictions(model, prepared):
@@ -86,33 +100,11 @@ def test_nothing_varies_by_default():
 
 
 def test_the_loss_by_hand():
-    module = MilModule(AttentionCnn(CNN, windows=3), TRAINING, torch.tensor([0.5, 2.0]), seed=0)
+    module = module_of(AttentionCnn(CNN, windows=3), torch.tensor([0.5, 2.0]))
     output = BagOutput(torch.tensor([0.0, 1.0]), torch.zeros(0), torch.zeros(0), torch.zeros(0))
     # mean of 0.5·log 2 and 2·log(1 + e^-1)
     wanted = (0.5 * 0.693147 + 2 * 0.313262) / 2
     assert float(module._loss(output, torch.tensor([0.0, 1.0]))) == pytest.approx(wanted, rel=1e-5)
-
-
-def test_the_order_depends_on_seed_and_epoch_alone():
-    sampler = EpochSampler(20, seed=3)
-    first = list(sampler)
-    assert sorted(first) == list(range(20))
-    assert list(sampler) == first
-    sampler.set_epoch(1)
-    assert list(sampler) != first
-    other = EpochSampler(20, seed=3)
-    other.set_epoch(1)
-    assert list(other) == list(sampler)
-
-
-def test_batches_pack_scans_without_padding(prepared):
-    scans = list(prepared.scans.index[:3])
-    dataset = ScanDataset(prepared, scans, windows=WINDOWS, image_size=32, keep=True)
-    (batch,) = loader(dataset, bags=3, workers=0)
-    assert batch.scans == scans
-    assert batch.offsets.diff().tolist() == prepared.scans.slices[:3].tolist()
-    assert batch.labels.tolist() == prepared.scans.label[:3].tolist()
-    assert torch.equal(batch.pictures[: len(dataset[0].pictures)], dataset[0].pictures)
 
 
 @pytest.mark.slow
@@ -122,14 +114,7 @@ def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path):
     assert log.index.tolist() == [0, 1, 2, 3]
     assert not model.training
     # the validation loss of the returned model is the smallest of the log
-    module = MilModule(model, TRAINING, class_weights(splits.label[splits.split == "train"].tolist()), seed=0)
-    chosen = splits[splits.split == "validation"]
-    dataset = ScanDataset(prepared, chosen.scan.tolist(), windows=WINDOWS, image_size=32)
-    with torch.no_grad():
-        losses = [
-            float(module._loss(module(batch), batch.labels)) for batch in loader(dataset, bags=1, workers=0)
-        ]
-    assert sum(losses) / len(losses) == pytest.approx(log.val_loss.min(), rel=1e-4)
+    assert validation_loss(model, prepared, splits) == pytest.approx(log.val_loss.min(), rel=1e-4)
 
 
 KILLED = """
@@ -202,14 +187,7 @@ def test_with_fixed_epochs_the_last_is_kept_and_a_run_goes_on_from_it(prepared, 
     log = pd.read_csv(tmp_path / "a" / "log.csv", index_col="epoch")
     assert log.index.tolist() == [0, 1, 2, 3]
     assert log.val_loss.idxmin() != 3
-    module = MilModule(model, fixed, class_weights(splits.label[splits.split == "train"].tolist()), seed=0)
-    chosen = splits[splits.split == "validation"]
-    dataset = ScanDataset(prepared, chosen.scan.tolist(), windows=WINDOWS, image_size=32)
-    with torch.no_grad():
-        losses = [
-            float(module._loss(module(batch), batch.labels)) for batch in loader(dataset, bags=1, workers=0)
-        ]
-    assert sum(losses) / len(losses) == pytest.approx(log.val_loss.iloc[-1], rel=1e-4)
+    assert validation_loss(model, prepared, splits, fixed) == pytest.approx(log.val_loss.iloc[-1], rel=1e-4)
     fit(prepared, splits, tmp_path / "b", training=replace(fixed, max_epochs=2))
     resumed = predictions(fit(prepared, splits, tmp_path / "b", training=fixed), prepared)
     assert torch.equal(resumed[1], predictions(model, prepared)[1])

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.data.bags import ScanDataset
+from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.training import warmup
-from ich_mil.training.augment import Drawn, VariedScans
+from ich_mil.training.augment import VariedScans
+from ich_mil.training.bleeds import Insertion
 from ich_mil.training.warmup import drawn_slices, warm_up
 from ich_mil.windows import PRESETS
 from tests.training.heads import head
 
 WINDOWS = PRESETS["papers"]
+PICTURES = Pictures(WINDOWS, 32)
 CNN = CnnSettings(image_size=32, pool="mean", dropout=0.0)
 
 
@@ -44,7 +46,7 @@ class _Rows:
 
 
 def scans(hu):
-    dataset = ScanDataset(Heads(hu), [f"s{i}" for i in range(4)], windows=WINDOWS, image_size=32, keep=True)
+    dataset = ScanDataset(Heads(hu), [f"s{i}" for i in range(4)])
     return VariedScans(dataset, seed=0, augmented=False, bleeds=0.5, controls=0.3)
 
 
@@ -56,9 +58,9 @@ def drawn():
 def test_its_own_loss_falls(drawn, monkeypatch):
     monkeypatch.setattr(warmup, "LEARNING_RATE", 5e-3)  # fewer steps will do
     monkeypatch.setattr(warmup, "SLICES", 24)
-    monkeypatch.setattr(warmup, "augment", lambda pictures, *_: pictures)
+    monkeypatch.setattr(warmup, "vary", lambda pictures, *_: pictures)
     torch.manual_seed(0)
-    losses = warm_up(AttentionCnn(CNN, windows=3), drawn, steps=80, seed=0)
+    losses = warm_up(AttentionCnn(CNN, windows=3), drawn, PICTURES, steps=80, seed=0)
     assert len(losses) == 80
     assert np.mean(losses[:5]) > 0.6
     assert np.mean(losses[-10:]) < 0.4
@@ -70,7 +72,7 @@ def test_it_is_reproducible_and_trains_all_but_attention(drawn):
         torch.manual_seed(0)
         model = AttentionCnn(CNN, windows=3)
         before = {name: value.clone() for name, value in model.named_parameters()}
-        warm_up(model, drawn, steps=3, seed=1)
+        warm_up(model, drawn, PICTURES, steps=3, seed=1)
         states.append(model.state_dict())
         moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
         assert not any("attention" in name for name in moved)
@@ -83,20 +85,21 @@ def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, mon
 
     def fake(self, index, rng, *, blood):
         asked.append((index, blood))
-        level = 1.0 if blood else 0.5
-        pictures = torch.stack([torch.full((3, 32, 32), level), torch.zeros(3, 32, 32)])
-        return Drawn(torch.tensor([1, 2]), pictures, torch.tensor([True, False]))
+        hu = np.full((2, 32, 32), 1000, np.int16)
+        hu[0] = 200 if blood else 30
+        return Insertion(np.array([1, 2]), hu, np.array([True, False]))
 
     monkeypatch.setattr(VariedScans, "drawn", fake)
-    blood, grey, plain = drawn_slices(drawn, np.random.default_rng(0))
+    blood, grey, plain = drawn_slices(drawn, PICTURES, np.random.default_rng(0), torch.device("cpu"))
     assert sorted(set(asked)) == [(i, kind) for i in range(3) for kind in (False, True)]
     assert len(blood) == len(grey) == 3 * warmup.DRAWS
     assert (blood == 1.0).all()
-    assert (grey == 0.5).all()
-    assert torch.equal(plain.mean(), torch.cat([drawn.scans[0].pictures] * 3).mean())
+    # 30 HU in the windows (40, 80), (80, 200), (30, 30)
+    assert all((grey[:, channel] == level).all() for channel, level in enumerate((0.375, 0.25, 0.5)))
+    assert torch.equal(plain.mean(), torch.cat([PICTURES(drawn.scans[0])] * 3).mean())
 
 
 def test_no_room_in_any_scan_is_told():
     air = np.full((4, 64, 64), -1000, np.int16)
     with pytest.raises(ValueError, match="no negative training scan has room"):
-        drawn_slices(scans(air), np.random.default_rng(0))
+        drawn_slices(scans(air), PICTURES, np.random.default_rng(0), torch.device("cpu"))

@@ -1,0 +1,203 @@
+"""Packed bags: pictures made where a batch lies and kept where that pays, steps of equal load."""
+
+import numpy as np
+import pytest
+import torch
+
+from ich_mil.data import bags as module
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, Variation, loader, pack
+from ich_mil.data.prepare import prepare
+from ich_mil.ranks import Ranks
+from ich_mil.windows import PRESETS, apply_windows, resize
+from tests import phantoms
+
+WINDOWS = PRESETS["papers"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bags")
+    return prepare("rsna", phantoms.rsna(folder / "set", studies=4), folder / "prepared", jobs=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(prepared):
+    return ScanDataset(prepared, list(prepared.scans.index))
+
+
+def a_batch(*sizes, side=20, seed=0, changed=None):
+    rng = np.random.default_rng(seed)
+    hu = tuple(torch.from_numpy(rng.integers(-1000, 1500, (n, side, side), dtype=np.int16)) for n in sizes)
+    none = tuple(torch.empty(0, dtype=torch.int64) for _ in sizes)
+    offsets = torch.tensor([0, *np.cumsum(sizes).tolist()])
+    return Batch(
+        hu, changed or none, offsets, torch.zeros(len(sizes)), tuple(f"s{i}" for i in range(len(sizes)))
+    )
+
+
+def by_hand(hu):
+    """Windows by the formula in float64, then resized."""
+    level, width = (torch.tensor([w[i] for w in WINDOWS], dtype=torch.float64)[:, None, None] for i in (0, 1))
+    return resize(((hu.double()[:, None] - level) / width + 0.5).clamp(0, 1), 12)
+
+
+def test_an_item_is_a_whole_scan_as_stored(dataset, prepared):
+    for i, scan in enumerate(prepared.scans.index):
+        one = dataset[i]
+        assert torch.equal(one.hu[0], torch.from_numpy(prepared.hu(scan).copy()))
+        assert one.hu[0].dtype == torch.int16
+        assert one.offsets.tolist() == [0, prepared.scans.slices[scan]]
+        assert one.labels.tolist() == [prepared.scans.label[scan]]
+        assert one.scans == (scan,)
+    assert dataset.sizes.tolist() == prepared.scans.slices.tolist()
+
+
+def test_writing_into_an_item_does_not_reach_the_file(dataset):
+    first = dataset[0].hu[0]
+    before = first.clone()
+    first += 7
+    assert torch.equal(dataset[0].hu[0], before)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_pack_scans_without_padding(dataset, prepared, workers):
+    (batch,) = loader(dataset, workers=workers, steps=[[2, 0, 1]])
+    chosen = [dataset[i] for i in (2, 0, 1)]
+    assert batch.scans == tuple(prepared.scans.index[[2, 0, 1]])
+    assert batch.offsets.diff().tolist() == prepared.scans.slices.iloc[[2, 0, 1]].tolist()
+    assert batch.labels.tolist() == prepared.scans.label.iloc[[2, 0, 1]].tolist()
+    assert all(torch.equal(hu, one.hu[0]) for hu, one in zip(batch.hu, chosen, strict=True))
+
+
+def test_packing_keeps_variations_and_changes_with_their_scans():
+    def varied(seed):
+        one = a_batch(seed, seed=seed, changed=(torch.tensor([seed - 1]),))
+        return Batch(
+            one.hu, one.changed, one.offsets, one.labels, one.scans, (Variation(torch.eye(2, 3), 0, 0, seed),)
+        )
+
+    both = pack([varied(2), varied(3)])
+    assert both.offsets.tolist() == [0, 2, 5]
+    assert [one.tolist() for one in both.changed] == [[1], [2]]
+    assert [one.seed for one in both.variations] == [2, 3]
+
+
+def test_pictures_are_windows_then_resized_scan_by_scan(device):
+    batch = a_batch(2, 1, 4)
+    got = Pictures(WINDOWS, 12)(batch.to(device)).cpu()
+    torch.testing.assert_close(got.double(), by_hand(torch.cat(batch.hu)), rtol=0, atol=2e-6)
+    assert got.dtype == torch.float32
+
+
+def test_scans_of_different_width_share_a_batch():
+    wide, tall = a_batch(2, side=30), a_batch(3, side=14)
+    got = Pictures(WINDOWS, 12)(pack([wide, tall]))
+    torch.testing.assert_close(got[:2], Pictures(WINDOWS, 12)(wide), rtol=0, atol=0)
+    torch.testing.assert_close(got[2:], Pictures(WINDOWS, 12)(tall), rtol=0, atol=0)
+
+
+def test_offsets_stay_on_the_host_and_the_rest_moves(device):
+    moved = a_batch(2, 3).to(device)
+    assert moved.offsets.device.type == "cpu"
+    assert {one.device.type for one in (*moved.hu, *moved.changed, moved.labels)} == {device.type}
+
+
+def test_kept_pictures_are_made_once_and_only_changed_slices_anew(monkeypatch):
+    made = []
+
+    def count(hu, *rest):
+        made.append(len(hu))
+        return resize(apply_windows(hu, WINDOWS), 12)
+
+    monkeypatch.setattr(module, "to_pictures", count)
+    keeping = Pictures(WINDOWS, 12, slices=5)
+    plain = a_batch(5)
+    first = keeping(plain)
+    assert torch.equal(keeping(plain), first)
+    assert made == [5]
+    hu = plain.hu[0].clone()
+    hu[3] = 60
+    drawn = Batch((hu,), (torch.tensor([3]),), plain.offsets, plain.labels, plain.scans)
+    assert torch.equal(keeping(drawn), resize(apply_windows(hu, WINDOWS), 12))
+    assert made == [5, 1]
+    assert torch.equal(keeping(plain), first)
+
+
+def test_a_changed_scan_is_not_kept_as_the_scan():
+    keeping, plain = Pictures(WINDOWS, 12, slices=5), a_batch(5)
+    drawn = Batch((plain.hu[0] + 9,), (torch.arange(5),), plain.offsets, plain.labels, plain.scans)
+    keeping(drawn)
+    assert torch.equal(keeping(plain), Pictures(WINDOWS, 12)(plain))
+
+
+def test_a_set_that_does_not_fit_is_not_kept(monkeypatch):
+    monkeypatch.setattr(module, "KEEP_BYTES", 3 * 12 * 12 * 4 * 5 - 1)
+    large = Pictures(WINDOWS, 12, slices=5)
+    large(a_batch(5))
+    assert large._kept is None
+    monkeypatch.setattr(module, "KEEP_BYTES", 3 * 12 * 12 * 4 * 5)
+    assert Pictures(WINDOWS, 12, slices=5)._kept == {}
+
+
+SIZES = torch.randint(20, 60, (41,), generator=torch.Generator().manual_seed(0))
+
+
+def test_each_scan_comes_once_an_epoch_in_an_order_of_seed_and_epoch():
+    sampler = StepSampler(SIZES, bags=4, seed=3)
+    first = list(sampler)
+    assert sorted(place for step in first for _, place in step) == list(range(41))
+    assert {epoch for step in first for epoch, _ in step} == {0}
+    assert list(sampler) == first
+    sampler.set_epoch(1)
+    assert [[place for _, place in step] for step in sampler] != [
+        [place for _, place in step] for step in first
+    ]
+    assert next(iter(sampler))[0][0] == 1
+    other = StepSampler(SIZES, bags=4, seed=3)
+    other.set_epoch(1)
+    assert list(other) == list(sampler)
+    assert list(StepSampler(SIZES, bags=4, seed=4)) != first
+
+
+def test_steps_have_about_equally_many_scans_and_slices():
+    sampler = StepSampler(SIZES[:40], bags=4, seed=0)
+    assert len(sampler) == len(list(sampler)) == 10
+    excess, of_chance = [], []
+    mean = float(SIZES[:40].sum()) / 10
+    for epoch in range(50):
+        steps = _plan(sampler, epoch)
+        assert {len(step) for step in steps} == {4}
+        excess.append(max(float(SIZES[torch.tensor(step)].sum()) for step in steps) / mean - 1)
+        order = torch.randperm(40, generator=torch.Generator().manual_seed(epoch))
+        of_chance.append(float(SIZES[order].view(10, 4).sum(1).max()) / mean - 1)
+    # the longest step decides how much memory is needed: 5 % above the mean, by chance 26 %
+    assert np.mean(excess) < 0.4 * np.mean(of_chance)
+    together = {frozenset(step) for epoch in range(5) for step in _plan(sampler, epoch)}
+    assert len(together) == 50, "the same scans meet again and again"
+    sizes = {len(step) for step in StepSampler(SIZES, bags=4, seed=0).plan()}
+    assert sizes == {3, 4}
+
+
+def _plan(sampler, epoch):
+    sampler.set_epoch(epoch)
+    return sampler.plan()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ranks_share_the_steps_of_one(size):
+    whole = StepSampler(SIZES, bags=4, seed=1)
+    shares = [list(StepSampler(SIZES, bags=4, seed=1, ranks=Ranks(rank, size))) for rank in range(size)]
+    plan = whole.plan()
+    if size < 4:  # the last step of 41 scans in fours has at least 3
+        assert {len(share) for share in shares} == {len(plan)}
+    for parts in zip(*shares, strict=True):
+        assert min(len(part) for part in parts) >= 1
+    taken = [sorted(place for part in parts for _, place in part) for parts in zip(*shares, strict=True)]
+    if len(taken) == len(plan):
+        assert taken == [sorted(step) for step in plan]
+    assert sorted(place for step in taken for place in step) == list(range(41))
+
+
+def test_fewer_scans_a_step_than_ranks_are_refused():
+    with pytest.raises(ValueError, match="2 scans a step cannot be shared among 3 processes"):
+        StepSampler(SIZES, bags=2, seed=0, ranks=Ranks(0, 3))

@@ -1,0 +1,79 @@
+"""Batch norm over ranks: the numbers of one process on all slices, in both directions."""
+
+import pytest
+import torch
+from torch import nn
+
+from ich_mil.models.shared_norm import SharedBatchNorm2d, share_statistics
+from ich_mil.ranks import these_ranks
+from tests.together import together
+
+CUT = 3
+"""Rank 0 has this many of the 8 slices."""
+
+
+def a_model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Sequential(nn.BatchNorm2d(4))
+    ).double()
+
+
+def slices():
+    x = torch.randn(8, 2, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return x * torch.linspace(1, 5, 8)[:, None, None, None] + 10  # the halves differ in mean and spread
+
+
+def pass_through(model, x):
+    """Output, gradients of the sum of squares of the *joined* output (of this part's share), statistics."""
+    y = model(x)
+    y.pow(3).sum().backward()
+    gradients = [value.grad for value in model.parameters()]
+    return y.detach(), gradients, {name: value.clone() for name, value in model.named_buffers()}
+
+
+def shared():
+    model = share_statistics(a_model(), torch.device("cpu"))
+    part = slices()[:CUT] if these_ranks().first else slices()[CUT:]
+    y, gradients, buffers = pass_through(model, part)
+    model.eval()
+    return y, gradients, buffers, model(part).detach()
+
+
+def test_two_ranks_are_one(tmp_path):
+    model = a_model()
+    y, gradients, buffers = pass_through(model, slices())
+    found = together(shared, folder=tmp_path)
+    torch.testing.assert_close(torch.cat([one[0] for one in found]), y, rtol=1e-12, atol=1e-12)
+    for whole, one, other in zip(gradients, found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one + other, whole, rtol=1e-10, atol=1e-9)
+    for name, value in buffers.items():
+        assert all(torch.allclose(one[2][name].double(), value.double(), rtol=1e-12) for one in found), name
+    model.eval()
+    torch.testing.assert_close(torch.cat([one[3] for one in found]), model(slices()).detach())
+
+
+def test_names_weights_and_mode_stay():
+    model = a_model()
+    model[3].eval()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    shared_one = share_statistics(model, torch.device("cpu"))
+    norms = [one for one in shared_one.modules() if isinstance(one, nn.BatchNorm2d)]
+    assert [type(one) for one in norms] == [SharedBatchNorm2d] * 2
+    assert [one.training for one in norms] == [True, False]
+    assert shared_one.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in shared_one.state_dict().items())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_alone_it_is_batch_norm(training):
+    model, other = a_model().train(training), share_statistics(a_model(), torch.device("cpu")).train(training)
+    torch.testing.assert_close(other(slices()), model(slices()), rtol=1e-12, atol=1e-12)
+    for value, wanted in zip(other.buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_its_gradient_is_that_of_differences():
+    norm = share_statistics(nn.BatchNorm2d(2).double(), torch.device("cpu"))
+    x = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: norm(x), (x,))
