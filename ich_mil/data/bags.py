@@ -7,9 +7,9 @@ faster than they cross to it. Nothing is padded or cropped.
 Shapes: B scans of the batch, N slices of all of them, n of one, C windows, S input size in pixels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -236,15 +236,13 @@ def pack(batches: Sequence[Batch]) -> Batch:
     )
 
 
-def loader(
-    dataset: Dataset[Batch], *, workers: int, steps: StepSampler | list[list[int]]
-) -> DataLoader[Batch]:
+def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]]) -> DataLoader[Batch]:
     """Batches of `dataset`, one a step, read ahead by `workers` processes.
 
     Args:
         dataset: of scans.
         workers: 0 reads when a batch is asked for.
-        steps: the items of each step.
+        steps: the items of each step, as `dataset` takes them.
     """
     return DataLoader(
         dataset,

@@ -1,0 +1,212 @@
+"""Where the time of a CNN training step goes, and what the input pipeline adds to it.
+
+    python -m benchmarks.training --prepared FOLDER [--image-size 512] [--bags 4] [--steps 12]
+                                  [--workers 0] [--write]
+
+FOLDER is a prepared set with labels (`ich-mil prepare`). The steps are those of `train.py`: HU read and
+packed, sent to the device, windowed, resized and varied there, then forward, backward, Adam; bfloat16 on a
+GPU. Two loops run in turn over the same batches: the whole one, and the model's own step alone on pictures
+that are already there. What the first takes longer is what the pipeline adds. A third one waits after each
+part and tells their shares. Then the frozen CNN over the same scans.
+"""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from benchmarks.record import record, table
+from benchmarks.timing import DEVICE, in_turn, machine_name
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, loader
+from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.frozen import extract_features
+from ich_mil.training.augment import VariedScans, vary
+from ich_mil.training.fit import keep_freed_memory
+from ich_mil.training.module import MilModule, TrainingSettings, class_weights
+from ich_mil.windows import PRESETS, _compute, apply_windows, resize
+
+WINDOWS = PRESETS["papers"]
+ROUNDS = 3
+PARTS = ("read", "move", "windows and resize", "vary", "forward", "backward", "Adam")
+
+
+class Steps:
+    """A CNN, its optimiser and the batches of some steps."""
+
+    def __init__(self, prepared: PreparedSet, image_size: int, bags: int, steps: int, workers: int) -> None:
+        """Take `steps` batches of the first epoch."""
+        torch.manual_seed(0)
+        scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
+        self.scans = VariedScans(scans, seed=0, augmented=True, bleeds=0.0, controls=0.0)
+        self.keys = list(StepSampler(scans.sizes, bags=bags, seed=0))[:steps]
+        self.workers = workers
+        model = AttentionCnn(CnnSettings(image_size=image_size), windows=len(WINDOWS)).to(DEVICE)
+        slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
+        self.pictures = Pictures(WINDOWS, image_size, slices=slices)
+        weights = class_weights([0, 1])
+        settings = TrainingSettings(augment=True)
+        self.module = MilModule(model, settings, weights, pictures=self.pictures, seed=0).to(DEVICE).train()
+        self.optimiser = torch.optim.Adam(model.parameters(), 1e-4)
+        self.seen: list[tuple[Tensor, Batch]] = []
+
+    def batches(self) -> Iterator[Batch]:
+        """The steps, read anew."""
+        yield from loader(self.scans, workers=self.workers, steps=self.keys)
+
+    def make(self, batch: Batch) -> Tensor:
+        """Its pictures as the module makes them."""
+        pictures = self.pictures(batch)
+        return vary(pictures, [len(one) for one in batch.hu], batch.variations, WINDOWS)
+
+    def learn(self, pictures: Tensor, batch: Batch) -> None:
+        """The model's own step."""
+        with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
+            loss = self.module._loss(self.module.model(pictures, batch.offsets), batch.labels)
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+
+    def whole(self) -> None:
+        """All steps with their input."""
+        for batch in self.batches():
+            here = batch.to(DEVICE)
+            self.learn(self.make(here), here)
+
+    def alone(self) -> None:
+        """All steps on pictures that are there."""
+        if not self.seen:
+            self.seen = [(self.make(here), here) for here in (batch.to(DEVICE) for batch in self.batches())]
+        for pictures, batch in self.seen:
+            self.learn(pictures, batch)
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part, all steps together, waiting after each."""
+        taken = dict.fromkeys(PARTS, 0.0)
+        last = perf_counter()
+
+        def done(part: str) -> None:
+            nonlocal last
+            if DEVICE.type == "cuda":
+                torch.cuda.synchronize()
+            now = perf_counter()
+            taken[part] += now - last
+            last = now
+
+        for batch in self.batches():
+            done("read")
+            here = batch.to(DEVICE)
+            done("move")
+            pictures = self.pictures(here)
+            done("windows and resize")
+            pictures = vary(pictures, [len(one) for one in here.hu], here.variations, WINDOWS)
+            done("vary")
+            with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
+                loss = self.module._loss(self.module.model(pictures, here.offsets), here.labels)
+            done("forward")
+            self.optimiser.zero_grad()
+            loss.backward()
+            done("backward")
+            self.optimiser.step()
+            done("Adam")
+        return taken
+
+
+def step_report(steps: Steps) -> str:
+    """What input adds to a step, and the shares of its parts."""
+    count = len(steps.keys)
+    slices = sum(int(steps.scans.scans.sizes[place]) for key in steps.keys for _, place in key)
+    steps.alone()  # pictures are made, and kept where they are
+    found = in_turn({"whole": steps.whole, "alone": steps.alone}, rounds=ROUNDS)
+    whole, alone = found["whole"].median / count, found["alone"].median / count
+    rows = [
+        [
+            name,
+            f"{one.median / count * 1e3:.0f} ms ({one.low / count * 1e3:.0f}-{one.high / count * 1e3:.0f})",
+        ]
+        for name, one in found.items()
+    ]
+    taken = steps.parts()
+    total = sum(taken.values())
+    shares = [
+        [part, f"{seconds / count * 1e3:.1f} ms", f"{seconds / total:.1%}"] for part, seconds in taken.items()
+    ]
+    head = f"{count} steps of {slices / count:.0f} slices, {slices / (whole * count):.0f} slices/s."
+    verdict = f"The input pipeline adds {whole / alone - 1:+.1%} to the model's own step (bar on a GPU: 5 %)."
+    return "\n\n".join(
+        [head, table(["a step", "median (range)"], rows), verdict, table(["part", "a step", "share"], shares)]
+    )
+
+
+def pictures_report(prepared: PreparedSet, image_size: int) -> str:
+    """Windows and resize of one scan: as the program does it, computed, and compiled."""
+    hu = torch.from_numpy(prepared.hu(prepared.scans.index[0])).to(DEVICE)
+
+    def computed(hu: Tensor) -> Tensor:
+        return resize(_compute(hu, WINDOWS), image_size)
+
+    compiled = torch.compile(computed)
+    wanted = resize(apply_windows(hu, WINDOWS), image_size)
+    assert float((compiled(hu) - wanted).abs().max()) < 1e-5
+    assert torch.equal(computed(hu), wanted)
+    found = in_turn(
+        {
+            "as in the program": lambda: resize(apply_windows(hu, WINDOWS), image_size),
+            "computed": lambda: computed(hu),
+            "torch.compile": lambda: compiled(hu),
+        },
+        rounds=9,
+    )
+    rows = [[name, str(one)] for name, one in found.items()]
+    return table(
+        [f"{len(hu)} slices of {hu.shape[1]} x {hu.shape[2]} to {image_size}", "median (range)"], rows
+    )
+
+
+def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> str:
+    """The frozen CNN over all scans."""
+    scans = list(prepared.scans.index)
+    model = steps.module.model.eval()
+    started = perf_counter()
+    features = extract_features(
+        model, prepared, scans, windows=WINDOWS, image_size=image_size, workers=steps.workers
+    )
+    taken = perf_counter() - started
+    rate = len(features.x) / taken
+    return f"Extraction: {len(features.x)} slices in {taken:.1f} s, {rate:.0f} slices/s, in float32."
+
+
+def main() -> None:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prepared", type=Path, required=True)
+    parser.add_argument("--image-size", type=int, default=512)
+    parser.add_argument("--bags", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    chosen = parser.parse_args()
+    keep_freed_memory()
+    prepared = open_prepared(chosen.prepared)
+    steps = Steps(prepared, chosen.image_size, chosen.bags, chosen.steps, chosen.workers)
+    text = [
+        f"{machine_name()}, {chosen.image_size} px, {chosen.bags} scans a step, {chosen.workers} workers.",
+        step_report(steps),
+        pictures_report(prepared, chosen.image_size),
+        extraction_report(prepared, steps, chosen.image_size),
+    ]
+    if DEVICE.type == "cpu":
+        text.append("On a GPU: not measured.")
+    command = f"python -m benchmarks.training --prepared FOLDER --image-size {chosen.image_size}"
+    command += f" --bags {chosen.bags} --steps {chosen.steps} --workers {chosen.workers}"
+    record("A training step of the CNN", command, "\n\n".join(text), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()
