@@ -1,1 +1,1 @@
-"""Operations on packed bags: plain-PyTorch definitions, and later their fused neighbours."""
+"""Operations on packed bags and kernel matrices: plain-PyTorch definitions, and fused ones for a GPU."""

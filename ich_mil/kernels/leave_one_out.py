@@ -4,13 +4,17 @@ For instance n of bag b: exp(Σ_{j∈b, j≠n} log(1 - π_j)), the probability u
 of its bag is positive (Castro-Macías et al. 2024, Eq. 25 written with 1 - E[max]). π is kept as its logit a,
 so that log(1 - π) = logsigmoid(-a) is finite and exact for π as near to 1 as float64 can tell.
 
-Shapes: B bags, N instances, R replicates in leading dimensions.
+Shapes: B bags, N instances, P positions (instances of the longest bag), R replicates in leading dimensions.
 """
+
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
+
+from ich_mil.kernels.segments import bag_index
 
 CPU = "cpu"
 """Type of the device on which `gauss_seidel` calls numpy."""
@@ -79,18 +83,24 @@ class Turns:
         order: (N,) rows of the packed input, in this order; `values[order]` brings them into it.
         bag_order: (B,) bags in order of falling length: their ranks.
         bags: (N,) rank of the bag of each instance, in this order.
+        sizes: (B,) instances of each bag, by rank: falling.
         counts: how many bags have an instance at each position.
+        starts: (P,) row of the first instance at each position, in this order.
     """
 
     def __init__(self, offsets: Tensor) -> None:
-        """Lay out the bags of `offsets` (B + 1,), each of at least one instance."""
+        """Lay out the bags of `offsets` (B + 1,). `ValueError` where one has no instance."""
+        bag_index(offsets)
         sizes = offsets.diff()
         self.bag_order = sizes.argsort(descending=True, stable=True)
-        positions = torch.arange(int(sizes.max()), device=sizes.device)[:, None]  # (P, 1)
-        there = positions < sizes[self.bag_order]  # (P, B)
+        self.sizes = sizes[self.bag_order]
+        positions = torch.arange(int(self.sizes[0]), device=sizes.device)[:, None]  # (P, 1)
+        there = positions < self.sizes  # (P, B)
         self.order = (positions + offsets[:-1][self.bag_order])[there]
         self.bags = torch.arange(len(sizes), device=sizes.device).expand_as(there)[there]
-        self.counts: list[int] = there.sum(1).tolist()
+        counts = there.sum(1)
+        self.counts: list[int] = counts.tolist()
+        self.starts = counts.cumsum(0) - counts
 
     def restore(self, values: Tensor) -> Tensor:
         """Values (..., N) in this order, back in the packed one."""
@@ -99,26 +109,36 @@ class Turns:
         return out
 
 
-def jacobi(logits: Tensor, mu: Tensor, pull: Tensor, bags: Tensor, n_bags: int) -> Tensor:
+def jacobi(
+    log_not: Tensor,
+    mu: Tensor,
+    pull: Tensor,
+    turns: Turns,
+    *,
+    impl: Literal["auto", "torch", "triton"] = "auto",
+) -> tuple[Tensor, Tensor]:
     """All π at once from the old ones (Eq. 25): a_n = μ_n + pull_b Π_{j≠n} (1 - π_j).
 
     Two slices of a positive bag can both see the other at 0, both rise, both see the other at 1 and both
     fall: this order may oscillate, and the evidence bound may fall.
 
-    Args:
-        logits: (..., N) a = logit π of the last sweep.
-        mu: (..., N) mean of q(f).
-        pull: (..., B) log H · (2T_b - 1).
-        bags: (N,).
-        n_bags: B.
-
-    Returns:
-        (..., N) new logits.
+    Args and results are those of `gauss_seidel`.
     """
-    return mu + pull[..., bags] * leave_one_out(logsigmoid(-logits), bags, n_bags)
+    if impl == "triton" or (impl == "auto" and mu.is_cuda):
+        return _by_kernel(log_not, mu, pull, turns, newest=False)
+    n_bags = len(turns.sizes)
+    a = mu + pull[..., turns.bags] * leave_one_out(log_not, turns.bags, n_bags)
+    return a, logsigmoid(-a)
 
 
-def gauss_seidel(log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns) -> tuple[Tensor, Tensor]:
+def gauss_seidel(
+    log_not: Tensor,
+    mu: Tensor,
+    pull: Tensor,
+    turns: Turns,
+    *,
+    impl: Literal["auto", "torch", "triton"] = "auto",
+) -> tuple[Tensor, Tensor]:
     """One π after the other within each bag, all bags side by side (Eq. 25).
 
     Every step sees the newest others. Each step is the exact optimum of the evidence bound in that π, so the
@@ -129,15 +149,18 @@ def gauss_seidel(log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns) -> tup
         mu: (..., N) mean of q(f), in the same order.
         pull: (..., B) log H · (2T_b - 1), by rank.
         turns: the order.
+        impl: "torch" takes a vector step a position, "triton" one kernel for all; "auto" is triton on a GPU.
 
     Returns:
-        New a = logit π and log(1 - π), each (..., N) in the same order.
+        New a = logit π and log(1 - π), each (..., N) in the same order, float64.
     """
+    if impl == "triton" or (impl == "auto" and mu.is_cuda):
+        return _by_kernel(log_not, mu, pull, turns, newest=True)
     total = log_none_positive(log_not, turns.bags, len(turns.bag_order))  # (..., B)
     if mu.device.type == CPU:
         arrays = (part.numpy() for part in (log_not, total, mu, pull))
-        one, two = _gauss_seidel_numpy(turns.counts, *arrays)
-        return torch.from_numpy(one), torch.from_numpy(two)
+        a_new, log_not_new = _gauss_seidel_numpy(turns.counts, *arrays)
+        return torch.from_numpy(a_new), torch.from_numpy(log_not_new)
     a, new = torch.empty_like(mu), torch.empty_like(mu)
     start = 0
     for k in turns.counts:
@@ -172,3 +195,15 @@ def _gauss_seidel_numpy(
         np.add(others, tail, out=total[..., :k])
         start += k
     return a, new
+
+
+def _by_kernel(
+    log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns, *, newest: bool
+) -> tuple[Tensor, Tensor]:
+    """Either solver in Triton."""
+    from ich_mil.kernels.leave_one_out_triton import sweep
+
+    lead, n, n_bags = mu.shape[:-1], mu.shape[-1], len(turns.sizes)
+    strength = pull.expand(*lead, n_bags).reshape(-1, n_bags)
+    a, new = sweep(log_not.reshape(-1, n), mu.reshape(-1, n), strength, turns.starts, turns.sizes, newest)
+    return a.reshape(mu.shape), new.reshape(mu.shape)

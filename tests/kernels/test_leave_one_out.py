@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import logsigmoid
@@ -22,13 +23,14 @@ def case(sizes, scale=3.0, seed=0):
     return logits, mu, pull, torch.tensor([0, *sizes]).cumsum(0)
 
 
-def in_turn(logits, mu, pull, offsets):
-    """`gauss_seidel` on packed input."""
+def in_turn(logits, mu, pull, offsets, *, step=gauss_seidel, **how):
+    """A sweep of either kind on packed input."""
     turns = Turns(offsets)
     order, bags = turns.order, turns.bag_order
     log_not = logsigmoid(-logits[..., order])
-    a, new = gauss_seidel(log_not, mu[..., order], pull[..., bags], turns)
-    torch.testing.assert_close(new, logsigmoid(-a), rtol=1e-13, atol=0)
+    a, new = step(log_not, mu[..., order], pull[..., bags], turns, **how)
+    # below 1e-300 numbers are subnormal and have fewer digits
+    torch.testing.assert_close(new, logsigmoid(-a), rtol=1e-13, atol=1e-300)
     return turns.restore(a)
 
 
@@ -93,10 +95,7 @@ def solve_by_loop(logits, mu, pull, offsets, *, newest):
 @pytest.mark.parametrize("newest", [True, False], ids=["gauss_seidel", "jacobi"])
 def test_solvers_equal_a_loop(sizes, newest):
     logits, mu, pull, offsets = case(sizes, scale=1.5)
-    if newest:
-        got = in_turn(logits, mu, pull, offsets)
-    else:
-        got = jacobi(logits, mu, pull, bag_index(offsets), len(sizes))
+    got = in_turn(logits, mu, pull, offsets, step=gauss_seidel if newest else jacobi)
     torch.testing.assert_close(
         got, solve_by_loop(logits, mu, pull, offsets, newest=newest), rtol=1e-12, atol=0
     )
@@ -125,10 +124,125 @@ def test_jacobi_oscillates_where_gauss_seidel_settles():
     mu = torch.full((2,), -5.0).double()
     a = b = zero
     for _ in range(50):
-        a, b = jacobi(a, mu, pull, torch.zeros(2, dtype=torch.int64), 1), in_turn(b, mu, pull, offsets)
-    again = jacobi(a, mu, pull, torch.zeros(2, dtype=torch.int64), 1)
+        a = in_turn(a, mu, pull, offsets, step=jacobi)
+        b = in_turn(b, mu, pull, offsets)
+    again = in_turn(a, mu, pull, offsets, step=jacobi)
     assert float((again - a).abs().min()) > 10
     torch.testing.assert_close(in_turn(b, mu, pull, offsets), b, rtol=1e-12, atol=0)
+
+
+def sharp(logits, mu, pull, offsets, *, newest):
+    """One sweep in 80-bit numbers, bag by bag."""
+    old, field = logits.numpy().astype(np.longdouble), mu.numpy().astype(np.longdouble)
+    a = old.copy()
+
+    def log_not(x):
+        return -np.log1p(np.exp(-np.abs(x))) - np.maximum(x, 0)
+
+    for strength, (start, end) in zip(pull.tolist(), pairwise(offsets.tolist()), strict=True):
+        total = log_not(old[start:end]).sum()
+        for n in range(start, end):
+            others = total - log_not(old[n])
+            a[n] = field[n] + strength * np.exp(others)
+            total = others + log_not(a[n] if newest else old[n])
+    return a
+
+
+def error(got, expected):
+    """The largest difference, in units of what is expected, or of 1 where that is less."""
+    return float((np.abs(got.cpu().numpy() - expected) / np.maximum(np.abs(expected), 1)).max())
+
+
+MANY = [1 + (7 * b) % 5 for b in range(130)]
+"""More bags than a program has lanes."""
+
+
+@pytest.fixture
+def nan_memory():
+    """What `torch.empty` gives is filled with NaN."""
+    torch.use_deterministic_algorithms(True)
+    assert bool(torch.empty(3).isnan().all())
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("step", [gauss_seidel, jacobi])
+@pytest.mark.parametrize("scale", [1.5, 1e4])
+@pytest.mark.parametrize("sizes", [*SIZES[:-1], MANY], ids=len)
+def test_the_kernel_is_as_exact_as_the_definition(sizes, scale, step, kernel_device):
+    logits, mu, pull, offsets = case(sizes, scale=scale)
+    expected = sharp(logits, mu, pull, offsets, newest=step is gauss_seidel)
+    there = [part.to(kernel_device) for part in (logits, mu, pull, offsets)]
+    by_torch = error(in_turn(logits, mu, pull, offsets, step=step, impl="torch"), expected)
+    # 4 ulp: an exp of another library, one ulp apart
+    assert error(in_turn(*there, step=step, impl="triton"), expected) <= 2 * by_torch + 4 * 2.0**-52
+
+
+def test_the_kernel_takes_a_bag_of_1000(kernel_device):
+    logits, mu, pull, offsets = case([24, 1, 1000])
+    there = [part.to(kernel_device) for part in (logits, mu, pull, offsets)]
+    expected = sharp(logits, mu, pull, offsets, newest=True)
+    by_torch = error(in_turn(logits, mu, pull, offsets, impl="torch"), expected)
+    assert error(in_turn(*there, impl="triton"), expected) <= 2 * by_torch + 4 * 2.0**-52
+
+
+def packed(sizes, device, replicates=1):
+    """Everything `gauss_seidel` takes, in the order of turns."""
+    logits, mu, pull, offsets = case(sizes)
+    turns = Turns(offsets.to(device))
+    more = torch.arange(replicates, dtype=torch.float64)[:, None]
+    log_not = logsigmoid(-(logits + more)[:, turns.order.cpu()])
+    return log_not.to(device), (mu + more)[:, turns.order.cpu()].to(device), pull.to(device), turns
+
+
+def test_the_kernel_writes_every_element_and_takes_strided_input_and_replicates(kernel_device, nan_memory):
+    torch.use_deterministic_algorithms(False)  # `Turns` adds up in parallel
+    log_not, mu, pull, turns = packed([3, 20, 1, 9], kernel_device, replicates=3)
+    torch.use_deterministic_algorithms(True)
+    pull = torch.stack([pull, 2 * pull, -pull])
+    a, new = gauss_seidel(log_not, mu, pull, turns, impl="triton")
+    assert bool((a.isfinite() & new.isfinite()).all())
+    apart = [torch.stack([part, part + 9], -1)[..., 0] for part in (log_not, mu)]
+    assert not apart[0].is_contiguous()
+    again = gauss_seidel(*apart, pull.mT.contiguous().mT, turns, impl="triton")
+    assert torch.equal(again[0], a)
+    assert torch.equal(again[1], new)
+    for r in range(3):
+        (alone, _) = gauss_seidel(log_not[r], mu[r], pull[r], turns, impl="triton")
+        assert torch.equal(alone, a[r])
+    shared, _ = gauss_seidel(log_not, mu, pull[0], turns, impl="triton")
+    assert torch.equal(shared[0], a[0])
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+@pytest.mark.parametrize("step", [gauss_seidel, jacobi])
+def test_a_bag_is_the_same_to_the_bit_in_any_company(step, impl, kernel_device):
+    how = {"step": step, "impl": impl}
+    sizes = [37, 5, 1, 60, 5]
+    logits, mu, pull, offsets = (part.to(kernel_device) for part in case(sizes))
+    whole = in_turn(logits, mu, pull, offsets, **how).split(sizes)
+    order = [4, 0, 2]
+    part = [torch.cat([one.split(sizes)[b] for b in order]) for one in (logits, mu)]
+    cut = torch.tensor([0, 5, 42, 43], device=kernel_device)
+    got = in_turn(*part, pull[order], cut, **how).split([5, 37, 1])
+    for b, one in zip(order, got, strict=True):
+        assert torch.equal(one, whole[b])
+    changed = mu.clone()
+    changed[37:42] += 1
+    other = in_turn(logits, changed, pull, offsets, **how).split(sizes)
+    assert [torch.equal(a, b) for a, b in zip(whole, other, strict=True)] == [True, False, True, True, True]
+
+
+def test_opcheck(kernel_device):
+    from ich_mil.kernels.leave_one_out_triton import sweep
+
+    log_not, mu, pull, turns = packed([3, 1, 5], kernel_device, replicates=2)
+    torch.library.opcheck(sweep, (log_not, mu, pull.expand(2, -1), turns.starts, turns.sizes, True))
+
+
+def test_a_bag_without_an_instance_is_refused():
+    with pytest.raises(ValueError, match="bag 1 has 0"):
+        Turns(torch.tensor([0, 3, 3, 4]))
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -140,6 +254,9 @@ def test_the_order_of_turns_goes_there_and_back(sizes):
     assert torch.equal(turns.bag_order[turns.bags], bag_index(offsets)[turns.order])
     assert sum(turns.counts) == sum(sizes)
     assert len(turns.counts) == max(sizes)
+    assert turns.sizes.tolist() == sorted(sizes, reverse=True)
+    blocks = [rows[start : start + count] for start, count in zip(turns.starts, turns.counts, strict=True)]
+    assert torch.equal(torch.cat(blocks), rows)
 
 
 def test_leave_one_out_max_equals_a_loop_with_ties_and_a_bag_of_one():

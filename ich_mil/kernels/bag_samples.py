@@ -1,0 +1,114 @@
+"""Sampled probabilities of slices and scans where slices are independent given q.
+
+In: mean and deviation of the latent value of every slice. Out: over L samples of f = μ + σ z, with the z of
+`ich_mil.kernels.counter` (Castro-Macías et al. 2024, Eq. 31-36),
+
+    mean and variance of sigmoid(f_n)                                        for every slice (Eq. 31-33)
+    mean and variance of p_b = 1 - Π_{n∈b} (1 - sigmoid(f_n))                for every scan (Eq. 34-36)
+
+and the samples of logit p_b, which a calibration maps: log(exp(s) - 1) with s = Σ log(1 + exp f). With the
+rule `max` p_b is max_n sigmoid(f_n) instead. All replicates see the same z. No (L, N) array is made: the
+definition goes scan by scan. A scan's numbers depend, to the bit, on nothing but the scan, its key and the
+seed. Variances are sums of squares of differences from the mean: where all samples are 1 they are 0.
+
+Shapes: R replicates, B bags (scans), N instances (slices) of all, n of one, L samples.
+"""
+
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from ich_mil.kernels.counter import normals, signed
+from ich_mil.kernels.segments import bag_index
+
+SMALLEST = 1e-300
+"""Of Σ log(1 + exp f): its logarithm stays finite where exp(f) underflows."""
+
+
+class Sampled(NamedTuple):
+    """Moments over samples, and the samples of scans; all float64.
+
+    Attributes:
+        slice_mean, slice_variance: (R, N) of sigmoid(f).
+        scan_mean, scan_variance: (R, B) of p.
+        scan_logit: (R, L, B) samples of logit p.
+    """
+
+    slice_mean: Tensor
+    slice_variance: Tensor
+    scan_mean: Tensor
+    scan_variance: Tensor
+    scan_logit: Tensor
+
+
+def bag_samples(
+    mu: Tensor,
+    sigma: Tensor,
+    offsets: Tensor,
+    keys: Tensor,
+    *,
+    samples: int,
+    seed: int,
+    rule: Literal["noisy_or", "max"] = "noisy_or",
+    impl: Literal["auto", "torch", "triton"] = "auto",
+) -> Sampled:
+    """Moments of slice and scan probabilities over independent samples.
+
+    Args:
+        mu: (R, N) float64 means of f.
+        sigma: (R, N) float64 standard deviations.
+        offsets: (B + 1,).
+        keys: (B,) int64, from `ich_mil.kernels.counter.scan_key`.
+        samples: L.
+        seed: of the samples.
+        rule: how slices make a scan.
+        impl: "torch" goes scan by scan, "triton" is one kernel; "auto" is triton on a GPU.
+
+    Returns:
+        The moments, with divisor L, and the samples of scans.
+
+    Raises:
+        ValueError: a bag without an instance; another rule; no sample.
+    """
+    bag_index(offsets)
+    if samples < 1 or rule not in ("noisy_or", "max"):
+        raise ValueError(f"needs at least one sample and a rule noisy_or or max, got {samples} and {rule!r}")
+    if impl == "triton" or (impl == "auto" and mu.is_cuda):
+        from ich_mil.kernels.bag_samples_triton import sample
+
+        offsets, keys = offsets.to(mu.device), keys.to(mu.device)
+        mean, variance, logit = sample(mu, sigma, offsets, keys, samples, signed(seed), rule == "max")
+        n = mu.shape[1]
+        return Sampled(mean[:, :n], variance[:, :n], mean[:, n:], variance[:, n:], logit.mT)
+    return _bag_samples(mu, sigma, offsets, keys, samples=samples, seed=seed, rule=rule)
+
+
+def _bag_samples(
+    mu: Tensor, sigma: Tensor, offsets: Tensor, keys: Tensor, *, samples: int, seed: int, rule: str
+) -> Sampled:
+    """The definition."""
+    replicates, n_bags = len(mu), len(offsets) - 1
+    slice_mean, slice_variance = mu.new_empty(2, *mu.shape)
+    scan_mean, scan_variance = mu.new_empty(2, replicates, n_bags)
+    logits = mu.new_empty(replicates, samples, n_bags)
+    for b, (start, end) in enumerate(pairwise(offsets.tolist())):
+        z = normals(seed, int(keys[b]), end - start, samples=samples, device=mu.device)  # (L, n)
+        for r in range(replicates):
+            f = mu[r, start:end] + sigma[r, start:end] * z  # (L, n)
+            logit = _scan_logit(f, rule)  # (L,)
+            logits[r, :, b] = logit
+            p, rows = torch.sigmoid(f), slice(start, end)
+            slice_variance[r, rows], slice_mean[r, rows] = torch.var_mean(p, 0, correction=0)
+            scan_variance[r, b], scan_mean[r, b] = torch.var_mean(torch.sigmoid(logit), 0, correction=0)
+    return Sampled(slice_mean, slice_variance, scan_mean, scan_variance, logits)
+
+
+def _scan_logit(f: Tensor, rule: str) -> Tensor:
+    """(L, n) to (L,)."""
+    if rule == "max":
+        return f.amax(1)
+    s = -logsigmoid(-f).sum(1).clamp(max=-SMALLEST)  # Σ log(1 + exp f), exact in both tails
+    return s + torch.log(-torch.expm1(-s))

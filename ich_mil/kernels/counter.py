@@ -1,0 +1,89 @@
+"""Standard normal numbers that are a function of (seed, scan, slice, sample), the same on every device.
+
+In: a seed, the key of a scan and its number of slices. Out: z (L, n). The words come from Philox4x64-10
+(Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), which turns a counter and a key into four
+words of 64 bits without any state:
+
+    w = philox(counter = (block · n + slice, 0, 0, 0), key = (seed, scan))        block = sample // 4
+
+They are the samples 4 block to 4 block + 3 of that slice: two words make two normals (Box and Muller 1958),
+
+    u = ((w >> 11) + ½) 2⁻⁵³        z = √(-2 log u₁) cos 2π u₂        z' = √(-2 log u₁) sin 2π u₂
+
+So the first samples stay what they are when more are drawn. u is above 0; the largest rounds to 1, which is
+z = 0.
+
+Shapes: L samples, n slices of one scan.
+"""
+
+import hashlib
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+WORD = 2**64
+"""How many values a word has."""
+
+SAMPLES = 4
+"""Samples of one slice that a counter makes."""
+
+
+def signed(word: int) -> int:
+    """The number whose 64 bits, as two's complement, are those of `word`: what an int64 tensor can hold."""
+    return (word + WORD // 2) % WORD - WORD // 2
+
+
+def scan_key(scan: str) -> int:
+    """The key of a scan: the first 64 bits of the SHA-256 of its id, as an int64."""
+    return signed(int.from_bytes(hashlib.sha256(scan.encode()).digest()[:8]))
+
+
+def normals(
+    seed: int,
+    key: int,
+    n: int,
+    *,
+    samples: int,
+    device: torch.device | str = "cpu",
+    impl: Literal["auto", "torch", "triton"] = "auto",
+) -> Tensor:
+    """Standard normal numbers of one scan.
+
+    Args:
+        seed: any integer; seeds that differ by a multiple of 2⁶⁴ are the same.
+        key: of the scan, from `scan_key`.
+        n: slices.
+        samples: L.
+        device: where they are wanted.
+        impl: "torch" draws on the CPU, "triton" on the device; "auto" is triton on a CUDA device.
+
+    Returns:
+        (L, n) float64.
+    """
+    device = torch.device(device)
+    if impl == "triton" or (impl == "auto" and device.type == "cuda"):
+        from ich_mil.kernels.counter_triton import counter_normals
+
+        return counter_normals(signed(seed), key, n, samples, device)
+    return _normals(seed, key, n, samples).to(device)
+
+
+def _normals(seed: int, key: int, n: int, samples: int) -> Tensor:
+    """The definition, whose words come from numpy."""
+    blocks = -(-samples // SAMPLES)
+    # numpy counts up before it draws: from the last counter of all, the first block is that of counter 0
+    words = np.random.Philox(
+        counter=np.full(4, WORD - 1, np.uint64), key=np.array([seed % WORD, key % WORD], np.uint64)
+    ).random_raw(blocks * n * SAMPLES)
+    words >>= np.uint64(11)
+    pairs = torch.from_numpy(words.view(np.int64)).view(blocks, n, 2, 2).permute(3, 0, 2, 1)
+    u = pairs.to(torch.float64, memory_format=torch.contiguous_format).add_(0.5).mul_(2.0**-53)
+    radius = u[0].log_().mul_(-2).sqrt_()  # (blocks, 2, n)
+    angle = u[1].mul_(2 * math.pi)
+    z = torch.empty(blocks, 2, 2, n, dtype=torch.float64)
+    torch.mul(radius, angle.cos(), out=z[:, :, 0])
+    torch.mul(radius, angle.sin_(), out=z[:, :, 1])
+    return z.view(blocks * SAMPLES, n)[:samples]

@@ -1,0 +1,53 @@
+"""The kernels compile for an H200 (sm_90), on a machine without a GPU too: `ptxas` comes with Triton."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMPILE = r"""
+import re
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ich_mil.kernels import bag_samples_triton, counter_triton, leave_one_out_triton
+
+NUMBERS = "log_not mu sigma pull a new out means squares logits mean_out variance_out"
+NUMBERS = dict.fromkeys(NUMBERS.split(), "*fp64")
+PLACES = dict.fromkeys("starts sizes offsets keys".split(), "*i64")
+CONSTANTS = {"LANES": 32, "COUNTERS": 128, "PART": 128, "COLUMNS": 128}
+KERNELS = [
+    (leave_one_out_triton._sweep, {"NEWEST": True}),
+    (leave_one_out_triton._sweep, {"NEWEST": False}),
+    (counter_triton._fill, {}),
+    (bag_samples_triton._draw, {"MAX": True}),
+    (bag_samples_triton._draw, {"MAX": False}),
+    (bag_samples_triton._join_parts, {}),
+]
+for kernel, own in KERNELS:
+    constants = {name: value for name, value in {**CONSTANTS, **own}.items() if name in kernel.arg_names}
+    for integer in ("i32", "i64"):
+        kinds = {**NUMBERS, **PLACES, **dict.fromkeys(constants, "constexpr")}
+        signature = {name: kinds.get(name, integer) for name in kernel.arg_names}
+        compiled = triton.compile(
+            ASTSource(fn=kernel, signature=signature, constexprs=constants),
+            target=GPUTarget("cuda", 90, 32),
+            options={"enable_fp_fusion": False, "num_warps": 1},
+        )
+        text = compiled.asm["ptx"]
+        assert compiled.asm["cubin"] and not re.search(r"\b(atom|red)\.", text)
+        print(kernel.__name__, integer, len(text))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_sm_90_and_have_no_atomics(tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert len(run.stdout.splitlines()) == 12

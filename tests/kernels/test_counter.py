@@ -1,0 +1,116 @@
+"""Counter-based normal numbers against Philox in Python's integers, and against their distribution."""
+
+import hashlib
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+from ich_mil.kernels.counter import normals, scan_key, signed
+
+WORD = 2**64
+
+
+def philox(counter, key):
+    """Philox4x64-10 as Salmon et al. 2011 define it: four words from four, with a key of two."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        high_a, low_a = divmod(0xD2E7470EE14C6C93 * c0, WORD)
+        high_b, low_b = divmod(0xCA5A826395121157 * c2, WORD)
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0, k1 = (k0 + 0x9E3779B97F4A7C15) % WORD, (k1 + 0xBB67AE8584CAA73B) % WORD
+    return c0, c1, c2, c3
+
+
+def by_hand(seed, key, n, samples):
+    """Box-Muller on the words of one counter after the other."""
+    z = [[math.nan] * n for _ in range(samples)]
+    for sample in range(0, samples, 4):
+        for column in range(n):
+            words = philox((sample // 4 * n + column, 0, 0, 0), (seed % WORD, key % WORD))
+            u = [((w >> 11) + 0.5) / 2**53 for w in words]
+            for j, (one, two) in enumerate([(u[0], u[1]), (u[0], u[1]), (u[2], u[3]), (u[2], u[3])]):
+                turn = math.sin if j % 2 else math.cos
+                if sample + j < samples:
+                    z[sample + j][column] = math.sqrt(-2 * math.log(one)) * turn(2 * math.pi * two)
+    return torch.tensor(z, dtype=torch.float64)
+
+
+# kat_vectors of Random123 1.09, the lines "philox4x64 10": counter, key, words.
+PUBLISHED = [
+    ([0] * 4, [0] * 2, [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]),
+    (
+        [WORD - 1] * 4,
+        [WORD - 1] * 2,
+        [0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0],
+    ),
+    (
+        [0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89],
+        [0x452821E638D01377, 0xBE5466CF34E90C6C],
+        [0xA528F45403E61D95, 0x38C72DBD566E9788, 0xA5A1610E72FD18B5, 0x57BD43B5E52B7FE6],
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), PUBLISHED)
+def test_philox_by_hand_gives_the_published_words(counter, key, words):
+    assert list(philox(counter, key)) == words
+
+
+CASES = [(0, 0, 1, 1), (0, 0, 1, 5), (3, -7, 37, 9), (-1, 2**62 + 5, 5, 30), (2**70 + 9, -(2**63), 2, 130)]
+
+
+@pytest.mark.parametrize(("seed", "key", "n", "samples"), CASES)
+def test_equals_box_muller_on_philox_by_hand(seed, key, n, samples):
+    got = normals(seed, key, n, samples=samples)
+    # sin and cos are good to an ulp of 1, and a normal number of up to 6 has a radius of up to 6
+    torch.testing.assert_close(got, by_hand(seed, key, n, samples), rtol=1e-14, atol=6 * 2.0**-52)
+
+
+@pytest.mark.parametrize(("seed", "key", "n", "samples"), CASES)
+def test_the_kernel_makes_the_same_numbers(seed, key, n, samples, kernel_device):
+    got = normals(seed, key, n, samples=samples, device=kernel_device, impl="triton").cpu()
+    torch.testing.assert_close(got, normals(seed, key, n, samples=samples), rtol=1e-14, atol=6 * 2.0**-52)
+
+
+def test_they_are_standard_normal_and_not_correlated():
+    z = normals(5, scan_key("a scan"), 25, samples=4000).numpy()
+    assert kstest(z.ravel(), "norm").pvalue > 0.01
+    assert abs(z.ravel()).max() < 6
+    # slices against slices, samples against the next sample, and squares, which pairs of Box-Muller share
+    for one in (z, z**2):
+        apart = np.corrcoef(one.T) - np.eye(25)
+        assert abs(apart).max() < 5 / 4000**0.5
+        for lag in (1, 2, 3, 4):
+            assert abs(np.corrcoef(one[lag:].ravel(), one[:-lag].ravel())[0, 1]) < 4 / 1e5**0.5
+
+
+@pytest.mark.parametrize("n", [1, 3, 35])
+def test_more_samples_keep_the_first_to_the_bit(n):
+    many = normals(1, 2, n, samples=1001)
+    for samples in (1, 2, 3, 4, 6, 37, 1000):
+        assert torch.equal(normals(1, 2, n, samples=samples), many[:samples])
+
+
+def test_seed_scan_and_length_make_other_numbers():
+    z = normals(1, 2, 5, samples=8)
+    for other in (normals(2, 2, 5, samples=8), normals(1, 3, 5, samples=8)):
+        assert bool((z != other).all())
+    assert bool((z[4:] != normals(1, 2, 6, samples=8)[4:, :5]).all())
+    assert torch.equal(normals(1 + WORD, 2, 5, samples=8), z)
+
+
+def test_the_key_of_a_scan_is_64_bits_of_its_digest():
+    assert scan_key("CQ500-CT-0") % WORD == int(hashlib.sha256(b"CQ500-CT-0").hexdigest()[:16], 16)
+    assert signed(WORD - 1) == -1
+    assert (signed(2**63), signed(2**63 - 1), signed(0)) == (-(2**63), 2**63 - 1, 0)
+    torch.tensor([scan_key(str(i)) for i in range(100)])  # fits int64
+
+
+def test_opcheck(kernel_device):
+    from ich_mil.kernels.counter_triton import counter_normals
+
+    torch.library.opcheck(counter_normals, (1, 2, 3, 5, kernel_device))

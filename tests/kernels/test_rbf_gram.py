@@ -1,0 +1,281 @@
+"""The sums of a sparse GP over slices against plain loops, and the Triton kernels against both."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ich_mil.kernels.rbf_gram import RBF, rbf_gram, rbf_moments
+
+SINGLE, DOUBLE = torch.float32, torch.float64
+SIZES = [(1, 1, 1, 1, 1), (2, 3, 5, 4, 2), (37, 8, 70, 66, 3), (1000, 17, 20, 12, 2)]  # N, D, M, P, R
+FLOOR = {SINGLE: 1e-7, DOUBLE: 1e-13}
+"""Of the largest value: half a unit of float32, and 500 of float64 for sums in another order."""
+
+
+def case(n=100, d=4, m=20, p=15, r=2, *, scale=1.0, device="cpu", seed=0):
+    """Features, map, θ, r, m, W."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=DOUBLE)
+
+    # ‖u - z‖² around 3: every slice counts
+    rbf = RBF(
+        scale * normal(d) / 3,
+        (normal(d) / 3).exp() / (scale * math.sqrt(d)),
+        normal(m, d) / math.sqrt(d),
+        torch.tensor(0.7, dtype=DOUBLE),
+        normal(p, m),
+    )
+    x = (scale * normal(n, d)).float()
+    parts = (x, normal(r, n).abs(), normal(r, n), normal(r, p), normal(r, p, p) / math.sqrt(p))
+    return on(rbf, device), *(part.to(device) for part in parts)
+
+
+def on(rbf, device):
+    return RBF(*(getattr(rbf, name).to(device) for name in RBF.__dataclass_fields__))
+
+
+def phi_of(x, rbf):
+    """φ (P, N) from differences, one slice after the other, in float64 on the CPU."""
+    rbf = on(rbf, "cpu")
+    columns = []
+    for row in x.cpu().double():
+        u = (row - rbf.shift) * rbf.scale
+        k = [float(rbf.variance) * math.exp(-float((u - z).square().sum()) / 2) for z in rbf.inducing]
+        columns.append(rbf.projection @ torch.tensor(k, dtype=DOUBLE))
+    return torch.stack(columns, dim=1)
+
+
+def oracle(rbf, x, theta, target, mean, root):
+    """G, g, μ, Σ(Wφ)² from φ, in float64."""
+    phi = phi_of(x, rbf)
+    theta, target, mean, root = (part.cpu() for part in (theta, target, mean, root))
+    G = torch.stack([phi @ torch.diag(row) @ phi.mT for row in theta])
+    return G, target @ phi.mT, mean @ phi, (root @ phi).square().sum(1)
+
+
+def both(inputs, **options):
+    """G, g, μ, Σ(Wφ)² by the ops."""
+    rbf, x, theta, target, mean, root = inputs
+    return *rbf_gram(x, rbf, theta, target, **options), *rbf_moments(x, rbf, mean, root, **options)
+
+
+def distance(got, expected):
+    """Largest difference over largest value, of each."""
+    return [
+        float((a.cpu() - b.cpu()).abs().max() / b.abs().max()) for a, b in zip(got, expected, strict=True)
+    ]
+
+
+@pytest.fixture
+def nan_memory(monkeypatch):
+    """New memory is full of NaN: an element that is never written shows."""
+
+    def filled(make):
+        def full(*args, **options):
+            new = make(*args, **options)
+            return new.fill_(math.nan) if new.is_floating_point() else new
+
+        return full
+
+    for place, name in ((torch.Tensor, "new_empty"), (torch, "empty"), (torch, "empty_like")):
+        monkeypatch.setattr(place, name, filled(getattr(place, name)))
+    assert bool(torch.zeros(1).new_empty(3).isnan().all())
+
+
+def test_one_slice_by_hand(device):
+    one = torch.ones(1, 1, dtype=DOUBLE, device=device)
+    rbf = RBF(one[0], one[0] / 2, 3 * one, torch.tensor(0.5, dtype=DOUBLE, device=device), 4 * one)
+    # u = (5 - 1) / 2 = 2, ‖u - z‖² = 1, φ = 4 · ½ e^-½
+    phi = 2 * math.exp(-0.5)
+    G, g = rbf_gram(5 * one, rbf, 0.25 * one, -3 * one)
+    mu, spread = rbf_moments(5 * one, rbf, 7 * one, -2 * one[None])
+    found = [float(value.squeeze()) for value in (G, g, mu, spread)]
+    assert found == pytest.approx([phi**2 / 4, -3 * phi, 7 * phi, 4 * phi**2], rel=1e-14)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_definition_equals_loops(size, device):
+    inputs = case(*size, device=device)
+    expected = oracle(*inputs)
+    # cancellation in ‖u - z‖² costs two digits
+    assert max(distance(both(inputs, impl="torch"), expected)) < 1e-13
+    # float32 φ: each rounded by 6e-8, and so is each product
+    single = both(inputs, impl="torch", dtype=SINGLE)
+    assert max(distance(single, expected)) < 1e-6
+    assert all(value.dtype == DOUBLE for value in single)
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+@pytest.mark.parametrize("size", SIZES)
+def test_kernels_are_as_near_to_the_truth_as_the_definition(size, dtype, kernel_device, nan_memory):
+    inputs = case(*size, device=kernel_device)
+    expected = oracle(*inputs)
+    plain = distance(both(inputs, impl="torch", dtype=dtype), expected)
+    kernel = distance(both(inputs, impl="triton", dtype=dtype), expected)
+    for err, reference in zip(kernel, plain, strict=True):
+        assert err <= 2 * reference + FLOOR[dtype]
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_values_of_ten_thousand_and_strided_half_precision(impl, kernel_device, nan_memory):
+    rbf, x, theta, target, mean, root = case(n=60, scale=1e4, device=kernel_device)
+    x = torch.stack([x.half(), x.half() + 5], dim=-1).flatten(1)[:, ::2]  # every other column
+    assert x.stride() == (8, 2)
+    theta = theta.mT.contiguous().mT
+    inputs = (rbf, x, theta, target, mean.expand(2, -1), root.mT)
+    expected = oracle(rbf, x, theta, target, mean, root.mT)
+    # ‖u - z‖² around 10: an ulp of u of 1e-16 · 1e4 · 1e-4 each, and the exponential keeps absolute errors
+    assert max(distance(both(inputs, impl=impl), expected)) < 1e-13
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_a_far_centre_costs_nothing(impl, kernel_device):
+    # all of the map 1e4 length scales away from 0: ‖u‖² alone would be 1e8 and lose 8 digits
+    inputs = case(n=30, device=kernel_device)
+    moved = replace(
+        inputs[0],
+        inducing=inputs[0].inducing + 1e4,
+        shift=inputs[0].shift - 1e4 / inputs[0].scale,
+    )
+    # the inputs themselves are rounded by 1e4 · 1e-16
+    assert max(distance(both((moved, *inputs[1:]), impl=impl), oracle(*inputs))) < 1e-10
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+def test_tiles_and_order_of_rows_do_not_matter(impl, dtype, kernel_device, nan_memory):
+    rbf, x, theta, target, mean, root = case(n=600, device=kernel_device)
+    rows = torch.randperm(600, generator=torch.Generator().manual_seed(1)).to(kernel_device)
+    whole = both((rbf, x, theta, target, mean, root), impl=impl, dtype=dtype)
+    turned = both(
+        (rbf, x, theta[:, rows], target[:, rows], mean, root), impl=impl, dtype=dtype, rows=rows, tile=259
+    )
+    G, g, mu, spread = turned
+    back = torch.empty_like(mu), torch.empty_like(spread)
+    back[0][:, rows], back[1][:, rows] = mu, spread
+    floor = 1e-6 if dtype == SINGLE else 1e-13  # sums of 600 in another order
+    assert max(distance((G, g, *back), whole)) < floor
+    torch.testing.assert_close(G, G.mT, rtol=0, atol=floor * float(G.abs().max()))
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+def test_runs_agree_to_the_bit_and_nobody_sees_the_others(impl, dtype, kernel_device):
+    inputs = case(n=80, r=3, device=kernel_device)
+    rbf, x, theta, target, mean, root = inputs
+    once, again = (both(inputs, impl=impl, dtype=dtype, tile=37) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+    # slices 20 to 29 and replicate 1 change
+    x, theta, target, mean, root = (part.clone() for part in (x, theta, target, mean, root))
+    for part in (theta, target, mean, root):
+        part[1] *= -3
+    other = both((rbf, x, theta.abs(), target, mean, root), impl=impl, dtype=dtype, tile=37)
+    for a, b in zip(once, other, strict=True):
+        assert torch.equal(a[::2], b[::2])
+        assert not torch.equal(a[1], b[1])
+    x[20:30] += 1
+    moved = both((rbf, x, theta.abs(), target, mean, root), impl=impl, dtype=dtype, tile=37)
+    for a, b in zip(other[2:], moved[2:], strict=True):
+        assert torch.equal(a[:, :20], b[:, :20])
+        assert torch.equal(a[:, 30:], b[:, 30:])
+        assert not (a[:, 20:30] == b[:, 20:30]).any()
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_a_feature_that_is_not_a_number_shows_in_its_slice_alone(impl, kernel_device):
+    rbf, x, _, _, mean, root = case(n=40, device=kernel_device)
+    x[7, 1] = math.nan
+    for value in rbf_moments(x, rbf, mean, root, impl=impl):
+        assert value.isnan().nonzero()[:, 1].tolist() == [7, 7]
+
+
+def test_identities(device):
+    rbf, x, theta, target, mean, root = case(device=device)
+    G, g = rbf_gram(x, rbf, theta, target)
+    mu, spread = rbf_moments(x, rbf, mean, root)
+    # mᵀG m = Σ θ μ², mᵀg = Σ r μ, tr(W G Wᵀ) = Σ θ Σ(Wφ)²
+    for got, expected in (
+        ((mean[:, None] @ G @ mean[..., None]).flatten(), (theta * mu.square()).sum(1)),
+        ((mean * g).sum(1), (target * mu).sum(1)),
+        ((root @ G @ root.mT).diagonal(dim1=1, dim2=2).sum(1), (theta * spread).sum(1)),
+    ):
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_the_ops_are_well_made(kernel_device):
+    from ich_mil.kernels import rbf_gram_triton
+
+    rbf, x, theta, target, mean, root = case(n=20, device=kernel_device)
+    rows = torch.arange(20, device=kernel_device).flip(0)
+    for order in (None, rows):
+        first = (x, order, *rbf.centred())
+        torch.library.opcheck(rbf_gram_triton.rbf_gram, (*first, theta, target, True, 7))
+        torch.library.opcheck(rbf_gram_triton.rbf_moments, (*first, mean, root, False, 7))
+
+
+def test_what_does_not_fit_is_refused():
+    rbf, x, theta, target, mean, root = case()
+    for bad, says in (
+        (lambda: rbf_gram(x[:0], rbf, theta[:, :0], target[:, :0]), "at least one slice"),
+        (lambda: rbf_gram(x[:, :3], rbf, theta, target), "of 4 features"),
+        (lambda: rbf_gram(x, rbf, theta[:, 1:], target), r"theta \(2, 99\)"),
+        (lambda: rbf_gram(x, rbf, theta.float(), target), "must be float64"),
+        (lambda: rbf_gram(x, rbf, theta, target, dtype=torch.float16), "float32 or float64"),
+        (lambda: rbf_gram(x, rbf, theta, target, rows=torch.arange(3)), r"theta \(2, 100\)"),
+        (lambda: rbf_moments(x, rbf, mean[:, 1:], root), r"mean \(2, 14\)"),
+        (lambda: rbf_moments(x, rbf, mean, root[:1]), r"root \(1, 15, 15\)"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            bad()
+
+
+COMPILE = r"""
+import re
+
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from ich_mil.kernels import rbf_gram_triton as ours
+
+DOUBLES = {"shift", "scale", "z", "half_z", "out", "theta", "sums", "root"}
+
+def ptx(kernel, phi, warps, **constants):
+    types = {name: "*fp64" if name in DOUBLES else "i32" for name in kernel.arg_names}
+    types |= {"x": "*fp32", "rows": "*i64", "phi": phi, **dict.fromkeys(constants, "constexpr")}
+    source = ASTSource(
+        fn=kernel,
+        signature={name: types[name] for name in kernel.arg_names},
+        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+    )
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    assert made.asm["cubin"]
+    assert not re.search(r"\b(atom|red)[.]", made.asm["ptx"]), "an atomic"
+    return made.asm["ptx"]
+
+block = ours.BLOCK
+text = ptx(ours._kernel_tile, "", 4, ORDERED=True, BLOCK=block, DEPTH=ours.DEPTH // 2)
+assert "mma.sync.aligned.m8n8k4.row.col.f64" in text
+for kernel, warps in ((ours._gram_tile, 4), (ours._spread_tile, 8)):
+    text = ptx(kernel, "*fp64", warps, SINGLE=False, BLOCK=block, DEPTH=ours.DEPTH)
+    assert "mma.sync.aligned.m8n8k4.row.col.f64" in text
+    text = ptx(kernel, "*fp32", warps, SINGLE=True, BLOCK=block, DEPTH=ours.DEPTH)
+    assert "f32.tf32.tf32" in text
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_for_hopper_with_tensor_cores(tmp_path, monkeypatch):
+    # no GPU is needed to compile, but a process in which kernels are not interpreted
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    folder = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", COMPILE], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
