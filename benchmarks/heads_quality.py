@@ -20,6 +20,7 @@ from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.gp.calibrate import cross_fit
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
+from ich_mil.gp.independent import independent_scans
 from ich_mil.gp.predict import Predictions, mean_logits, predict
 from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import HeadSettings
@@ -35,11 +36,19 @@ SEEDS = range(5)
 def head_on(
     train: FeatureSet, test: FeatureSet, settings: HeadSettings, *, joint: bool = True
 ) -> Predictions:
-    """Fit to all training scans, calibrate on held-out folds of them, predict the test scans."""
+    """Fit to all training scans, calibrate on held-out folds of them, predict the test scans.
+
+    Without `joint`, scans are those of independent samples of their slices.
+    """
     bags = (train.x, train.offsets, train.labels)
     model, _ = fit(*bags, settings=settings)
     calibration = cross_fit(bags, settings, patients=train.patients, seed=settings.seed)
-    return predict(model, test.x, test.offsets, test.scans, joint=joint, calibration=calibration)
+    scans = model, test.x, test.offsets, test.scans
+    got = predict(*scans, calibration=calibration)
+    if joint:
+        return got
+    mean, std = independent_scans(*scans, calibration=calibration)
+    return replace(got, scan_mean=mean, scan_std=std)
 
 
 def scan_metrics(labels: torch.Tensor, p: torch.Tensor) -> tuple[float, float, float]:

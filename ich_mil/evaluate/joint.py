@@ -25,8 +25,9 @@ def joint_against_independent(
 ) -> pd.DataFrame:
     """What keeping the correlation between slices does to the uncertainty of scans.
 
-    Both kinds of samples come from `ich_mil.gp.predict.predict(joint=...)`. Independent samples treat the
-    slices of a scan as so many separate chances, so their scan spread depends on how many there are.
+    Joint samples are those of `ich_mil.gp.predict.predict`, independent ones those of
+    `ich_mil.gp.independent.independent_scans`. These treat the slices of a scan as so many separate chances,
+    so their scan spread depends on how many there are.
 
     Args:
         joint: (B,) scan deviation from joint samples.

@@ -6,13 +6,12 @@ function over the slices of a scan:
 
     w_l ~ q(w)        f_l = Φᵀ w_l + e_l        e_l ~ N(0, K_XX + εI - ΦᵀΦ)
 
-so that f_l has the mean and the covariance of q(f) (Eq. 30), which keeps the correlation between slices. The
-same w_l serve all scans. Independent samples, as in Eq. 36, are f_l = μ + σ ε_l: then a scan of 400 slices
-has 400 chances to be high, and its maximum grows with their number. A head that was fitted by Gibbs sampling
-gives its own draws of w.
+so that f_l has the mean and the covariance of q(f) (Eq. 30), which keeps the correlation between slices
+(`ich_mil.gp.independent` does not, as in Eq. 36). The same w_l serve all scans. A head that was fitted by
+Gibbs sampling gives its own draws of w.
 
-Scans are processed one by one and their noise is keyed by (seed, scan id): a scan's numbers depend, to the
-bit, on nothing but the scan, the head, the seed and the number of samples; and memory is bounded by the
+Scans are processed one by one and their noise is a function of (seed, scan id): a scan's numbers depend, to
+the bit, on nothing but the scan, the head, the seed and the number of samples; and memory is bounded by the
 longest scan. A head that smooths along z gives f~_l = W f_l (`ich_mil.gp.smoothing`), and needs to know where
 the slices lie.
 
@@ -33,6 +32,7 @@ from ich_mil.gp.projection import Projection
 from ich_mil.gp.rules import Rule, latent_logit, mean_logit, scan_logit
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.kernels.counter import normals, scan_key
 from ich_mil.kernels.segments import bag_index
 
 INTERVAL = (0.025, 0.975)
@@ -136,22 +136,19 @@ def mean_logits(
     return mean_logit(*projection.moments(means, roots), models[0].settings.link)
 
 
-def _noise(seed: int, scan: str, samples: int, n: int) -> Tensor:
-    """Standard normal (L, n) from a generator of its own for each (seed, scan id)."""
-    key = hashlib.sha256(f"{seed}\n{scan}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(key[:8]) >> 1)
-    return torch.randn(samples, n, generator=generator, dtype=torch.float64)
-
-
 def _content_id(x: Tensor) -> str:
     """A name for a scan without one: the digest of its features."""
     return hashlib.sha256(x.detach().cpu().double().contiguous().numpy().tobytes()).hexdigest()
 
 
-def _each_scan(
-    model: SparseGP, x: Tensor, offsets: Tensor, scans: list[str] | None, samples: int, seed: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features (n, D) and noise (L, n) of one scan after the other. `DataError` as in `sample_scans`."""
+def rows_and_keys(
+    model: SparseGP, x: Tensor, offsets: Tensor, scans: list[str] | None
+) -> Iterator[tuple[Tensor, int]]:
+    """Features (n, D), where the head is, and the key of the noise of one scan after the other.
+
+    Raises:
+        DataError: as in `sample_scans`.
+    """
     bag_index(offsets)
     n_features = len(model.x_mean)
     if x.ndim != 2 or x.shape[1] != n_features:
@@ -162,13 +159,11 @@ def _each_scan(
             f"{len(x)} slices and {n_scans} scan ids do not fit offsets of {len(offsets) - 1} scans and "
             f"{int(offsets[-1])} slices"
         )
-    if samples < 2:
-        raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
     for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
         scan = _content_id(rows) if scans is None else scans[b]
         if not bool(torch.isfinite(rows).all()):
             raise DataError(f"scan {scan!r}: a feature is NaN or infinite")
-        yield rows, _noise(seed, scan, samples, len(rows)).to(model.x_mean)
+        yield rows, scan_key(scan)
 
 
 def sample_latents(
@@ -187,10 +182,13 @@ def sample_latents(
     Yields:
         (L, n) float64 for each scan.
     """
+    if samples < 2:
+        raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
     w = draw_weights(model, samples, seed)  # (L, M)
     root = model.prior_root()
-    for rows, noise in _each_scan(model, x, offsets, scans, samples, seed):
+    for rows, key in rows_and_keys(model, x, offsets, scans):
         phi, residual = model.project(rows, root)
+        noise = normals(seed, key, len(rows), samples=samples, device=rows.device)  # (L, n)
         yield w @ phi + noise @ model.residual_root(rows, phi, residual).mT
 
 
@@ -203,7 +201,6 @@ def sample_scans(
     positions: Tensor | None = None,
     samples: int = 1000,
     seed: int = 0,
-    joint: bool = True,
 ) -> Iterator[Tensor]:
     """The sampled slice logits (L, n) of one scan after the other: f itself where the link is logistic.
 
@@ -215,7 +212,6 @@ def sample_scans(
         positions: (N,) mm along the scan; needed where the head smooths along z.
         samples: L.
         seed: of the samples.
-        joint: samples of the whole function; otherwise slices are independent given q (Eq. 36).
 
     Yields:
         (L, n) float64 for each scan.
@@ -225,18 +221,10 @@ def sample_scans(
             the head smooths, and where slices lie is not known.
     """
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)
-    weights = (None if smoother is None else smoother.weights(block) for block in blocks_of(offsets))
-    link = model.settings.link
-    if joint:
-        whole = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
-        for f, W in zip(whole, weights, strict=True):
-            yield latent_logit(f if W is None else f @ W.to(f).mT, link)
-        return
-    root = model.prior_root()
-    for (rows, noise), W in zip(_each_scan(model, x, offsets, scans, samples, seed), weights, strict=True):
-        phi, residual = model.project(rows, root, smooth=None if W is None else W.to(root))
-        variance = (model.q_root.mT @ phi).square().sum(0) + residual
-        yield latent_logit(model.q_mean @ phi + variance.sqrt() * noise, link)
+    whole = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
+    for f, block in zip(whole, blocks_of(offsets), strict=True):
+        smooth = f if smoother is None else f @ smoother.weights(block).to(f).mT
+        yield latent_logit(smooth, model.settings.link)
 
 
 def _summary(p: Tensor) -> Tensor:
@@ -255,7 +243,6 @@ def predict(
     positions: Tensor | None = None,
     samples: int = 1000,
     seed: int = 0,
-    joint: bool = True,
     rule: Rule | None = None,
     calibration: Calibration | None = None,
 ) -> Predictions:
@@ -269,7 +256,6 @@ def predict(
         positions: (N,) mm along the scan; needed where the head smooths along z.
         samples: L.
         seed: of the samples.
-        joint: samples of the whole function; otherwise slices are independent given q (Eq. 36).
         rule: how slices make a scan; None is that of the head's settings.
         calibration: applied to each sample, usually `model.calibration`; None reports the rule's own.
 
@@ -284,10 +270,7 @@ def predict(
     if calibration is not None and calibration.rule != rule:
         raise ValueError(f"the calibration was fitted to the rule {calibration.rule!r}, not to {rule!r}")
     slices, bags, raw = [], [], []
-    drawn = sample_scans(
-        model, x, offsets, scans, positions=positions, samples=samples, seed=seed, joint=joint
-    )
-    for f in drawn:
+    for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
         logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)
         plain = torch.sigmoid(logit)
         scan = plain if calibration is None else calibration.scan(logit)
