@@ -16,10 +16,10 @@ from benchmarks.heads_data import Packed, copies, rsna
 from benchmarks.record import seconds, spread, table
 from benchmarks.textbook_head import sweeps
 from ich_mil.gp.ascent import Limits, Watched, Weights, ascend
-from ich_mil.gp.fit import Job, fit, fit_many, standardisation
+from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.hyperparameters import learn_hyperparameters
-from ich_mil.gp.inducing import choose_inducing
+from ich_mil.gp.inducing import choose_inducing, standardisation
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -56,8 +56,7 @@ class Prepared:
         s = self.settings
         log_h = torch.tensor([s.variant.log_h], dtype=torch.float64)
         labels = self.data.labels[self.turns.bag_order]
-        generator = torch.Generator().manual_seed(0)
-        return PsiObservation([s.make_density()], log_h, labels, self.turns, s.variant, generator=generator)
+        return PsiObservation([s.make_density()], log_h, labels, self.turns, s.variant)
 
     def ascend(self) -> tuple[Weights, PsiObservation]:
         """All sweeps."""

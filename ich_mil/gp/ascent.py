@@ -11,6 +11,9 @@ and differ in the precisions Θ and the targets r of the slices, which their loc
 Castro-Macías et al. 2024, Eq. 25-28). Replicates share Φ and the scans; they differ in what the observation
 holds: density, H, margin.
 
+Several ranks (`ich_mil.ranks`) share the scans out. Each has Φ and the local posteriors of its own slices;
+what a sweep decides by are sums and maxima over all, so that all decide alike.
+
 Shapes: R replicates, B bags (scans), N instances (slices), M inducing points.
 """
 
@@ -27,6 +30,7 @@ from ich_mil.gp.calibration import platt_loss
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.rules import Link, Rule, mean_logit, scan_logit
 from ich_mil.kernels.leave_one_out import Turns
+from ich_mil.ranks import ALONE, Ranks
 
 RUNAWAY = 50.0
 """|μ| beyond which a fit has run away: sigmoid(f) is 1 to the last bit of float64 from f = 37 on."""
@@ -66,6 +70,11 @@ class Observation(Protocol):
         ...
 
 
+def _identity(m: int, like: Tensor) -> Tensor:
+    """I (M, M), made where `like` is: a copy from the host would wait for the device."""
+    return torch.eye(m, dtype=like.dtype, device=like.device)
+
+
 class Weights(NamedTuple):
     """q(w) of R replicates: m (R, M), W (R, M, M) with WᵀW = S, and log det S (R,)."""
 
@@ -77,21 +86,25 @@ class Weights(NamedTuple):
     def prior(cls, replicates: int, m: int, *, like: Tensor) -> "Weights":
         """N(0, I) of M = `m`, of the dtype and device of `like`."""
         zero = like.new_zeros(replicates, m)
-        return cls(zero, torch.eye(m).to(like).repeat(replicates, 1, 1), zero[:, 0])
+        return cls(zero, _identity(m, like).repeat(replicates, 1, 1), zero[:, 0])
 
     @classmethod
     def solve(cls, gram: Tensor, pull: Tensor) -> "Weights":
         """S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M); NaN where that is no Gaussian."""
-        A = gram + torch.eye(gram.shape[-1]).to(gram)
-        C, failed = torch.linalg.cholesky_ex(A)  # A = C Cᵀ
-        C[failed != 0] = torch.nan
-        root = torch.linalg.solve_triangular(C, torch.eye(A.shape[-1]).to(A), upper=False)
+        eye = _identity(gram.shape[-1], gram)
+        C, failed = torch.linalg.cholesky_ex(gram + eye)  # A = C Cᵀ
+        C.masked_fill_((failed != 0)[:, None, None], torch.nan)
+        root = torch.linalg.solve_triangular(C, eye, upper=False)
         mean = (root.mT @ (root @ pull[..., None]))[..., 0]
         return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
 
     def select(self, rows: Tensor) -> "Weights":
         """These replicates only."""
         return Weights(*(value[rows] for value in self))
+
+    def one(self, replicate: int) -> "Weights":
+        """This replicate only, as one of one."""
+        return Weights(*(value[replicate : replicate + 1].clone() for value in self))
 
     def within(self, basis: Tensor | None) -> "Weights":
         """Of q(w) in all M directions, the part in those of `basis` (M, r)."""
@@ -106,8 +119,8 @@ class Weights(NamedTuple):
         if basis is None:
             return self
         # W = I + Q (W_r - I) Qᵀ has WᵀW = I + Q (S_r - I) Qᵀ
-        grown = basis @ (self.root - torch.eye(basis.shape[1]).to(basis)) @ basis.mT
-        return Weights(self.mean @ basis.mT, grown + torch.eye(len(basis)).to(basis), self.log_det)
+        grown = basis @ (self.root - _identity(basis.shape[1], basis)) @ basis.mT
+        return Weights(self.mean @ basis.mT, grown + _identity(len(basis), basis), self.log_det)
 
     def kl(self) -> Tensor:
         """KL(q(w) ‖ N(0, I)) (R,)."""
@@ -142,19 +155,21 @@ class FitReport:
 
 
 class Watched(NamedTuple):
-    """Scans that say how good a state is.
+    """Scans that say how good a state is; C of the B are those of this rank.
 
     Attributes:
-        projection: Φ of their slices.
-        offsets: (B + 1,).
-        labels: (B,).
+        projection: Φ of this rank's slices.
+        offsets: (C + 1,).
+        labels: (B,) of all scans.
         turns: the order of the slices in `projection`; None is that of `offsets`.
+        numbers: (C,) of this rank's scans among all; None is all of them.
     """
 
     projection: Projection
     offsets: Tensor
     labels: Tensor
     turns: Turns | None = None
+    numbers: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -187,12 +202,15 @@ class _Trace:
         return FitReport(*lists, self.best_sweep, self.stopped, self.message)
 
 
-def scan_loss(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits) -> Tensor:
-    """Calibrated log-loss (R,) of watched scans, from the rule over MacKay's E sigmoid(f) of their slices."""
+def scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits, ranks: Ranks) -> Tensor:
+    """Logits (R, B) of all watched scans, from the rule over MacKay's E sigmoid(f) of their slices."""
     logits = mean_logit(mu, variance, limits.link)
     if watched.turns is not None:
         logits = watched.turns.restore(logits)
-    return platt_loss(scan_logit(logits, watched.offsets, limits.rule), watched.labels)
+    own = scan_logit(logits, watched.offsets, limits.rule)  # (R, C)
+    if watched.numbers is None:
+        return own
+    return ranks.total(own.new_zeros(len(own), len(watched.labels)).index_copy(1, watched.numbers, own))
 
 
 @torch.no_grad()
@@ -204,6 +222,7 @@ def ascend(
     limits: Limits,
     training: Watched,
     watched: Watched | None = None,
+    ranks: Ranks = ALONE,
 ) -> list[tuple[Weights, FitReport]]:
     """Sweeps until each replicate has converged, stopped improving, diverged, or done all it may.
 
@@ -214,18 +233,20 @@ def ascend(
     training scans is returned then, and of a bounded model the last finite one.
 
     Args:
-        projection: Φ of the training slices, in the order the observation has them in.
+        projection: Φ of the training slices, in the order the observation has them in; of several ranks, of
+            this one's slices, with sums over all.
         observation: its state is that of the last sweep afterwards.
         start: q(w) before the first sweep, R replicates.
         limits: when to stop.
         training: the training scans themselves; they judge where nobody else does.
         watched: validation scans.
+        ranks: that share the scans out.
 
     Returns:
         q(w), one replicate each, and its report.
     """
     replicates = len(start.mean)
-    traces = [_Trace(best=start.select(torch.tensor([r]))) for r in range(replicates)]
+    traces = [_Trace(best=start.one(r)) for r in range(replicates)]
     alive = list(range(replicates))
     judges = training if watched is None and not observation.bounded else watched
     weights = start
@@ -236,15 +257,19 @@ def ascend(
         weights = Weights.solve(*projection.gram(theta, observation.target()))
         mu, variance = projection.moments(weights.mean, weights.root)
         observation.update(mu, variance)
-        elbo = (observation.bound(mu, variance) - weights.kl()).tolist()
-        largest = mu.abs().amax(1).tolist()
-        change = (mu - before).abs().amax(1).tolist()
-        losses: list[float] = []
+        bound = ranks.total(observation.bound(mu, variance)) - weights.kl()
+        told = [bound[:, None], ranks.most(torch.stack([mu.abs().amax(1), (mu - before).abs().amax(1)], 1))]
         if judges is not None:
             seen = (mu, variance)
             if judges is watched:
                 seen = judges.projection.moments(weights.mean, weights.root)
-            losses = scan_loss(*seen, judges, limits).tolist()
+            told.append(scan_logits(*seen, judges, limits, ranks))
+        # the one time in a sweep that the host waits for a device
+        host = torch.cat(told, 1).cpu()  # (R, 3 + B)
+        elbo, largest, change = host[:, :3].mT.tolist()
+        losses: list[float] = []
+        if judges is not None:
+            losses = ranks.same(platt_loss(host[:, 3:], judges.labels)).tolist()
         going = []
         for i, r in enumerate(alive):
             trace = traces[r]
@@ -254,7 +279,7 @@ def ascend(
             ceiling = math.inf if observation.bounded else RUNAWAY
             finite = largest[i] < ceiling and math.isfinite(elbo[i])
             if judges is None and finite:
-                trace.best, trace.best_sweep = weights.select(torch.tensor([i])), sweep
+                trace.best, trace.best_sweep = weights.one(i), sweep
             if not (finite and largest[i] > COLLAPSED):
                 trace.stopped = "diverged"
                 how = "shrunk to 0" if largest[i] <= COLLAPSED else "run away"
@@ -269,7 +294,7 @@ def ascend(
             if judges is not None:
                 trace.losses.append(losses[i])
                 if losses[i] < trace.best_loss:
-                    trace.best = weights.select(torch.tensor([i]))
+                    trace.best = weights.one(i)
                     trace.best_sweep, trace.best_loss = sweep, losses[i]
             if watched is not None and sweep - trace.best_sweep >= limits.patience:
                 trace.stopped = "validation"
@@ -284,7 +309,7 @@ def ascend(
             else:
                 going.append(i)
             if i not in going and watched is None:  # the last one, whatever the training scans say
-                trace.best, trace.best_sweep = weights.select(torch.tensor([i])), sweep
+                trace.best, trace.best_sweep = weights.one(i), sweep
         if len(going) == len(alive):
             continue
         rows = torch.tensor(going, dtype=torch.int64, device=mu.device)

@@ -70,9 +70,10 @@ def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
 
 def take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
     """These scans of them, in the order given."""
-    rows, smaller = take_bags(bags.offsets, torch.tensor(chosen, dtype=torch.int64))
+    numbers = torch.tensor(chosen, dtype=torch.int64, device=bags.offsets.device)
+    rows, smaller = take_bags(bags.offsets, numbers)
     positions = None if bags.positions is None else bags.positions[rows]
-    return Bags(bags.x[rows], smaller, bags.labels[list(chosen)], positions)
+    return Bags(bags.x[rows], smaller, bags.labels[numbers], positions)
 
 
 def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:

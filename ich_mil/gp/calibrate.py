@@ -6,6 +6,8 @@ Held-out folds (cross-fitting) use every scan both to fit and to calibrate: each
 head that has not seen it, one calibration is fitted to all of them, and serves the head that was fitted to
 all scans (`CalibratedClassifierCV(ensemble=False)` in scikit-learn's words).
 
+Several ranks (`ich_mil.ranks`) call with the same scans, and each samples some of them.
+
 Shapes: B scans, N slices, D features, L samples.
 """
 
@@ -13,16 +15,34 @@ from collections.abc import Sequence
 
 import gpytorch
 import torch
+from torch import Tensor
 
-from ich_mil.gp.bags import AnyBags, Bags
+from ich_mil.gp.bags import AnyBags, Bags, take
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.densities import Density
 from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.shares import on_device
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.kernels.segments import take_bags
+from ich_mil.ranks import these_ranks
+
+
+def _sampled(
+    model: SparseGP, bags: Bags, chosen: Sequence[int], scans: list[str] | None, samples: int, seed: int
+) -> Tensor:
+    """Logits (2, L, C) of the chosen scans, by the head's rule and by `SLICE_RULE`; each rank draws some."""
+    ranks = these_ranks()
+    logits = torch.zeros(2, samples, len(chosen), dtype=torch.float64)
+    own = list(range(ranks.rank, len(chosen), ranks.size))
+    if own:
+        numbers = [chosen[i] for i in own]
+        x, offsets, _, positions = take(bags, tuple(numbers))
+        ids = None if scans is None else [scans[b] for b in numbers]
+        drawn = scan_samples(model, x, offsets, ids, positions=positions, samples=samples, seed=seed)
+        logits[:, :, own] = torch.stack(drawn).cpu()
+    return ranks.total(logits)
 
 
 def calibrate(
@@ -44,9 +64,11 @@ def calibrate(
     settings = model.settings
     if settings.calibration == "none":
         return None
-    x, offsets, labels, positions = Bags(*held)
-    logits = scan_samples(model, x, offsets, scans, positions=positions, samples=samples, seed=seed)
-    return Calibration.fit(*logits, labels, rule=settings.variant.rule, method=settings.calibration)
+    bags = on_device(Bags(*held), model.x_mean.device)
+    logits = _sampled(model, bags, range(len(bags.labels)), scans, samples, seed)
+    return Calibration.fit(
+        logits[0], logits[1], bags.labels, rule=settings.variant.rule, method=settings.calibration
+    )
 
 
 def cross_fit(
@@ -80,18 +102,14 @@ def cross_fit(
     """
     if settings.calibration == "none":
         return None
-    x, offsets, labels, positions = Bags(*train)
-    folds = folds_of(labels, patients, folds=settings.calibration_folds, seed=seed)
-    of_scan, of_slices = torch.empty(2, samples, len(labels), dtype=torch.float64)
+    bags = on_device(Bags(*train), train[0].device)
+    folds = folds_of(bags.labels, patients, folds=settings.calibration_folds, seed=seed)
+    logits = torch.empty(2, samples, len(bags.labels), dtype=torch.float64)
     jobs = [Job(settings, seen) for seen, _ in folds]
-    for group in fit_many(x, offsets, labels, jobs, positions=positions, density=density, kernel=kernel):
-        for place, model, _ in group:
-            out = list(folds[place][1])
-            rows, own = take_bags(offsets, torch.tensor(out))
-            ids = None if scans is None else [scans[b] for b in out]
-            z = None if positions is None else positions[rows]
-            drawn = scan_samples(model, x[rows], own, ids, positions=z, samples=samples, seed=seed)
-            of_scan[:, out], of_slices[:, out] = (part.cpu() for part in drawn)
+    groups = fit_many(*bags[:3], jobs, positions=bags.positions, density=density, kernel=kernel)
+    for place, model, _ in (one for group in groups for one in group):
+        out = list(folds[place][1])
+        logits[:, :, out] = _sampled(model, bags, out, scans, samples, seed)
     return Calibration.fit(
-        of_scan, of_slices, labels, rule=settings.variant.rule, method=settings.calibration
+        logits[0], logits[1], bags.labels, rule=settings.variant.rule, method=settings.calibration
     )

@@ -126,7 +126,7 @@ class GammaLogisticTail:
         total = torch.zeros_like(c)
         for i, (low, high) in enumerate(pairwise(edges)):
             piece = pieces[(len(edges) - 2 - i) % 2]
-            start = piece.log_psi(torch.tensor(low, dtype=c.dtype, device=c.device))
+            start = piece.log_psi(c.new_full((), low))
             total = total + piece.log_psi(c.clamp(low, high)) - start
         return total
 

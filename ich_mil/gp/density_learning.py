@@ -25,6 +25,7 @@ from torch import Tensor
 from ich_mil.gp.bags import AnyBags, Bags
 from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.shares import on_device
 
 
 def choose_density(
@@ -61,13 +62,15 @@ def choose_density(
     """
     cells = [replace(settings, density="logistic")]
     cells += [replace(settings, density="gamma", alpha=a, beta=b) for a, b in product(alphas, betas)]
-    held_out = Bags(*validation)
+    bags, held_out = (
+        on_device(given, x.device) for given in (Bags(x, offsets, labels, positions), Bags(*validation))
+    )
     x_all = torch.cat([x, held_out.x])
-    offsets_all = torch.cat([offsets, held_out.offsets[1:] + offsets[-1]])
-    labels_all = torch.cat([labels, held_out.labels])
+    offsets_all = torch.cat([bags.offsets, held_out.offsets[1:] + bags.offsets[-1]])
+    labels_all = torch.cat([bags.labels, held_out.labels])
     z_all = None
-    if positions is not None and held_out.positions is not None:
-        z_all = torch.cat([positions, held_out.positions])
+    if bags.positions is not None and held_out.positions is not None:
+        z_all = torch.cat([bags.positions, held_out.positions])
     train, held = tuple(range(len(labels))), tuple(range(len(labels), len(labels_all)))
     losses: dict[int, float] = {}
     jobs = [Job(cell, train, held) for cell in cells]

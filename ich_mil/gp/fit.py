@@ -2,7 +2,10 @@
 
 In: packed (N, D) features, offsets and scan labels. Out: a `SparseGP` that holds q(w), and a report of the
 fit. Heads that train on the same scans with the same kernel share Φ, and their sweeps run side by side as
-replicates.
+replicates. Everything is done on the device of the features.
+
+Several ranks (`ich_mil.ranks`) fit together: each calls with the same scans and works on its share of them,
+and all get the same head, to the bit.
 
 Shapes: B bags (scans), N instances (slices), D features, M inducing points, R replicates.
 """
@@ -19,19 +22,20 @@ from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.ascent import FitReport, Limits, Observation, Watched, Weights, ascend, join_reports
-from ich_mil.gp.bags import CHUNK, AnyBags, Bags, check_bags, take
+from ich_mil.gp.bags import AnyBags, Bags, check_bags, take
 from ich_mil.gp.densities import Density
 from ich_mil.gp.gibbs import sample_posterior
 from ich_mil.gp.hyperparameters import learn_hyperparameters
-from ich_mil.gp.inducing import choose_inducing
+from ich_mil.gp.inducing import Points, place_points
 from ich_mil.gp.large_margin import MarginObservation
 from ich_mil.gp.probit import ProbitObservation
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import make_smoother
+from ich_mil.gp.shares import Share, on_device, share_of
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.vgpmil import PsiObservation
 from ich_mil.kernels.leave_one_out import Turns
+from ich_mil.ranks import ALONE, Ranks, these_ranks
 
 OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")
 """The settings in which replicates of one Φ may differ."""
@@ -50,17 +54,6 @@ class Job:
     settings: HeadSettings
     train: tuple[int, ...] | None = None
     validation: tuple[int, ...] | None = None
-
-
-def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (D,) in float64; the deviation of a constant feature is 1."""
-    parts = x.split(CHUNK)
-    mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(x)
-    square = torch.stack([(part.double() - mean).square().sum(0) for part in parts]).sum(0) / len(x)
-    largest = torch.stack([part.abs().amax(0) for part in parts]).amax(0).double()
-    std = square.sqrt()
-    constant = std <= 1e-12 * largest  # a constant 0.1 has a mean an ulp away from it
-    return mean, torch.where(constant, torch.ones_like(std), std)
 
 
 def fit(
@@ -93,31 +86,14 @@ def fit(
 
     Raises:
         DataError: shapes do not fit, a feature is not finite, a label is not 0/1 or one label is missing; the
-            settings smooth, and where slices lie is not known.
+            settings smooth, and where slices lie is not known; there are fewer scans than ranks.
     """
-    bags = Bags(x, offsets, labels, positions)
-    held = None if validation is None else Bags(*validation)
-    (result,) = _fit_group(bags, held, [settings], _place(bags, settings), density=density, kernel=kernel)
-    return result
-
-
-class Points(NamedTuple):
-    """Inducing points (M, D), standardised with mean and deviation (D,) of the training slices."""
-
-    inducing: Tensor
-    mean: Tensor
-    std: Tensor
-
-
-def _place(train: Bags, settings: HeadSettings) -> Points:
-    """Check the training scans and choose inducing points; kernel and density have no part in it."""
-    x, offsets, labels, _ = train
-    check_bags(x, offsets, labels, "training scans")
-    mean, std = standardisation(x)
-    inducing = choose_inducing(
-        x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.seed
+    bags = on_device(Bags(x, offsets, labels, positions), x.device)
+    held = None if validation is None else on_device(Bags(*validation), x.device)
+    (result,) = _fit_group(
+        bags, held, [settings], place_points(bags, settings), density=density, kernel=kernel
     )
-    return Points(inducing, mean, std)
+    return result
 
 
 class Fitted(NamedTuple):
@@ -164,7 +140,7 @@ def fit_many(
         alone = place if one.learn != "nothing" or one.family == "gibbs" else None
         groups[(alone, job.train, job.validation, replace(one, **shared))].append(place)
     points: dict[tuple[object, ...], Points] = {}
-    bags = Bags(x, offsets, labels, positions)
+    bags = on_device(Bags(x, offsets, labels, positions), x.device)
     for places in groups.values():
         first = jobs[places[0]]
         train, validation = (
@@ -173,24 +149,39 @@ def fit_many(
         settings = [jobs[place].settings for place in places]
         key = (first.train, first.settings.n_inducing, first.settings.seed)
         if key not in points:  # k-means is the dearest part of a small fit
-            points[key] = _place(train or bags, first.settings)
+            points[key] = place_points(train or bags, first.settings)
         results = _fit_group(train or bags, validation, settings, points[key], density=density, kernel=kernel)
         yield [Fitted(place, *result) for place, result in zip(places, results, strict=True)]
 
 
+def _random_start(offsets: Tensor, share: Share, turns: Turns, seed: int) -> Tensor:
+    """Random π (n,) in the order of `turns`, drawn for the slices of all scans (B + 1,), whoever has them."""
+    everyone = Turns(offsets)
+    drawn = torch.rand(
+        len(everyone.order), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    return everyone.restore(drawn.to(offsets.device))[share.rows][turns.order]
+
+
 def _observation(
-    settings: Sequence[HeadSettings], labels: Tensor, turns: Turns, density: Density | None
+    settings: Sequence[HeadSettings],
+    offsets: Tensor,
+    share: Share,
+    turns: Turns,
+    density: Density | None,
 ) -> Observation:
-    """The local side of the replicates' family; labels (B,) by rank."""
-    shared = settings[0]
+    """The local side of the replicates' family for this share of the scans of `offsets` (B + 1,)."""
+    shared, labels = settings[0], share.bags.labels[turns.bag_order]
     if shared.family == "large_margin":
         return MarginObservation(settings, labels, turns)
     if shared.family == "probit":
         return ProbitObservation(len(settings), labels, turns)
     log_h = torch.tensor([one.variant.log_h for one in settings], dtype=torch.float64, device=labels.device)
     densities = [density or one.make_density() for one in settings]
-    generator = torch.Generator().manual_seed(shared.seed)
-    return PsiObservation(densities, log_h, labels, turns, shared.variant, generator=generator)
+    start = None
+    if shared.variant.start == "random":
+        start = _random_start(offsets, share, turns, shared.seed)
+    return PsiObservation(densities, log_h, labels, turns, shared.variant, start=start)
 
 
 @torch.no_grad()
@@ -203,47 +194,61 @@ def _fit_group(
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> list[tuple[SparseGP, FitReport]]:
-    """Fit replicates that share everything but `OWN` settings."""
-    x, offsets, labels, _ = train
+    """Fit replicates that share everything but `OWN` settings.
+
+    What can fail does so before the scans are shared out: then it fails on every rank.
+    """
     if validation is not None:
         check_bags(*validation[:3], "validation scans")
-        if validation.x.shape[1] != x.shape[1]:
+        if validation.x.shape[1] != train.x.shape[1]:
             raise DataError(
                 f"validation scans: {validation.x.shape[1]} features a slice, training scans have "
-                f"{x.shape[1]}"
+                f"{train.x.shape[1]}"
             )
     shared = settings[0]
     if density is not None and shared.family != "psi":
         raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
+    ranks = ALONE if shared.family == "gibbs" else these_ranks()
+    share = share_of(train, shared, ranks, "training scans")
+    held = None if validation is None else share_of(validation, shared, ranks, "validation scans")
+    (x, offsets, labels, _), smoother = share.bags, share.smoother
     inducing, mean, std = points
     model = SparseGP(inducing, mean, std, shared, kernel=copy.deepcopy(kernel)).to(x.device).eval()
     turns = Turns(offsets)
     dtype = torch.float32 if shared.precision == "mixed" else torch.float64
     limits = Limits(shared.sweeps, shared.patience, shared.tolerance, shared.variant.rule, shared.link)
-    smoother = make_smoother(shared, train.positions, offsets, what="training scans")
 
     if shared.family == "gibbs":
         projection = Projection(model, x, rows=turns.order, smoother=smoother)
-        return [sample_posterior(model, projection, labels[turns.bag_order], turns)]
-    observation = _observation(settings, labels[turns.bag_order], turns, density)
+        head, report = sample_posterior(model, projection, labels[turns.bag_order], turns)
+        _agree(head, these_ranks())
+        return [(head, report)]
+    observation = _observation(settings, train.offsets, share, turns, density)
     start = Weights.prior(len(settings), len(inducing), like=mean)
     if shared.variant.start == "random":
         generator = torch.Generator().manual_seed(shared.seed)
         mean_start = torch.randn(len(inducing), generator=generator).to(start.mean)
         start = start._replace(mean=mean_start.expand_as(start.mean))
 
-    def climb(start: Weights, held: Bags | None) -> list[tuple[Weights, FitReport]]:
+    def climb(start: Weights, held: Share | None) -> list[tuple[Weights, FitReport]]:
         """Coordinate ascent with the kernel as it is now; q(w) in all M directions goes in and comes out."""
-        projection = Projection(model, x, rows=turns.order, dtype=dtype, compress=True, smoother=smoother)
+        projection = Projection(
+            model, x, rows=turns.order, dtype=dtype, compress=True, smoother=smoother, ranks=ranks
+        )
         basis = projection.basis
-        training = Watched(projection, offsets, labels, turns)
+        training = Watched(projection, offsets, train.labels.cpu(), turns, share.numbers)
         watched = None
-        if held is not None:
-            other = make_smoother(shared, held.positions, held.offsets, what="validation scans")
-            seen = Projection(model, held.x, dtype=dtype, basis=basis, smoother=other)
-            watched = Watched(seen, held.offsets, held.labels)
+        if held is not None and validation is not None:
+            seen = Projection(model, held.bags.x, dtype=dtype, basis=basis, smoother=held.smoother)
+            watched = Watched(seen, held.bags.offsets, validation.labels.cpu(), numbers=held.numbers)
         found = ascend(
-            projection, observation, start.within(basis), limits=limits, training=training, watched=watched
+            projection,
+            observation,
+            start.within(basis),
+            limits=limits,
+            training=training,
+            watched=watched,
+            ranks=ranks,
         )
         return [(weights.beyond(basis), report) for weights, report in found]
 
@@ -253,7 +258,7 @@ def _fit_group(
             ((start, report),) = climb(start, None)
             reports.append(report)
             if report.stopped == "diverged":  # the π are those of the runaway sweep: nothing to learn from
-                observation = _observation(settings, labels[turns.bag_order], turns, density)
+                observation = _observation(settings, train.offsets, share, turns, density)
                 break
             start = learn_hyperparameters(
                 model,
@@ -263,8 +268,9 @@ def _fit_group(
                 observation.target()[0],
                 density or shared.make_density(),
                 smoother=smoother,
+                ranks=ranks,
             )
-    outcomes = climb(start, validation)
+    outcomes = climb(start, held)
     results = []
     for one, (weights, report) in zip(settings, outcomes, strict=True):
         head = copy.deepcopy(model)
@@ -274,5 +280,12 @@ def _fit_group(
         # S = WᵀW, and its own lower Cholesky factor for GPyTorch.
         S = weights.root[0].mT @ weights.root[0]
         head.set_q(weights.mean[0], torch.linalg.cholesky(S))
+        _agree(head, ranks)
         results.append((head, join_reports([*reports, report])))
     return results
+
+
+def _agree(model: SparseGP, ranks: Ranks) -> None:
+    """Give every rank the numbers of rank 0's head: two machines may round differently."""
+    for value in model.state_dict().values():
+        value.copy_(ranks.same(value))

@@ -18,6 +18,8 @@ so w given m moves little in a sweep, and 2,000 draws were worth 9. The move fol
 and a draw from a Gaussian near the posterior (Murray et al. 2010, Nishihara et al. 2014); it has nothing to
 tune and never stays.
 
+The work is not divided among ranks (`ich_mil.ranks`): each does all of it, and takes the draws of rank 0.
+
 Shapes: R chains, L kept draws of each, B bags (scans), N instances (slices), M inducing points.
 """
 

@@ -11,6 +11,9 @@ and instances with their uncertainty, as numpy arrays.
 each row (N,), any values in any order: then bags are numbered in the sorted order of their values, as by
 `np.unique`. A head that smooths along z (`smooth_mm`) takes `positions` (N,) beside `X`, mm along the scan.
 
+A head is fitted on the device of `X`, and stays there; a loaded one is on the CPU. Processes that `torchrun`
+has started fit one head together: each calls `fit` with the same scans and works on a share of them.
+
 Shapes: B bags (scans), N instances (slices), D features.
 """
 

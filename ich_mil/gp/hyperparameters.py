@@ -13,6 +13,7 @@ Shapes: N slices, D features, M inducing points.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from ich_mil.gp.densities import Density
 from ich_mil.gp.objective import KernelObjective
 from ich_mil.gp.smoothing import Smoother
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.ranks import ALONE, Ranks
 
 EVALUATIONS = 8
 """Of F in one call. Θ and π are new in the next call, so an exact optimum for these is worth little."""
@@ -34,6 +36,11 @@ RANGE = (1e-2, 1e2)
 """Positive hyperparameters stay in here. Features are standardised and f is a logit: a length scale of 0.01
 links no slice to another, one of 100 switches a feature off, a variance of 100 saturates every sigmoid. F is
 flat beyond these, or K_ZZ singular."""
+
+Evaluate = Callable[[np.ndarray], tuple[float, np.ndarray]]
+"""A function to minimise and its gradient."""
+
+Bounds = list[tuple[float | None, float | None]]
 
 Variables = list[tuple[Tensor, Positive | None]]
 """What is learned, as its module holds it, with the constraint of a positive parameter."""
@@ -48,6 +55,7 @@ def learn_hyperparameters(
     density: Density,
     *,
     smoother: Smoother | None = None,
+    ranks: Ranks = ALONE,
 ) -> Weights:
     """Raise J (Eq. 29) over the kernel's hyperparameters, in place.
 
@@ -56,12 +64,13 @@ def learn_hyperparameters(
 
     Args:
         model: the head; its kernel and inducing points are changed.
-        x: (N, D) raw features.
+        x: (N, D) raw features of this rank's slices.
         rows: (N,) rows of x, in the order of `target`.
         weights: q(w), one replicate, under the kernel as it is.
         target: (N,) π - ½.
         density: ψ.
         smoother: of the scans of x; its width is not learned.
+        ranks: that share the scans out; all learn the same.
 
     Returns:
         The best q(w) under the new kernel for Θ of the old q(w); `weights` where nothing has changed.
@@ -70,7 +79,7 @@ def learn_hyperparameters(
         ConfigError: the kernel has no parameters, or log Z is asked for with another kernel than RBF.
     """
     variables = _variables(model)
-    objective = KernelObjective(model, x, rows, target, density, smoother=smoother)
+    objective = KernelObjective(model, x, rows, target, density, smoother=smoother, ranks=ranks)
     before, theta = objective.evaluate(objective.projection(), weights)
     old = [variable.detach().clone() for variable, _ in variables]
 
@@ -84,26 +93,48 @@ def learn_hyperparameters(
         F = objective.collapsed(theta)
         torch.autograd.backward(values, [variable.grad for variable, _ in variables])
         assert y.grad is not None
-        return -F, -y.grad.numpy()
+        return -F, -ranks.total(y.grad).numpy()
 
     start, bounds = _start(variables)
     try:
         for variable, _ in variables:
             variable.requires_grad_(True)
-        found = minimize(
-            negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": EVALUATIONS}
-        )
+        found = _minimise(negative, start, bounds, ranks)
     finally:
         for variable, _ in variables:
             variable.requires_grad_(False)
             variable.grad = None
-    _put(variables, _values(variables, torch.from_numpy(found.x)))
+    _put(variables, _values(variables, torch.from_numpy(found)))
     projection = objective.projection()
     learned = Weights.solve(*projection.gram(theta[None], target[None]))
     if objective.evaluate(projection, learned)[0] >= before:
         return learned
     _put(variables, old)
     return weights
+
+
+def _minimise(evaluate: Evaluate, start: np.ndarray, bounds: Bounds, ranks: Ranks) -> np.ndarray:
+    """Where L-BFGS-B ends. Rank 0 runs it and says where to evaluate: two machines may round differently.
+
+    A message is a vector, and 1 if it is to be evaluated, 0 if it is the end.
+    """
+    if not ranks.first:
+        while True:
+            *vector, going = ranks.same(torch.zeros(len(start) + 1, dtype=torch.float64)).tolist()
+            if not going:
+                return np.array(vector)
+            evaluate(np.array(vector))
+
+    def announce(vector: np.ndarray, going: float) -> None:
+        ranks.same(torch.from_numpy(np.append(vector, going)))
+
+    def ask(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        announce(vector, 1.0)
+        return evaluate(vector)
+
+    found = minimize(ask, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": EVALUATIONS})
+    announce(found.x, 0.0)
+    return found.x
 
 
 def _variables(model: SparseGP) -> Variables:
@@ -122,10 +153,10 @@ def _variables(model: SparseGP) -> Variables:
     return found
 
 
-def _start(variables: Variables) -> tuple[np.ndarray, list[tuple[float | None, float | None]]]:
+def _start(variables: Variables) -> tuple[np.ndarray, Bounds]:
     """The vector L-BFGS-B starts from, and its bounds; a value outside `RANGE` may stay where it is."""
     start: list[float] = []
-    bounds: list[tuple[float | None, float | None]] = []
+    bounds: Bounds = []
     low, high = (math.log(end) for end in RANGE)
     for variable, constraint in variables:
         value = variable.detach()

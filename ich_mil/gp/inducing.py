@@ -7,6 +7,7 @@ Shapes: B bags, N instances, D features, M inducing points.
 """
 
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +15,24 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from ich_mil.errors import DataError
+from ich_mil.gp.bags import CHUNK, Bags, check_bags
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import bag_index
+from ich_mil.ranks import these_ranks
 
 POINTS_PER_CENTRE = 500
 """K-means sees at most so many instances for each centre, drawn at random."""
+
+
+def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (D,) in float64; the deviation of a constant feature is 1."""
+    parts = x.split(CHUNK)
+    mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(x)
+    square = torch.stack([(part.double() - mean).square().sum(0) for part in parts]).sum(0) / len(x)
+    largest = torch.stack([part.abs().amax(0) for part in parts]).amax(0).double()
+    std = square.sqrt()
+    constant = std <= 1e-12 * largest  # a constant 0.1 has a mean an ulp away from it
+    return mean, torch.where(constant, torch.ones_like(std), std)
 
 
 def choose_inducing(
@@ -70,3 +85,26 @@ def choose_inducing(
             )
         halves.append(torch.as_tensor(points, dtype=mean.dtype, device=x.device))
     return torch.cat(halves)
+
+
+class Points(NamedTuple):
+    """Inducing points (M, D), standardised with mean and deviation (D,) of the training slices."""
+
+    inducing: Tensor
+    mean: Tensor
+    std: Tensor
+
+
+def place_points(train: Bags, settings: HeadSettings) -> Points:
+    """Check the training scans and choose inducing points; kernel and density have no part in it.
+
+    Every rank does it, with all scans, and takes what rank 0 found: two machines may round differently.
+    """
+    x, offsets, labels, _ = train
+    check_bags(x, offsets, labels, "training scans")
+    ranks = these_ranks()
+    mean, std = (ranks.same(value) for value in standardisation(x))
+    inducing = choose_inducing(
+        x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.seed
+    )
+    return Points(ranks.same(inducing), mean, std)

@@ -105,10 +105,8 @@ class MarginObservation:
         """New ξ and φ from new moments, then new π, then new τ."""
         xi, phi, e = self._parts(mu, variance)
         field = mu * self._slope(_LOGISTIC.theta(xi))
-        if self._update == "gauss_seidel":
-            self.logits, _ = gauss_seidel(logsigmoid(-self.logits), field, self._pull, self._turns)
-        else:
-            self.logits = jacobi(self.logits, field, self._pull, self._turns.bags, len(self._labels))
+        step = gauss_seidel if self._update == "gauss_seidel" else jacobi
+        self.logits, _ = step(logsigmoid(-self.logits), field, self._pull, self._turns)
         t = torch.tanh(self.logits / 2) / 2
         self.margins = self._c * (2 * t * mu - self._v) + t * mu - _LOGISTIC.theta(phi) * e / 2
 

@@ -16,6 +16,8 @@ derivatives back into the kernel, and memory does not grow with N · M.
 Where slices are smoothed along z (`ich_mil.gp.smoothing`), a tile is one scan, K_ZX Wᵀ stands for K_ZX, and
 diag(W (K_XX + εI) Wᵀ) for k(x,x).
 
+Several ranks (`ich_mil.ranks`) have some of the slices each; the sums are over all.
+
 Shapes: N slices, n of a tile, D features, M inducing points, Q quadrature nodes, F Fourier features, L draws.
 """
 
@@ -34,6 +36,7 @@ from ich_mil.gp.densities import Density, Logistic
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.ranks import ALONE, Ranks
 
 NODES = 32
 """Gauss-Hermite nodes of E[log ψ]."""
@@ -122,35 +125,38 @@ class KernelObjective:
         density: Density,
         *,
         smoother: Smoother | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Take references; nothing is computed.
 
         Args:
             model: its kernel and inducing points are read at every call.
-            x: (N, D) raw features.
+            x: (N, D) raw features of this rank's slices.
             rows: (N,) rows of x, in the order of `target`.
             target: (N,) π - ½.
             density: ψ.
             smoother: of the scans of x.
+            ranks: that share the scans out.
 
         Raises:
             ConfigError: log Z is asked for with another kernel than RBF.
         """
         self._model, self._x, self._rows, self._target, self._density = model, x, rows, target, density
-        self._smoother = smoother
+        self._smoother, self._ranks = smoother, ranks
         self._prior = FourierPrior(model, density) if model.settings.log_z else None
 
     def projection(self) -> Projection:
         """Φ under the present hyperparameters."""
-        return Projection(self._model, self._x, rows=self._rows, smoother=self._smoother)
+        return Projection(self._model, self._x, rows=self._rows, smoother=self._smoother, ranks=self._ranks)
 
     @torch.no_grad()
     def evaluate(self, projection: Projection, weights: Weights) -> tuple[float, Tensor]:
         """J at q(w), and the θ(c) (N,) that belong to it."""
         mu, variance = (value[0] for value in projection.moments(weights.mean, weights.root))
         parts = zip(mu.split(8192), variance.split(8192), strict=True)
-        psi = sum(float(expected_log_psi(*part, self._density).sum()) for part in parts)
-        J = float(self._target @ mu - weights.kl()[0]) + psi - self.log_z()
+        psi = sum((expected_log_psi(*part, self._density).sum() for part in parts), mu.new_zeros(()))
+        pull, psi = self._ranks.total(torch.stack([self._target @ mu, psi]))
+        J = float(self._ranks.same(pull - weights.kl()[0] + psi - self.log_z()))
         c = torch.addcmul(variance, mu, mu).sqrt().clamp(max=self._model.settings.variant.clip)
         return J, self._density.theta(c)
 
@@ -169,10 +175,13 @@ class KernelObjective:
         ratios = self._target.new_zeros(LOG_Z_DRAWS)
         for _, x, _ in self._tiles():
             ratios += self._prior.log_ratios(x)
-        return float(torch.logsumexp(ratios, 0)) - math.log(LOG_Z_DRAWS)
+        return float(torch.logsumexp(self._ranks.total(ratios), 0)) - math.log(LOG_Z_DRAWS)
 
     def collapsed(self, theta: Tensor) -> float:
-        """F for Θ = diag `theta` (N,); its gradient is added to `.grad` of what requires one."""
+        """F for Θ = diag `theta` (N,); its gradient is added to `.grad` of what requires one.
+
+        F is that of all slices. Of its gradient each rank adds a part, and the parts sum to the whole.
+        """
         r, m = self._target, len(self._model.inducing)
         gram, b, s, ratios = r.new_zeros(m, m), r.new_zeros(m), r.new_zeros(()), r.new_zeros(LOG_Z_DRAWS)
         with torch.enable_grad():
@@ -187,6 +196,7 @@ class KernelObjective:
                 s += theta[part] @ prior
                 if self._prior is not None:
                     ratios += self._prior.log_ratios(x)
+        gram, b, s, ratios = (self._ranks.total(value) for value in (gram, b, s, ratios))
         with torch.enable_grad():
             sums = [value.requires_grad_() for value in (gram, b, s, ratios)]
             F = self._from_sums(*sums)
@@ -200,7 +210,8 @@ class KernelObjective:
         back = torch.linalg.solve_triangular(L.mT, both, upper=True)  # (M, M + 1)
         with torch.no_grad():
             to_root = -(back @ torch.cat([gram, b[None]])).tril()
-        root.backward(to_root)
+        if self._ranks.first:  # L is that of all, so its part counts once
+            root.backward(to_root)
         for part, x, W in self._tiles():
             with torch.enable_grad():
                 K, prior = self._kernel(x, W)
@@ -215,7 +226,9 @@ class KernelObjective:
 
     def _from_sums(self, gram: Tensor, b: Tensor, s: Tensor, ratios: Tensor) -> Tensor:
         """F () from Φ Θ Φᵀ (M, M), Φ r (M,), Σ θ k(x,x) () and the log ratios (L,) of log Z."""
-        C = torch.linalg.cholesky(gram + torch.eye(len(gram)).to(gram))  # A = C Cᵀ
+        C = torch.linalg.cholesky(
+            gram + torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        )  # A = C Cᵀ
         z = torch.linalg.solve_triangular(C, b[:, None], upper=False)
         # Σ θ residual = Σ θ k(x,x) - tr(Φ Θ Φᵀ)
         F = z.square().sum() / 2 - C.diagonal().log().sum() - (s - gram.trace()) / 2

@@ -1,9 +1,10 @@
 """Φ = L⁻¹ K_ZX of a whole data set, tile by tile: the matrix every sweep multiplies with.
 
-In: a head and its slices, in any float precision and any order of rows. Out: tiles Φᵀ (n, M). A small Φ is
-stored; one that would not fit into `STORE_BYTES` is computed anew in each pass, so that memory does not grow
-with N · M. Where slices are smoothed along z, Φ is Φ~ (`ich_mil.gp.smoothing`) and always stored: a tile
-holds slices of many scans, and each of them would need its whole scan again.
+In: a head and its slices, in any float precision and any order of rows. Out: tiles Φᵀ (n, M), and the sums
+over slices that a sweep needs. A small Φ is stored; one that would not fit into `STORE_BYTES` is computed
+anew in each pass, so that memory does not grow with N · M: by `ich_mil.kernels.rbf_gram` where the kernel is
+RBF, else by the kernel object. Where slices are smoothed along z, Φ is Φ~ (`ich_mil.gp.smoothing`) and always
+stored: a tile holds slices of many scans, and each of them would need its whole scan again.
 
 Where the kernel is smooth, there are directions in which no slice goes anywhere: with ℓ = 16 D some 40 of
 100 on the RSNA features. `compress` keeps the others, an orthonormal basis Q (M, r); sweeps then work on
@@ -12,14 +13,16 @@ QᵀΦ, and q(w) stays at its prior in the directions left out.
 Shapes: N slices, n of a tile, D features, M inducing points, r directions kept (M before `compress`).
 """
 
-import math
 from collections.abc import Iterator
 
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.kernels.rbf_gram import RBF, Scratch, gram_of, moments_of, rbf_gram, rbf_moments
+from ich_mil.ranks import ALONE, Ranks
 
 STORE_BYTES = 400_000_000
 """A Φ up to this size is stored: 42,032 slices and 200 points take 67 MB, 752,803 would take 1.2 GB."""
@@ -38,6 +41,9 @@ probit head are not bounded by ½; they stay within a few units, and the bound g
 
 ONE_TILE = 8192
 """Up to so many rows are one tile: two cores multiply 5,254 x 100 twice as fast in one piece as in three."""
+
+GPU_ROWS = 16_384
+"""Rows of a tile on a GPU, where a call costs as much as a product of some MB (not measured)."""
 
 
 class Projection:
@@ -59,6 +65,7 @@ class Projection:
         basis: Tensor | None = None,
         compress: bool = False,
         smoother: Smoother | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Compute Φ once, and keep it if it is small.
 
@@ -70,14 +77,15 @@ class Projection:
             basis: of another projection of the same model, whose weights will be used here.
             compress: leave out the directions in which these slices have no component.
             smoother: of the scans of `x`.
+            ranks: among whom the slices are shared; `x` and `rows` are then this rank's. Sums are of all.
         """
-        self.model, self.dtype, self.basis = model, dtype, basis
-        self._x, self._rows = x, rows
+        self.model, self.dtype, self.basis, self._ranks = model, dtype, basis, ranks
+        self._x, self._rows = x, None if rows is None else rows.to(x.device)
         self._root = model.prior_root()
         n, m = len(x), len(model.inducing) if basis is None else basis.shape[1]
         self.shape = (n, m)
         self.residual = self._root.new_empty(n)
-        self._memory = torch.empty(0)
+        self._scratch = Scratch()
         self._stored: Tensor | None = None
         if smoother is not None or n * m * torch.finfo(dtype).bits // 8 <= STORE_BYTES:
             self._stored = torch.empty(n, m, dtype=dtype, device=self._root.device)
@@ -90,12 +98,37 @@ class Projection:
                 self._stored[part] = phi
         if compress:
             self._compress(gram)
+        self._rbf = self._as_rbf() if self._stored is None else None
+
+    def _as_rbf(self) -> RBF | None:
+        """The map to Φ of a scaled RBF kernel, of one or many length scales; None: the kernel is another."""
+        model, scaled = self.model, self.model.covar_module
+        if type(scaled) is not ScaleKernel or type(scaled.base_kernel) is not RBFKernel:
+            return None
+        base, root = scaled.base_kernel, self._root
+        if not (scaled.active_dims is base.active_dims is None and self._x.device == root.device):
+            return None
+        length = base.lengthscale.reshape(-1)  # (1,) or (D,)
+        inverse = torch.linalg.solve_triangular(root, torch.eye(len(root)).to(root), upper=False)  # L⁻¹
+        return RBF(
+            shift=model.x_mean,
+            scale=1 / (model.x_std * length),
+            inducing=model.inducing / length,
+            variance=scaled.outputscale,
+            projection=inverse if self.basis is None else self.basis.mT @ inverse,
+        )
+
+    def _tile(self, width: int) -> int:
+        """Rows whose product with `width` matrices (M, M) is a tile."""
+        n, m = self.shape
+        if self.residual.is_cuda:
+            return GPU_ROWS
+        size = TILE_BYTES // (m * width * torch.finfo(self.dtype).bits // 8)
+        return n if n * width <= ONE_TILE else max(LEAST_ROWS, size)
 
     def _parts(self, width: int) -> Iterator[slice]:
-        """Slices of rows whose product with `width` matrices (M, M) is a tile."""
-        n, m = self.shape
-        size = TILE_BYTES // (m * width * torch.finfo(self.dtype).bits // 8)
-        size = n if n * width <= ONE_TILE else max(LEAST_ROWS, size)
+        """The rows of one tile after the other."""
+        n, size = self.shape[0], self._tile(width)
         for start in range(0, n, size):
             yield slice(start, min(start + size, n))
 
@@ -127,13 +160,16 @@ class Projection:
 
     def _compress(self, gram: Tensor) -> None:
         """Keep the directions of ΦΦᵀ (M, M) that move some μ by more than `COMPRESSION`."""
-        n, _ = self.shape
-        energy, directions = torch.linalg.eigh(gram)  # rising
-        needed = energy > COMPRESSION / math.sqrt(n)
+        slices = gram.new_full((1, len(gram)), self.shape[0])
+        total = self._ranks.total(torch.cat([gram, slices]))
+        energy, directions = torch.linalg.eigh(total[:-1])  # rising
+        # The ranks must agree on the directions, and machines may differ in an eigenvector's sign.
+        energy, directions = self._ranks.same(torch.cat([energy[None], directions])).tensor_split([1])
+        needed = energy[0] > COMPRESSION / total[-1, 0].sqrt()
         if bool(needed.all()):
             return
         Q = directions[:, needed]  # (M, r)
-        self.basis, self.shape = Q, (n, Q.shape[1])
+        self.basis, self.shape = Q, (self.shape[0], Q.shape[1])
         if self._stored is not None:
             self._stored = self._stored @ Q.to(self.dtype)
 
@@ -152,28 +188,17 @@ class Projection:
 
         Returns:
             (R, r, r), of products in the dtype of the tiles, summed over tiles in float64; and (R, r), all in
-            float64: in float32 it alone would move means by 1e-5.
+            float64: in float32 it alone would move means by 1e-5. Sums over the slices of all ranks.
         """
-        (replicates, _), m = theta.shape, self.shape[1]
-        A = self.residual.new_zeros(replicates * m, m)
-        b = self.residual.new_zeros(replicates, m)
-        theta = theta.to(self.dtype)
-        for rows, phi in self.tiles(replicates):
-            weighted = self._scratch(len(phi), replicates, m)
-            torch.mul(theta[:, rows].mT[:, :, None], phi[:, None], out=weighted)  # (n, R, r)
-            if self.dtype == A.dtype:
-                A.addmm_(weighted.flatten(1).mT, phi)
-            else:
-                A += weighted.flatten(1).mT @ phi
-            b += target[:, rows] @ phi.to(b)
-        return A.view(replicates, m, m), b
-
-    def _scratch(self, *shape: int) -> Tensor:
-        """Memory for a tile's products, the same in every pass: fresh pages cost as much as a product."""
-        size = math.prod(shape)
-        if len(self._memory) < size:
-            self._memory = torch.empty(size, dtype=self.dtype, device=self.residual.device)
-        return self._memory[:size].view(shape)
+        R, width = len(theta), self.shape[1]
+        if self._rbf is None:
+            sums = gram_of(self.tiles(R), theta, target, width=width, scratch=self._scratch)
+        else:
+            sums = rbf_gram(
+                self._x, self._rbf, theta, target, rows=self._rows, dtype=self.dtype, tile=self._tile(R)
+            )
+        both = self._ranks.total(torch.cat([sums[0], sums[1][:, None]], dim=1))
+        return both[:, :width], both[:, width]
 
     def moments(self, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
         """μ = Φᵀ m and σ² = diag(Φᵀ S Φ) + residual for replicates that share Φ.
@@ -185,13 +210,11 @@ class Projection:
         Returns:
             (R, N), all in float64, and (R, N), of products in the dtype of the tiles.
         """
-        replicates, m = mean.shape
-        across = root.flatten(0, 1).mT.to(self.dtype).contiguous()  # (r, R·r)
-        mu = mean.new_empty(replicates, self.shape[0])
-        variance = torch.empty_like(mu)
-        for rows, phi in self.tiles(replicates):
-            spread = self._scratch(len(phi), replicates, m)
-            torch.mm(phi, across, out=spread.view(len(phi), -1))
-            mu[:, rows] = mean @ phi.to(mean).mT
-            variance[:, rows] = spread.square_().sum(-1).mT
-        return mu, variance.add_(self.residual)
+        R, n = len(mean), self.shape[0]
+        if self._rbf is None:
+            mu, spread = moments_of(self.tiles(R), mean, root, length=n, scratch=self._scratch)
+        else:
+            mu, spread = rbf_moments(
+                self._x, self._rbf, mean, root, rows=self._rows, dtype=self.dtype, tile=self._tile(R)
+            )
+        return mu, spread.add_(self.residual)

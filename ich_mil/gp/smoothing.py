@@ -100,9 +100,10 @@ def make_smoother(
         )
     bad = (~torch.isfinite(positions)).nonzero()[:, 0]
     if len(bad):
-        b = int((offsets <= bad[0]).sum()) - 1
+        first = int(bad[0])
+        b = int((offsets <= first).sum()) - 1
         scan = f"scan {b}" if scans is None else f"scan {scans[b]!r}"
         raise DataError(
-            f"{what}: {asked} where slice {int(bad[0] - offsets[b])} of {scan} lies is not known; {remedy}"
+            f"{what}: {asked} where slice {first - int(offsets[b])} of {scan} lies is not known; {remedy}"
         )
     return Smoother(positions, offsets, settings.smooth_mm)

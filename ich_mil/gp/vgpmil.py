@@ -47,7 +47,7 @@ class PsiObservation:
         turns: Turns,
         variant: Variant,
         *,
-        generator: torch.Generator,
+        start: Tensor | None = None,
     ) -> None:
         """Start the π.
 
@@ -57,16 +57,15 @@ class PsiObservation:
             labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
             turns: the order.
             variant: of the updates; its H and tail are in the first two arguments.
-            generator: of a random start, on the CPU.
+            start: (N,) π to begin with, in the order of `turns`, instead of those named above.
         """
         self._densities, self._turns, self._variant = list(densities), turns, variant
         self._log_h, self._labels = log_h, labels
         self._pull = log_h[:, None] * torch.where(labels == 1, 1.0, -1.0).to(log_h)  # (R, B)
-        if variant.start == "random":
-            pi = torch.rand(len(turns.bags), generator=generator, dtype=log_h.dtype)
-            self.logits = torch.logit(pi).to(log_h).repeat(len(log_h), 1)
-        else:
+        if start is None:
             self.logits = self._pull.clamp(max=0.0)[:, turns.bags]
+        else:
+            self.logits = torch.logit(start).repeat(len(log_h), 1)
         self._log_not = logsigmoid(-self.logits)  # log(1 - π)
 
     @property
@@ -91,12 +90,10 @@ class PsiObservation:
         bags, n_bags = self._turns.bags, len(self._labels)
         if self._variant.leave_one_out == "max":
             self.logits = mu + self._pull[:, bags] * leave_one_out_max(self.logits.sigmoid(), bags, n_bags)
-        elif self._variant.update == "jacobi":
-            self.logits = jacobi(self.logits, mu, self._pull, bags, n_bags)
-        else:
-            self.logits, self._log_not = gauss_seidel(self._log_not, mu, self._pull, self._turns)
+            self._log_not = logsigmoid(-self.logits)
             return
-        self._log_not = logsigmoid(-self.logits)
+        step = jacobi if self._variant.update == "jacobi" else gauss_seidel
+        self.logits, self._log_not = step(self._log_not, mu, self._pull, self._turns)
 
     def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
         """The evidence lower bound (R,) with Θ at its optimum, without KL(q(w) ‖ p(w)).

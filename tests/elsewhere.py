@@ -1,0 +1,134 @@
+"""A device that is not the CPU, for machines without one: tensors that say they are elsewhere.
+
+They compute on the CPU, so their values are right. Tensors of two devices in one call raise, as on a GPU, and
+everything for which the host would wait for a GPU is counted. It is the device "meta": autograd works there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
+
+AWAY = torch.device("meta")
+
+aten = torch.ops.aten
+_INDEXING = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
+_WAITING = {  # the size of the result is in the data, or the result itself is for the host
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten.repeat_interleave.Tensor,
+}
+
+
+class _Away(torch.Tensor):
+    """A tensor that says it is on `AWAY`; `here` holds its values."""
+
+    here: Tensor
+    waits: Counter[str]
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, here: Tensor, waits: Counter[str]) -> Self:
+        away = torch.Tensor._make_wrapper_subclass(
+            cls,
+            here.size(),
+            strides=here.stride(),
+            storage_offset=here.storage_offset(),
+            dtype=here.dtype,
+            device=AWAY,
+        )
+        away.here, away.waits = here, waits
+        return away
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        away = next(part for part in tree_flatten((args, kwargs))[0] if isinstance(part, cls))
+        return _run(func, args, kwargs or {}, away.waits)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        parts = index if isinstance(index, tuple) else (index,)
+        return super().__getitem__(
+            tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts)
+        )
+
+    def tolist(self) -> Any:
+        self.waits["tolist"] += 1
+        return self.here.tolist()
+
+
+class _Mode(TorchDispatchMode):
+    """Makes tensors on `AWAY` where such are asked for."""
+
+    def __init__(self, waits: Counter[str]) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {}, self.waits)
+
+
+def _here(value: Any) -> Any:
+    return value.here if isinstance(value, _Away) else value
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any], waits: Counter[str]) -> Any:
+    """The function, on the CPU; tensors in and out are where they say they are."""
+    tensors = [part for part in tree_flatten((args, kwargs))[0] if isinstance(part, Tensor)]
+    away = any(isinstance(one, _Away) for one in tensors)
+    here = [one for one in tensors if not isinstance(one, _Away) and one.ndim > 0]  # a number may be anywhere
+    to_away = torch.device(kwargs["device"]) == AWAY if kwargs.get("device") else away
+    if func is aten.copy_.default:
+        to_away = isinstance(args[0], _Away)
+    if func in (aten._to_copy.default, aten.copy_.default):
+        source = args[1] if func is aten.copy_.default else args[0]
+        if isinstance(source, _Away) != to_away:
+            waits["copy to the device" if to_away else "copy to the host"] += 1
+    elif away and here:
+        if func not in _INDEXING or not isinstance(args[0], _Away):  # an index may be on the CPU
+            raise RuntimeError(f"{func} of tensors on two devices: {[tuple(one.shape) for one in tensors]}")
+        waits["copy to the device"] += len(here)
+    elif away and func in _WAITING:
+        waits[str(func)] += 1
+    plain = {name: "cpu" if name == "device" else value for name, value in kwargs.items()}
+    out = func(*tree_map(_here, args), **tree_map(_here, plain))
+    if func is aten.copy_.default:
+        return args[0]
+    if to_away:
+        out = tree_map(lambda one: _Away(one, waits) if isinstance(one, Tensor) else one, out)
+    return return_and_correct_aliasing(func, args, kwargs, out) if away and to_away else out
+
+
+@contextmanager
+def elsewhere() -> Iterator[Counter[str]]:
+    """Within this block `AWAY` is a device; yields how often the host waited for it, and for what."""
+    waits: Counter[str] = Counter()
+
+    def made(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def tensor(data: Any, *, device: Any = None, **given: Any) -> Tensor:
+            return make(data, **given) if device is None else make(data, **given).to(device)
+
+        return tensor
+
+    overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)  # a parameter changes its class
+    try:
+        with (
+            mock.patch("torch.tensor", made(torch.tensor)),
+            mock.patch("torch.as_tensor", made(torch.as_tensor)),
+            _Mode(waits),
+        ):
+            yield waits
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(overwrite)

@@ -1,0 +1,93 @@
+"""Heads on a device: a GPU where there is one, and one that is pretended where there is none."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from synthetic import scans
+from test_head_ranks import FAMILIES, agree, with_positions
+
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.calibrate import cross_fit
+from ich_mil.gp.density_learning import choose_density
+from ich_mil.gp.fit import fit
+from ich_mil.gp.head import Head
+from ich_mil.gp.settings import HeadSettings
+from tests.elsewhere import AWAY, elsewhere
+
+SHORT = {"n_inducing": 6, "sweeps": 3, "calibration_folds": 2}
+NEVER = 1e-300
+"""A tolerance that is never met."""
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "gibbs"])  # needs a generator there
+def test_a_head_is_fitted_where_its_features_are(name):
+    settings = replace(FAMILIES[name], sweeps=3, outer=1)
+    (x, offsets, labels, z), held = with_positions(0, 10), with_positions(3, 6)
+    expected = fit(x, offsets, labels, settings=settings, positions=z, validation=held)[0]
+    with elsewhere():
+        # all but the features may be on the CPU, and so may validation scans
+        model, _ = fit(x.to(AWAY), offsets, labels, settings=settings, positions=z, validation=held)
+        assert {value.device for value in model.state_dict().values()} == {AWAY}
+        agree(model.q_mean.cpu(), expected.q_mean)
+        agree(model.q_root.cpu(), expected.q_root)
+        agree(model.inducing.cpu(), expected.inducing)
+
+
+def test_the_host_waits_once_a_sweep():
+    x, offsets, labels = scans()
+    found = []
+    for sweeps in (3, 10):
+        with elsewhere() as waits:
+            settings = HeadSettings(n_inducing=8, sweeps=sweeps, tolerance=NEVER)
+            fit(x.to(AWAY), offsets, labels, settings=settings)
+        found.append(waits)
+    assert found[1] - found[0] == {"copy to the host": 7}
+
+
+def test_everything_else_works_there_too(tmp_path):
+    (x, offsets, labels, z), held = with_positions(0, 12), with_positions(3, 8)
+    settings = HeadSettings(**SHORT, smooth_mm=5.0)
+
+    def figures(x, held_x):
+        bags, other = Bags(x, offsets, labels, z), Bags(held_x, *held[1:])
+        ids = [f"scan {b}" for b in range(12)]
+        crossed = cross_fit(bags, settings, scans=ids, samples=20)
+        density = choose_density(x, offsets, labels, other[:3], HeadSettings(**SHORT), [0.5], [1.0])
+        rest = Head(**SHORT).fit(x, offsets, labels, validation=held[:3])
+        whole = Head(**SHORT).fit(x, offsets, labels)
+        whole.save(tmp_path)
+        again = Head.load(tmp_path)
+        assert again.model_.q_mean.device.type == "cpu"
+        found = [crossed.slope, crossed.intercept, density.alpha, density.beta]
+        for head in (rest, whole, again):
+            found += head.predict_bag_proba(held.x, held.offsets).tolist()
+        return [*found, *whole.predict_instance_proba(held_x, held.offsets).tolist()]
+
+    expected = figures(x, held.x)
+    with elsewhere():
+        assert figures(x.to(AWAY), held.x.to(AWAY)) == pytest.approx(expected, rel=1e-8)
+
+
+def test_the_pretended_device_is_one():
+    with elsewhere() as waits:
+        x = torch.arange(6.0).to(AWAY).view(2, 3)
+        assert (x @ x.mT).sum().item() == 83.0
+        assert waits == {"copy to the device": 1, "aten._local_scalar_dense.default": 1}
+        assert x[:, [2, 0]].tolist() == [[2.0, 0.0], [5.0, 3.0]]
+        x[0] = 7.0
+        assert x.cpu().sum() == 33.0
+        with pytest.raises(RuntimeError, match="two devices"):
+            x + torch.ones(3)
+        with pytest.raises(RuntimeError):
+            x.numpy()
+
+
+def test_a_gpu_gives_the_head_of_a_cpu(device):
+    for name, settings in FAMILIES.items():
+        if name not in ("mixed", "gibbs"):
+            x, offsets, labels, z = with_positions(0, 12)
+            expected = fit(x, offsets, labels, settings=settings, positions=z)[0]
+            model, _ = fit(x.to(device), offsets, labels, settings=settings, positions=z)
+            assert model.q_mean.device.type == device.type
+            agree(model.q_mean.cpu(), expected.q_mean)
