@@ -18,7 +18,7 @@ def rsna() -> FeatureSet:
 
 
 def cq500() -> FeatureSet:
-    """490 CQ500 scans, 193,317 slices, 8 features."""
+    """490 CQ500 scans, 21,190 slices, 8 features."""
     return read_feature_csv(DATA / "features" / "cq500_d8_run2.csv")
 
 

@@ -30,6 +30,7 @@ from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.progress import progress, say
+from ich_mil.ranks import device
 
 GRID_FORMAT = "ich_mil.grid.1"
 
@@ -62,7 +63,8 @@ def grid(config: GridConfig) -> pd.DataFrame:
     left = [place for place, key in enumerate(keys) if _key(key, config) not in done]
     if rows:
         say(f"{len(keys) - len(left)} of {len(keys)} fits are in {path} already")
-    groups = fit_many(features.x, features.offsets, features.labels, [jobs[place] for place in left])
+    x = features.x.to(device())
+    groups = fit_many(x, features.offsets, features.labels, [jobs[place] for place in left])
     lines = _measured(groups, features, external, [jobs[place] for place in left])
     for place, row in progress(lines, total=len(left), what="grid", unit="fit"):
         rows.append(keys[left[place]] | row)
@@ -139,7 +141,7 @@ def _measured(
         seen = set(jobs[group[0].place].train or ())
         out = [scan for b, scan in enumerate(features.scans) if b not in seen]
         sets = {"held": features.select(out) if out else None, "external": external}
-        logits = {name: mean_logits(models, part.x) for name, part in sets.items() if part is not None}
+        logits = {name: mean_logits(models, part.x).cpu() for name, part in sets.items() if part is not None}
         for r, one in enumerate(group):
             row: dict[str, Any] = {
                 "sweeps": len(one.report.elbo),

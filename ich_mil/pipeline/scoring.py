@@ -9,9 +9,9 @@ Shapes: B scans, N slices of one scored set.
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +24,13 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_scan, position_score
 from ich_mil.evaluate.pooled import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.files import digest, whole_file
-from ich_mil.gp.head import Head
+from ich_mil.gp.independent import independent_scans
 from ich_mil.gp.predict import predict
+from ich_mil.pipeline.heads import fit_to
 from ich_mil.pipeline.tasks import Task
 from ich_mil.protocol import ProtocolConfig
 
-FORMAT = "ich_mil.scored.1"
+FORMAT = "ich_mil.scored.2"
 
 
 @dataclass(frozen=True)
@@ -139,37 +140,24 @@ def main_model(config: ProtocolConfig) -> Model:
 
 
 def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]:
-    head = Head(**asdict(config.head(model.name, model.n_inducing, seed=task.seed)))
-    learn, watch = task.train, task.validation
-    validation = None if watch is None else (watch.x, watch.offsets, watch.labels, watch.positions_mm)
-    head.fit(
-        learn.x,
-        learn.offsets,
-        learn.labels,
-        positions=learn.positions_mm,
-        validation=validation,
-        groups=learn.patients,
-    )
+    settings = config.head(model.name, model.n_inducing, seed=task.seed)
+    head = fit_to(task.train, task.validation, settings)
     looked_at = model == main_model(config) and task.seed == config.first_seed(task.set)
     found = {}
     for name, one in task.scored.items():
-        ask = partial(
-            predict,
-            head.model_,
-            one.x.double(),
-            one.offsets,
-            one.scans,
-            positions=one.positions_mm,
-            samples=config.samples,
-            seed=task.seed,
-            calibration=head.model_.calibration,
-        )
-        joint = ask()
+        scans = head.model_, one.x.double(), one.offsets, one.scans
+        how: dict[str, Any] = {
+            "positions": one.positions_mm,
+            "samples": config.samples,
+            "seed": task.seed,
+            "calibration": head.model_.calibration,
+        }
+        joint = predict(*scans, **how)
         found[name] = _says(
             one,
             joint.scan_mean,
             scan_std=joint.scan_std,
-            scan_std_independent=ask(joint=False).scan_std if looked_at else None,
+            scan_std_independent=independent_scans(*scans, **how)[1] if looked_at else None,
             slice=joint.slice_mean,
             slice_std=joint.slice_std,
         )

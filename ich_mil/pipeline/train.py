@@ -31,9 +31,9 @@ from ich_mil.data.splits import check_current, draw_splits, load_splits, read_sp
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_json, write_text
-from ich_mil.gp.head import Head
 from ich_mil.model import RUN_FORMAT, read_run
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
+from ich_mil.pipeline.heads import fit_to
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.fit import fit_cnn
@@ -187,17 +187,8 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
         split: features.select(splits.scan[splits.split == split].tolist())
         for split in ("train", "validation")
     }
-    learn, watch = parts["train"], parts["validation"]
-    validation = (watch.x, watch.offsets, watch.labels, watch.positions_mm) if watch.scans else None
-    head = Head(**asdict(config.head))
-    head.fit(
-        learn.x,
-        learn.offsets,
-        learn.labels,
-        positions=learn.positions_mm,
-        validation=validation,
-        groups=learn.patients,
-    )
+    watch = parts["validation"] if parts["validation"].scans else None
+    head = fit_to(parts["train"], watch, config.head)
     if not ranks.first:
         return
     write_json(config.out / "head_fit.json", asdict(head.report_))

@@ -1,0 +1,58 @@
+"""Every fused op against plain PyTorch and `torch.compile`: time, memory, and the bars of the project.
+
+    python -m benchmarks.kernels [--write] [--only NAME ...]
+
+Each part checks its op against float64 in the same process before it is timed. Without a GPU the plain
+versions run at sizes a CPU can do, and bars are "not measured". With --write sections are appended to
+RESULTS.md.
+"""
+
+import argparse
+from collections.abc import Callable
+
+from benchmarks.kernels_bags import bag_leave_one_out, bag_samples
+from benchmarks.kernels_gram import gram_rows, sweep_rows, whitening
+from benchmarks.record import record, table
+from benchmarks.timing import DEVICE, HEAD, copy_bandwidth, float32_rate, machine_name
+
+ROWS: dict[str, Callable[[], list[list[str]]]] = {
+    "gram": gram_rows,
+    "leave_one_out": bag_leave_one_out,
+    "samples": bag_samples,
+    "sweep": sweep_rows,
+}
+
+
+def rates() -> str:
+    """What the machine can do at most."""
+    return (
+        f"{machine_name()}: copies {copy_bandwidth() / 1e9:,.0f} GB/s (read and written), float32 products "
+        f"{float32_rate() / 1e12:.2g} TFlop/s."
+    )
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [*ROWS, "whitening"]
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    chosen = parser.parse_args()
+    rows = [cells for name in ROWS if name in chosen.only for cells in ROWS[name]()]
+    command = "python -m benchmarks.kernels"
+    if rows:
+        text = f"{rates()}\n\n{table(HEAD, rows)}"
+        record(f"Kernels, on {DEVICE.type}", command, text, write=chosen.write)
+    if "whitening" in chosen.only:
+        record(
+            "Why Φ is made before it is summed",
+            f"{command} --only whitening",
+            whitening(),
+            write=chosen.write,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""`rbf_gram` and what it is for, timed: the op, a sweep of G-VGPMIL, the grid of 90 fits; and its precision.
+
+Each op is checked against float64 before it is timed. Rows are those of `benchmarks.timing.HEAD`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.heads_data import copies, rsna
+from benchmarks.record import table
+from benchmarks.timing import DEVICE, Timing, float32_rate, in_turn, once, row, summary
+from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.folds import folds_of
+from ich_mil.gp.inducing import choose_inducing, standardisation
+from ich_mil.gp.projection import GPU_ROWS
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.kernels.rbf_gram import RBF, rbf_gram
+
+ROUNDS = 9 if DEVICE.type == "cuda" else 3
+
+CLOSE = 3e-6
+"""Largest error of G over its largest value that counts as float32-accurate: 50 units of rounding."""
+
+
+def random_case(n: int, d: int, m: int, replicates: int) -> tuple[Tensor, RBF, Tensor, Tensor]:
+    """Features, map, θ and r on the device at hand."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    x = torch.randn(n, d, generator=generator).to(DEVICE)
+    z, L = normal(m, d) / d**0.5, torch.eye(m).double() + 0.1 * normal(m, m).tril(-1) / m**0.5
+    ones = torch.ones(d, dtype=torch.float64)
+    parts = (0 * ones, ones / d**0.5, z, torch.tensor(0.5).double(), torch.linalg.inv(L))
+    rbf = RBF(*(part.to(DEVICE) for part in parts))
+    theta = torch.rand(replicates, n, generator=generator).double().to(DEVICE)
+    return x, rbf, theta, theta - 0.5
+
+
+def eager(x: Tensor, rbf: RBF, theta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The same statistics in the plainest PyTorch: Φ of all slices, float64 and then float32."""
+    u = (x.double() - rbf.shift) * rbf.scale
+    k = rbf.variance * torch.exp(-torch.cdist(u, rbf.inducing).square() / 2)
+    phi = (k @ rbf.projection.mT).float()  # (N, P)
+    G = torch.stack([(phi * row.float()[:, None]).mT @ phi for row in theta])
+    return G.double(), target @ phi.double()
+
+
+def gram_rows() -> list[list[str]]:
+    """`rbf_gram` for one replicate and for 18."""
+    sizes = [(752_803, 128, 200, 1), (752_803, 128, 200, 18)]
+    if DEVICE.type == "cpu":
+        sizes = [(20_000, 128, 200, 1), (5_000, 128, 200, 18)]
+    rows = []
+    for n, d, m, replicates in sizes:
+        case = random_case(n, d, m, replicates)
+        truth = rbf_gram(*case, impl="torch")[0]
+        calls: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {"eager": partial(eager, *case)}
+        ours = partial(rbf_gram, *case, dtype=torch.float32)
+        if DEVICE.type == "cuda":
+            calls["compiled"] = partial(torch.compile(eager), *case)
+            calls["triton"] = partial(ours, tile=GPU_ROWS)
+        else:
+            calls["tiles"] = partial(ours, tile=2048)
+        for name, call in calls.items():
+            error = float((call()[0] - truth).abs().max() / truth.abs().max())
+            assert error < CLOSE, f"{name}: error {error:.1e}"
+        timings = in_turn(calls, rounds=ROUNDS)
+        size = f"N={n:,}, D={d}, M={m}, R={replicates}"
+        bar = "≥ 40 % of fp32 rate" + ("; ≥ 3 x eager; peak ≤ 1/5 of eager" if replicates > 1 else "")
+        if DEVICE.type == "cuda":
+            flops = 2 * n * m * (d + m + replicates * m)
+            rows.append(row("rbf_gram", size, timings, bar=bar, met=_verdict(timings, flops, replicates)))
+        else:
+            size += f"; in tiles {timings.pop('tiles')}"
+            rows.append(row("rbf_gram", size, timings, bar=bar))
+    return rows
+
+
+def _verdict(timings: dict[str, Timing], flops: int, replicates: int) -> str:
+    """Whether the bars are met."""
+    ours, plain, other = (timings[name] for name in ("triton", "eager", "compiled"))
+    rate = flops / ours.median / float32_rate()
+    faster = plain.median / ours.median
+    assert ours.peak is not None
+    assert plain.peak is not None
+    memory = ours.peak / plain.peak
+    met = rate >= 0.4 and (replicates == 1 or (faster >= 3 and memory <= 0.2))
+    return (
+        f"{'yes' if met else 'no'}: {rate:.0%} of {float32_rate() / 1e12:.1f} TFlop/s, {faster:.1f} x eager, "
+        f"{other.median / ours.median:.1f} x compiled, peak {memory:.2f} of eager"
+    )
+
+
+def one_sweep() -> Timing:
+    """A fit of 50 sweeps less one of 10, over 40: inducing points and Φ are those of both."""
+    data = copies(rsna(), 8)
+    bags = (data.x.to(DEVICE), data.offsets.to(DEVICE), data.labels.to(DEVICE))
+    settings = HeadSettings(density="gamma", precision="mixed", tolerance=1e-300)
+
+    def sweeps(count: int) -> None:
+        _, report = fit(*bags, settings=replace(settings, sweeps=count))
+        assert len(report.elbo) == count
+
+    sweeps(50)
+    found = [(once(lambda: sweeps(50)), once(lambda: sweeps(10))) for _ in range(ROUNDS)]
+    return summary([((fifty[0] - ten[0]) / 40, fifty[1]) for fifty, ten in found])
+
+
+def sweep_rows() -> list[list[str]]:
+    """One sweep of G-VGPMIL, from fits of 50 and of 10; and the grid of 90 fits."""
+    features = rsna()
+    jobs = [
+        Job(HeadSettings(density="gamma", n_inducing=m, alpha=a, beta=b), train)
+        for train, _ in folds_of(features.labels, features.patients, folds=5, seed=0)
+        for m in (50, 100, 200)
+        for a in (0.5, 1.0)
+        for b in (1.0, 2.5, 4.0)
+    ]
+    bags = (features.x.to(DEVICE), features.offsets.to(DEVICE), features.labels.to(DEVICE))
+    rounds = 3 if DEVICE.type == "cuda" else 1
+    grid = summary([once(lambda: list(fit_many(*bags, jobs))) for _ in range(rounds)])
+    name = "triton" if DEVICE.type == "cuda" else "eager"
+    rows = []
+    for op, size, timing, bar, most in (
+        ("G-VGPMIL sweep", "N=42,032, M=100", one_sweep(), "≤ 2 ms", 2e-3),
+        ("90-fit grid", "N=5,254, M=50, 100, 200", grid, "≤ 20 s", 20.0),
+    ):
+        verdict = {"met": "yes" if timing.median <= most else "no"} if DEVICE.type == "cuda" else {}
+        rows.append(row(op, size, {name: timing}, bar=bar, **verdict))
+    return rows
+
+
+@torch.no_grad()
+def whitening() -> str:
+    """Why Φ is made before anything is summed: what float32 sums over K become when they are whitened."""
+    features = rsna()
+    rows = []
+    for times, m, length in ((1, 100, 16), (1, 200, 1), (8, 100, 16), (8, 200, 1)):
+        data = copies(features, times)
+        mean, std = standardisation(data.x)
+        z = choose_inducing(data.x, data.offsets, data.labels, mean=mean, std=std, n_inducing=m, seed=0)
+        model = SparseGP(z, mean, std, HeadSettings(n_inducing=m, lengthscale_squared=8.0 * length)).eval()
+        L, K = model.prior_root(), model.covar_module(model.inducing, model.standardise(data.x)).to_dense()
+        generator = torch.Generator().manual_seed(0)
+        theta, target = torch.rand(2, data.x.shape[0], generator=generator).double()
+        target = target - 0.5
+        phi = torch.linalg.solve_triangular(L, K, upper=False)
+        rough = phi.float().double()
+        over_k = ((K.float() * theta.float()) @ K.mT.float()).double()
+        half = torch.linalg.solve_triangular(L, over_k, upper=False)
+        eye = torch.eye(m, dtype=torch.float64)
+        exact = eye + (phi * theta) @ phi.mT
+        whitened = eye + torch.linalg.solve_triangular(L, half.mT, upper=False)
+        projected = eye + ((phi.float() * theta.float()) @ phi.mT.float()).double()
+        mu = phi.mT @ torch.linalg.solve(exact, phi @ target)
+        from_k = torch.linalg.solve_triangular(L, (K.float().double() @ target)[:, None], upper=False)[:, 0]
+        cells = [f"{len(data.x):,}", str(m), f"{length} D"]
+        for A, g in ((whitened, from_k), (projected, rough @ target)):
+            least = float(torch.linalg.eigvalsh((A + A.mT) / 2).min())
+            off = float((phi.mT @ torch.linalg.solve(A, g) - mu).abs().max())
+            cells += [f"{least:,.3g}", f"{off:.1e}"]
+        rows.append([*cells, f"{float(mu.abs().max()):.1f}"])
+    head = [
+        "N",
+        "M",
+        "ℓ",
+        "least eigenvalue, K summed, then whitened",
+        "μ off by",
+        "Φ summed",
+        "μ off by",
+        "|μ| ≤",
+    ]
+    return table(head, rows)

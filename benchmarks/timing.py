@@ -1,0 +1,127 @@
+"""Timings of calls on the GPU, or on the CPU where there is none, and the rows of the table of kernels.
+
+On a GPU by events around each call after a warm-up, with the most memory it held; on a CPU by the wall clock,
+without memory. What is compared runs in turn, so that a busy machine is busy for all.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+
+import torch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+HEAD = ["op", "size", "machine", "eager", "compiled", "triton", "peak memory", "bar", "met"]
+"""Columns of the table. "compiled" is `torch.compile` of "eager"; on a CPU neither it nor Triton is run."""
+
+NO_DEVICE = "not measured: no CUDA device"
+
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What repeated calls took.
+
+    Attributes:
+        median, low, high: seconds.
+        peak: most bytes a call held beyond what was there before it; None on a CPU.
+    """
+
+    median: float
+    low: float
+    high: float
+    peak: int | None
+
+    def __str__(self) -> str:
+        """Median and range."""
+        unit, factor = ("ms", 1e3) if self.median < 1 else ("s", 1.0)
+        low, high = self.low * factor, self.high * factor
+        return f"{self.median * factor:.3g} {unit} ({low:.3g}-{high:.3g})"
+
+
+def once(call: Callable[[], object]) -> tuple[float, int | None]:
+    """Seconds, and peak bytes on a GPU, of one call."""
+    if DEVICE.type == "cpu":
+        started = perf_counter()
+        call()
+        return perf_counter() - started, None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    result = call()
+    end.record()
+    torch.cuda.synchronize()
+    del result
+    return start.elapsed_time(end) / 1e3, torch.cuda.max_memory_allocated() - before
+
+
+def in_turn(calls: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, Timing]:
+    """Each call `rounds` times, one after the other, after a warm-up: 3 calls on a GPU, 1 on a CPU."""
+    for call in calls.values():
+        for _ in range(WARM_UP if DEVICE.type == "cuda" else 1):
+            call()
+    found: dict[str, list[tuple[float, int | None]]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            found[name].append(once(call))
+    return {name: summary(values) for name, values in found.items()}
+
+
+def summary(values: list[tuple[float, int | None]]) -> Timing:
+    """Median and range of what `once` found."""
+    seconds, peaks = [value[0] for value in values], [value[1] for value in values if value[1] is not None]
+    return Timing(statistics.median(seconds), min(seconds), max(seconds), max(peaks, default=None))
+
+
+def measure(call: Callable[[], object], *, rounds: int) -> Timing:
+    """One call, `rounds` times after a warm-up."""
+    return in_turn({"call": call}, rounds=rounds)["call"]
+
+
+def row(op: str, size: str, timings: Mapping[str, Timing], *, bar: str, met: str = NO_DEVICE) -> list[str]:
+    """A row of the table.
+
+    Args:
+        op: its name.
+        size: of the problem.
+        timings: of "eager", "compiled", "triton", those that were run.
+        bar: what is asked for.
+        met: what was found, "yes: ..." or "no: ...".
+    """
+    peaks = [f"{name} {t.peak / 1e6:,.0f} MB" for name, t in timings.items() if t.peak is not None]
+    cells = [str(timings[name]) if name in timings else "-" for name in ("eager", "compiled", "triton")]
+    return [op, size, machine_name(), *cells, ", ".join(peaks) or "-", bar, met]
+
+
+@cache
+def machine_name() -> str:
+    """The card, or the threads of the CPU."""
+    if DEVICE.type == "cuda":
+        return torch.cuda.get_device_name()
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+@cache
+def copy_bandwidth() -> float:
+    """Bytes a second read and written by a copy of 1 GiB (CPU: 256 MiB)."""
+    source = torch.ones(2**28 if DEVICE.type == "cuda" else 2**26, device=DEVICE)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / measure(lambda: target.copy_(source), rounds=9).median
+
+
+@cache
+def float32_rate() -> float:
+    """Floating-point operations a second of a float32 product, without tf32."""
+    n = 8192 if DEVICE.type == "cuda" else 2048
+    a, b = torch.randn(2, n, n, device=DEVICE)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    rate = 2 * n**3 / measure(lambda: a @ b, rounds=9).median
+    torch.set_float32_matmul_precision(before)
+    return rate

@@ -1,0 +1,32 @@
+"""A head fitted to slice features of a run or a protocol, where there is a GPU on it."""
+
+from ich_mil.data.features import FeatureSet
+from ich_mil.gp.head import Head
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.ranks import device
+
+
+def fit_to(learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings) -> Head:
+    """Fit and calibrate a head.
+
+    Args:
+        learn: the scans it is fitted to, B scans of D features a slice.
+        watch: those it is stopped and calibrated on. None: it is calibrated on held-out folds of `learn`, by
+            patient.
+        settings: of the head.
+
+    Returns:
+        The head, on the device it was fitted on.
+
+    Raises:
+        DataError: as in `Head.fit`.
+    """
+    held = None if watch is None else (watch.x, watch.offsets, watch.labels, watch.positions_mm)
+    return Head(**vars(settings)).fit(
+        learn.x.to(device()),
+        learn.offsets,
+        learn.labels,
+        positions=learn.positions_mm,
+        validation=held,
+        groups=learn.patients,
+    )
