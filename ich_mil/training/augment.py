@@ -87,7 +87,7 @@ def _vary_scan(pictures: Tensor, variation: Variation, windows: Windows) -> Tens
     hu = hu.mul_(variation.noise).add_(variation.brighter)
     width = torch.tensor([w for _, w in windows]).to(pictures)[:, None, None]
     within = (moved > 0) & (moved < 1)
-    return torch.where(within, moved + hu / width, moved).clamp_(0.0, 1.0)
+    return torch.where(within, torch.addcdiv(moved, hu, width), moved).clamp_(0.0, 1.0)
 
 
 class VariedScans(Dataset[Batch]):
