@@ -166,7 +166,7 @@ def whitening() -> str:
             least = float(torch.linalg.eigvalsh((A + A.mT) / 2).min())
             off = float((phi.mT @ torch.linalg.solve(A, g) - mu).abs().max())
             cells += [f"{least:,.3g}", f"{off:.1e}"]
-        rows.append([*cells, f"{float(mu.abs().max()):.1f}"])
+        rows.append([*cells, f"{float(mu.abs().max()):.2g}"])
     head = [
         "N",
         "M",

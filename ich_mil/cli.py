@@ -82,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["train"]:  # its options are the fields of the configuration
         return _guard(lambda: _train(words[1:], whole=False))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        print(f"error: torchrun is for 'train' alone, not for {' '.join(words[:1])!r}", file=sys.stderr)
+        return 2
     if words[:1] == ["grid"]:
         return _guard(lambda: _grid(words[1:]))
     if words[:1] == ["reproduce"]:

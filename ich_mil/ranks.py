@@ -20,8 +20,7 @@ from torch import Tensor
 from ich_mil.errors import RankError
 
 PATIENCE = datetime.timedelta(hours=12)
-"""A rank waits so long for another: rank 0 may prepare scans meanwhile. One that has died is known at once,
-`torchrun` ends the rest."""
+"""So long the others wait for rank 0 to prepare scans; else as long as torch does by default, minutes."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Ranks:
         if self.size == 1:
             return value
         nan = self.total(value.isnan().to(value))
-        return self._reduce(value.nan_to_num(nan=-torch.inf), dist.ReduceOp.MAX).masked_fill(
+        return self._reduce(value.masked_fill(value.isnan(), -torch.inf), dist.ReduceOp.MAX).masked_fill(
             nan > 0, torch.nan
         )
 
@@ -73,13 +72,9 @@ class Ranks:
             sizes: (B,) slices of each bag.
 
         Returns:
-            (C,) int64, rising; every bag is in the share of one rank.
-
-        Raises:
-            ValueError: fewer bags than ranks.
+            (C,) int64, rising; every bag is in the share of one rank. With fewer bags than ranks some
+            have none.
         """
-        if len(sizes) < self.size:
-            raise ValueError(f"{len(sizes)} bags cannot be shared among {self.size} processes")
         loads, mine = [0] * self.size, []
         for bag in sizes.argsort(descending=True, stable=True).tolist():
             rank = loads.index(min(loads))
@@ -91,13 +86,18 @@ class Ranks:
     @contextmanager
     def first_ahead(self) -> Iterator[None]:
         """Rank 0 goes through this block before all others: what it makes they find made."""
+        if self.size == 1:
+            yield
+            return
+        group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        assert isinstance(group, dist.ProcessGroup)  # every rank is in it
         if not self.first:
-            dist.barrier()
+            dist.barrier(group)
         yield
-        if self.first and self.size > 1:
-            dist.barrier()
+        if self.first:
+            dist.barrier(group)
 
-    def _reduce(self, value: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+    def _reduce(self, value: Tensor, operation: "dist.ReduceOp.RedOpType") -> Tensor:
         if self.size == 1:
             return value
         value = value.contiguous().clone()
@@ -135,7 +135,7 @@ def joined() -> Iterator[Ranks]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    dist.init_process_group(backend)
     ranks = these_ranks()
     try:
         yield ranks

@@ -6,13 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: before any test file is imported
-
-import ich_mil.gp  # noqa: E402, F401  before any test file imports gpytorch, whose warning it silences
+import ich_mil.gp  # noqa: F401  before any test file imports gpytorch, whose warning it silences
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`pytest -m gpu` is for the GPU; any other run has none, wherever it runs: kernels are interpreted."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = (
+            "1"  # read when a kernel is defined: before any test file is imported
+        )
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +39,7 @@ def _one_thread() -> None:
 @pytest.fixture(params=["cpu", CUDA])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """The CPU, and the GPU where there is one."""
-    if request.param == "cuda" and not HAS_GPU:
+    if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     return torch.device(request.param)
 
@@ -41,8 +47,8 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture(params=["cpu", CUDA])
 def kernel_device(request: pytest.FixtureRequest) -> torch.device:
     """Where Triton kernels run: compiled on the GPU, or, where there is none, interpreted on the CPU."""
-    if (request.param == "cuda") != HAS_GPU:
-        pytest.skip("no CUDA device" if not HAS_GPU else "the same kernels are tested compiled")
+    if (request.param == "cuda") != torch.cuda.is_available():
+        pytest.skip("no CUDA device" if request.param == "cuda" else "the same kernels are tested compiled")
     return torch.device(request.param)
 
 

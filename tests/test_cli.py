@@ -414,3 +414,10 @@ def test_a_thickness_that_is_none(tmp_path, capsys, thickness):
     with pytest.raises(SystemExit):
         main(["prepare", "x", "--layout", "rsna", "--out", str(tmp_path), "--thickness", thickness])
     assert f"must be a number of mm from 0 up, got '{thickness}'" in capsys.readouterr().err
+
+
+def test_torchrun_is_for_train_alone(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert main(["reproduce", "features", "--out", str(tmp_path / "out")]) == 2
+    assert "torchrun is for 'train' alone, not for 'reproduce'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,4 +1,5 @@
 import math
+import time
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ def reductions() -> tuple[object, ...]:
     value = torch.tensor([1.0, -5.0, 2.0]) * (ranks.rank + 1)
     broken = value.clone()
     if ranks.rank == 1:
-        broken[0] = math.nan
+        broken[0], broken[2] = math.nan, math.inf
     found = ranks.total(value), ranks.most(value), ranks.same(value), ranks.most(broken)
     return ranks.rank, ranks.size, *found, value
 
@@ -28,7 +29,7 @@ def test_all_ranks_have_the_sum_the_largest_and_the_value_of_the_first(tmp_path)
         assert most.tolist() == [2.0, -5.0, 4.0]
         assert same.tolist() == [1.0, -5.0, 2.0]
         assert math.isnan(broken[0])
-        assert broken[1:].tolist() == [-5.0, 4.0]
+        assert broken[1:].tolist() == [-5.0, math.inf]
         assert value.tolist() == [1.0 + rank, -5.0 - 5 * rank, 2.0 + 2 * rank], "an argument was changed"
 
 
@@ -85,6 +86,19 @@ def test_bags_of_very_different_lengths():
     assert shares == [[2], [0, 1, 3, 4]]
 
 
-def test_fewer_bags_than_ranks_are_refused():
-    with pytest.raises(ValueError, match="2 bags cannot be shared among 3 processes"):
-        Ranks(0, 3).share(torch.tensor([4, 5]))
+def test_of_fewer_bags_than_ranks_some_have_none():
+    shares = [Ranks(rank, 3).share(torch.tensor([4, 5])).tolist() for rank in range(3)]
+    assert shares == [[1], [0], []]
+
+
+def ahead(path):
+    ranks = these_ranks()
+    with ranks.first_ahead():
+        if ranks.first:
+            time.sleep(0.3)
+            path.write_text("made")
+        return path.read_text()
+
+
+def test_the_first_rank_goes_ahead(tmp_path):
+    assert together(ahead, tmp_path / "file", folder=tmp_path) == ["made", "made"]

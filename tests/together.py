@@ -16,6 +16,7 @@ def _join(
     torch.set_num_threads(1)
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ |= {name: str(value) for name, value in places.items()} | {"TORCHELASTIC_RUN_ID": "test"}
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     try:
         torch.save(function(*arguments), folder / f"{rank}.pt")

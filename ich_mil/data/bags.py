@@ -181,19 +181,25 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
         ranks: that share the scans of a step.
 
     Raises:
-        ValueError: fewer scans a step than ranks.
+        ValueError: a step would have fewer scans than there are ranks.
     """
 
     def __init__(self, sizes: Tensor, *, bags: int, seed: int, ranks: Ranks = ALONE) -> None:
-        if min(bags, len(sizes)) < ranks.size:
-            raise ValueError(
-                f"{min(bags, len(sizes))} scans a step cannot be shared among {ranks.size} processes"
-            )
         self.sizes = sizes
-        self.steps = min(-(-len(sizes) // bags), len(sizes) // ranks.size)
+        self.steps = -(-len(sizes) // bags)
+        if (least := len(sizes) // self.steps) < ranks.size:
+            raise ValueError(
+                f"{len(sizes)} scans in {self.steps} steps leave {least} for some of them, which cannot be "
+                f"shared among {ranks.size} processes"
+            )
         self.seed = seed
         self.ranks = ranks
         self.epoch = 0
+
+    @property
+    def sampler(self) -> "StepSampler":
+        """Itself: Lightning looks for what knows of epochs in the `sampler` of a batch sampler only."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:
         """Lightning calls this before each epoch."""

@@ -5,7 +5,8 @@ code.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -117,10 +118,13 @@ def extract_features(
     mine = ranks.share(sizes).tolist()
     batches = loader(dataset, workers=workers, steps=[[place] for place in mine])
     parts: dict[int, list[Tensor]] = {}
-    for place, batch in zip(mine, progress(batches, total=len(mine), what="extract features"), strict=True):
-        here = batch.to(device)
-        # a copy: a view would hold the memory of the whole inference
-        parts[place] = [part.cpu().clone() for part in model(pictures(here), here.offsets)]
+    with _whole_float32():
+        for place, batch in zip(
+            mine, progress(batches, total=len(mine), what="extract features"), strict=True
+        ):
+            here = batch.to(device)
+            # a copy: a view would hold the memory of the whole inference
+            parts[place] = [part.cpu().clone() for part in model(pictures(here), here.offsets)]
     scan_logit, slice_logit, attention, x = _together(parts, sizes, model, ranks)
     table = pd.concat([prepared.slices(scan) for scan in scans])
     about = prepared.scans.loc[list(scans)]
@@ -140,6 +144,17 @@ def extract_features(
     )
     check_features(features, str(prepared.folder))
     return features
+
+
+@contextmanager
+def _whole_float32() -> Iterator[None]:
+    """Convolutions with all bits of float32: by default cuDNN rounds their inputs to the 11 of tf32."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _together(

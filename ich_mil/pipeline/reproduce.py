@@ -45,6 +45,7 @@ from ich_mil.pipeline.scoring import (
 from ich_mil.pipeline.tasks import HELD_OUT, Task, read_bags, tasks_of
 from ich_mil.progress import progress, say
 from ich_mil.protocol import BenchmarkSet, ProtocolConfig
+from ich_mil.ranks import device
 from ich_mil.report.protocol_page import Chapter, write_page
 
 PROTOCOL_FORMAT = "ich_mil.protocol.1"
@@ -67,7 +68,8 @@ def reproduce(config: ProtocolConfig) -> Path:
     for one in config.sets:
         tasks = list(tasks_of(one, config))
         units = [(model, task) for task in tasks for model in models]
-        jobs = min(config.jobs or os.cpu_count() or 1, len(units))
+        # one GPU is kept busy by one process
+        jobs = 1 if device().type == "cuda" else min(config.jobs or os.cpu_count() or 1, len(units))
         work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
             delayed(score_task)(model, task, config) for model, task in units
         )

@@ -6,8 +6,8 @@ model.
 
 Where there is a GPU it computes in bfloat16, weights and the pooling of slices stay float32. Several
 processes (`ich_mil.ranks`) share the scans of each step by Lightning's DDP: how many there are changes how
-long a step takes, and no more of its result than rounding (and what differs from rank to rank by nature, as
-dropout masks).
+long a step takes, and of its result rounding, the dropout masks, and where a step has more slices than
+`chunk_slices` the chunks that share their batch statistics.
 """
 
 import csv
@@ -148,11 +148,13 @@ def fit_cnn(
     )
     try:
         steps = StepSampler(scans.sizes, bags=training.bags, seed=seed, ranks=ranks)
-        to_watch = [[place] for place in ranks.share(watched.sizes).tolist()]
     except ValueError as error:
+        raise ConfigError(f"{error}; start fewer processes, or raise training.bags") from error
+    if len(watched) < ranks.size:
         raise ConfigError(
-            f"{error}: start fewer processes, or raise training.bags or the number of scans"
-        ) from error
+            f"{len(watched)} validation scans cannot be shared among {ranks.size} processes; start fewer"
+        )
+    to_watch = [[place] for place in ranks.share(watched.sizes).tolist()]
     best = _BestEpoch(
         out,
         filename="best",
@@ -185,9 +187,15 @@ def fit_cnn(
     last = out / "last.ckpt"
     if last.is_file() and not zipfile.is_zipfile(last):
         raise ModelError(f"{last}: is damaged; delete {out} and go on with --resume, the CNN starts anew")
+    if last.is_file():
+        # workers ask for the first steps before Lightning says which epoch it is
+        state = torch.load(last, weights_only=True, map_location="cpu")["loops"]["fit_loop"]
+        steps.set_epoch(state["epoch_progress"]["current"]["processed"])
     if training.warmup_steps:
         if not last.is_file():
             warm_up(model.to(on), varied, pictures, steps=training.warmup_steps, seed=seed)
+            for value in model.state_dict().values():  # each rank has warmed up by itself
+                value.copy_(ranks.same(value))
         module.keep_features()
     if ranks.size > 1:
         share_statistics(model, on)

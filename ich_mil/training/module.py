@@ -132,10 +132,12 @@ class MilModule(pl.LightningModule):
 
     def forward(self, batch: Batch) -> BagOutput:
         """The model on a packed batch."""
-        pictures = self.pictures(batch)
-        if batch.variations:
-            sizes = [len(one) for one in batch.hu]
-            pictures = vary(pictures, sizes, batch.variations, self.pictures.windows)
+        # in bfloat16 places near the border of a picture would be told no better than a pixel apart
+        with torch.autocast(self.device.type, enabled=False):
+            pictures = self.pictures(batch)
+            if batch.variations:
+                sizes = [len(one) for one in batch.hu]
+                pictures = vary(pictures, sizes, batch.variations, self.pictures.windows)
         output: BagOutput = self.model(pictures, batch.offsets)
         return output
 

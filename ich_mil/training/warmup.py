@@ -31,9 +31,9 @@ LEARNING_RATE = 1e-3
 
 
 def drawn_slices(
-    scans: VariedScans, pictures: Pictures, rng: np.random.Generator, device: torch.device
+    scans: VariedScans, pictures: Pictures, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures (n, C, S, S) on `device`: with blood, with grey, and as they are.
+    """Pictures (n, C, S, S) on the CPU, they are too many for a GPU: with blood, with grey, and as they are.
 
     Raises:
         ValueError: no negative scan has room for a bleed.
@@ -45,8 +45,8 @@ def drawn_slices(
         for blood, part in parts.items():
             for _ in range(DRAWS):
                 if drawn := scans.drawn(int(index), rng, blood=blood):
-                    part.append(pictures.of(torch.from_numpy(drawn.hu[drawn.shown]).to(device)))
-        plain.append(pictures(scans.scans[int(index)].to(device)))
+                    part.append(pictures.of(torch.from_numpy(drawn.hu[drawn.shown])))
+        plain.append(pictures(scans.scans[int(index)]))
     if not all(parts.values()):
         raise ValueError("warm-up: no negative training scan has room for a synthetic bleed")
     return torch.cat(parts[True]), torch.cat(parts[False]), torch.cat(plain)
@@ -70,7 +70,7 @@ def warm_up(
     rng = np.random.default_rng([seed, steps])
     torch.manual_seed(seed)
     device = next(model.parameters()).device
-    kinds = drawn_slices(scans, pictures, rng, device)
+    kinds = drawn_slices(scans, pictures, rng)
     shares = (SLICES // 2, SLICES // 4, SLICES // 4)
     target = torch.cat([torch.full((n,), float(kind == 0)) for kind, n in enumerate(shares)]).to(device)
     optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE)
@@ -83,7 +83,7 @@ def warm_up(
             for place in rng.integers(len(kind), size=n)
         ]
         variations = [draw_variation(rng) for _ in slices]
-        varied = vary(torch.cat(slices), [1] * len(slices), variations, pictures.windows)
+        varied = vary(torch.cat(slices).to(device), [1] * len(slices), variations, pictures.windows)
         logit = model.classifier(model.encode(varied)).squeeze(-1)  # (n,)
         loss = binary_cross_entropy_with_logits(logit, target)
         optimiser.zero_grad()

@@ -83,7 +83,11 @@ def test_the_pretended_device_is_one():
             x.numpy()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", [torch.device("cuda")])
 def test_a_gpu_gives_the_head_of_a_cpu(device):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
     for name, settings in FAMILIES.items():
         if name not in ("mixed", "gibbs"):
             x, offsets, labels, z = with_positions(0, 12)

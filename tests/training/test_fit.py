@@ -19,6 +19,7 @@ from ich_mil.errors import ModelError
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.training import warmup
+from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import fit_cnn
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
 from ich_mil.windows import PRESETS
@@ -180,9 +181,36 @@ def test_a_run_that_varies_goes_on_as_if_it_never_stopped(prepared, splits, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_epoch_asks_for_its_own_steps_also_after_a_stop(
+    prepared, splits, tmp_path, monkeypatch, workers
+):
+    get = VariedScans.__getitem__
+
+    def note(self, key):
+        with (tmp_path / "asked").open("a") as file:  # by any process
+            file.write(f"{key[0]} {key[1]}\n")
+        return get(self, key)
+
+    monkeypatch.setattr(VariedScans, "__getitem__", note)
+    busy = replace(TRAINING, workers=workers, max_epochs=2)
+    fit(prepared, splits, tmp_path / "out", training=busy)
+    fit(prepared, splits, tmp_path / "out", training=replace(busy, max_epochs=4))
+    asked = [tuple(map(int, line.split())) for line in (tmp_path / "asked").read_text().splitlines()]
+    size = int((splits.split == "train").sum())
+    orders = [[place for epoch, place in asked if epoch == wanted] for wanted in range(4)]
+    assert len(asked) == sum(map(len, orders))
+    assert [sorted(order[:size]) for order in orders] == [list(range(size))] * 4
+    assert len({tuple(order[:size]) for order in orders}) == 4
+    # it goes on from the best epoch, so those after it are asked for again
+    assert all(order == order[:size] * (len(order) // size) for order in orders)
+    assert [len(order) // size for order in orders][::3] == [1, 1]
+
+
+@pytest.mark.slow
 def test_with_fixed_epochs_the_last_is_kept_and_a_run_goes_on_from_it(prepared, splits, tmp_path):
     # a rate at which the loss of the last epoch is not the lowest
-    fixed = replace(TRAINING, learning_rate=0.03, fixed_epochs=True, patience=1)
+    fixed = replace(TRAINING, learning_rate=0.02, fixed_epochs=True, patience=1)
     model = fit(prepared, splits, tmp_path / "a", training=fixed)
     log = pd.read_csv(tmp_path / "a" / "log.csv", index_col="epoch")
     assert log.index.tolist() == [0, 1, 2, 3]

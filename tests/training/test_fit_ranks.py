@@ -119,5 +119,5 @@ def too_many(folder, splits, out):
 
 def test_more_ranks_than_scans_a_step_are_refused(prepared, splits, tmp_path):
     for message in together(too_many, prepared.folder, splits, tmp_path / "out", folder=tmp_path):
-        assert "1 scans a step cannot be shared among 2 processes" in message
+        assert "leave 1 for some of them, which cannot be shared among 2 processes" in message
         assert "raise training.bags" in message

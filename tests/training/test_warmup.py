@@ -90,7 +90,7 @@ def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, mon
         return Insertion(np.array([1, 2]), hu, np.array([True, False]))
 
     monkeypatch.setattr(VariedScans, "drawn", fake)
-    blood, grey, plain = drawn_slices(drawn, PICTURES, np.random.default_rng(0), torch.device("cpu"))
+    blood, grey, plain = drawn_slices(drawn, PICTURES, np.random.default_rng(0))
     assert sorted(set(asked)) == [(i, kind) for i in range(3) for kind in (False, True)]
     assert len(blood) == len(grey) == 3 * warmup.DRAWS
     assert (blood == 1.0).all()
@@ -102,4 +102,4 @@ def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, mon
 def test_no_room_in_any_scan_is_told():
     air = np.full((4, 64, 64), -1000, np.int16)
     with pytest.raises(ValueError, match="no negative training scan has room"):
-        drawn_slices(scans(air), PICTURES, np.random.default_rng(0), torch.device("cpu"))
+        drawn_slices(scans(air), PICTURES, np.random.default_rng(0))

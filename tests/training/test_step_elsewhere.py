@@ -1,0 +1,94 @@
+"""A training step on a device: a GPU where there is one, and a pretended one the host never waits for."""
+
+import copy
+from contextlib import nullcontext
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from ich_mil.data.bags import Batch, Pictures
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.training.augment import draw_variation
+from ich_mil.training.module import MilModule, TrainingSettings
+from ich_mil.windows import PRESETS
+from tests.elsewhere import AWAY, elsewhere
+
+WINDOWS = PRESETS["papers"]
+
+
+@pytest.fixture
+def batch():
+    rng = np.random.default_rng(0)
+    sizes = (3, 4, 2)
+    return Batch(
+        hu=tuple(torch.from_numpy(rng.integers(-50, 150, (n, 40, 40), dtype=np.int16)) for n in sizes),
+        changed=tuple(torch.empty(0, dtype=torch.int64) for _ in sizes),
+        offsets=torch.tensor([0, 3, 7, 9]),
+        labels=torch.tensor([0.0, 1.0, 0.0]),
+        scans=("a", "b", "c"),
+        # a GPU draws other noise
+        variations=tuple(draw_variation(rng)._replace(noise=0.0) for _ in sizes),
+    )
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    model = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3)
+    weights = torch.tensor([1.0, 2.0])
+    return MilModule(model, TrainingSettings(), weights, pictures=Pictures(WINDOWS, 32), seed=0)
+
+
+def step(module, batch):
+    """Loss and gradients of one step."""
+    loss = module._loss(module(batch), batch.labels)
+    loss.backward()
+    return loss.detach().cpu(), [value.grad.cpu() for value in module.parameters()]
+
+
+def test_a_step_is_that_of_the_cpu(module, batch, device):
+    wanted, gradients = step(copy.deepcopy(module), batch)
+    loss, got = step(module.to(device), batch.to(device))
+    torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
+    for one, other in zip(got, gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+
+
+def test_the_host_never_waits_for_a_step(module, batch):
+    wanted, gradients = step(copy.deepcopy(module), batch)
+    with elsewhere() as waits, pytest.MonkeyPatch.context() as patch:
+        # neither is there for a device that is pretended
+        patch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+        patch.setattr(torch, "Generator", mock.MagicMock())
+        patch.setattr(torch, "randn", lambda shape, *, generator, **given: torch.zeros(shape, **given))
+        there, moved = copy.deepcopy(module).to(AWAY), batch.to(AWAY)
+        waits.clear()
+        loss = there._loss(there(moved), moved.labels)
+        loss.backward()
+        assert set(waits) == {"copy to the device"}
+        assert torch.equal(loss.detach().cpu(), wanted)
+        assert all(torch.equal(p.grad.cpu(), g) for p, g in zip(there.parameters(), gradients, strict=True))
+
+
+def test_pictures_are_made_in_float32_whatever_the_encoder_computes_in(module, batch, device, monkeypatch):
+    module, batch, fed = module.to(device), batch.to(device), []
+    monkeypatch.setattr(
+        module.model, "encode", lambda pictures: fed.append(pictures) or pictures[:, 0, :2, :4].flatten(1)
+    )
+    module(batch)
+    with torch.autocast(device.type, torch.bfloat16):
+        module(batch)
+    assert torch.equal(*fed)
+
+
+def test_what_waits_is_seen(module, batch):
+    with elsewhere() as waits, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+        there = module.to(AWAY)
+        moved = replace(batch.to(AWAY), offsets=batch.offsets.to(AWAY), variations=())
+        waits.clear()
+        there(moved)
+        assert waits["copy to the host"] + waits["aten._local_scalar_dense.default"] > 0
