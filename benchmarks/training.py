@@ -45,6 +45,7 @@ class Steps:
         self.scans = VariedScans(scans, seed=0, augmented=True, bleeds=0.0, controls=0.0)
         self.keys = list(StepSampler(scans.sizes, bags=bags, seed=0))[:steps]
         self.workers = workers
+        self.loader = loader(self.scans, workers=workers, steps=self.keys)  # its workers stay
         model = AttentionCnn(CnnSettings(image_size=image_size), windows=len(WINDOWS)).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
         self.pictures = Pictures(WINDOWS, image_size, slices=slices)
@@ -56,7 +57,7 @@ class Steps:
 
     def batches(self) -> Iterator[Batch]:
         """The steps, read anew."""
-        yield from loader(self.scans, workers=self.workers, steps=self.keys)
+        yield from self.loader
 
     def make(self, batch: Batch) -> Tensor:
         """Its pictures as the module makes them."""

@@ -10,9 +10,9 @@ so that f_l has the mean and the covariance of q(f) (Eq. 30), which keeps the co
 (`ich_mil.gp.independent` does not, as in Eq. 36). The same w_l serve all scans. A head that was fitted by
 Gibbs sampling gives its own draws of w.
 
-Scans are processed one by one and their noise is a function of (seed, scan id): a scan's numbers depend, to
-the bit, on nothing but the scan, the head, the seed and the number of samples; and memory is bounded by the
-longest scan. A head that smooths along z gives f~_l = W f_l (`ich_mil.gp.smoothing`), and needs to know where
+Scans are processed one by one and their noise is a function of (seed, scan id), on a GPU as on a CPU: a
+scan's numbers depend, on a CPU to the bit, on nothing but the scan, the head, the seed and the number of
+samples; and memory is bounded by the longest scan. A head that smooths along z gives f~_l = W f_l (`ich_mil.gp.smoothing`), and needs to know where
 the slices lie.
 
 Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing points, L samples.
