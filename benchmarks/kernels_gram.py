@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.heads_data import copies, rsna
+from benchmarks.heads_speed import grid_jobs
 from benchmarks.record import table
 from benchmarks.timing import DEVICE, Timing, float32_rate, in_turn, once, row, summary
-from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.folds import folds_of
+from ich_mil.gp.fit import fit, fit_many
 from ich_mil.gp.inducing import choose_inducing, standardisation
 from ich_mil.gp.projection import GPU_ROWS
 from ich_mil.gp.settings import HeadSettings
@@ -116,13 +116,7 @@ def one_sweep() -> Timing:
 def sweep_rows() -> list[list[str]]:
     """One sweep of G-VGPMIL, from fits of 50 and of 10; and the grid of 90 fits."""
     features = rsna()
-    jobs = [
-        Job(HeadSettings(density="gamma", n_inducing=m, alpha=a, beta=b), train)
-        for train, _ in folds_of(features.labels, features.patients, folds=5, seed=0)
-        for m in (50, 100, 200)
-        for a in (0.5, 1.0)
-        for b in (1.0, 2.5, 4.0)
-    ]
+    jobs = grid_jobs(features)
     bags = (features.x.to(DEVICE), features.offsets.to(DEVICE), features.labels.to(DEVICE))
     rounds = 3 if DEVICE.type == "cuda" else 1
     grid = summary([once(lambda: list(fit_many(*bags, jobs))) for _ in range(rounds)])
