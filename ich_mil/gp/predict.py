@@ -12,8 +12,8 @@ Gibbs sampling gives its own draws of w.
 
 Scans are processed one by one and their noise is a function of (seed, scan id), on a GPU as on a CPU: a
 scan's numbers depend, on a CPU to the bit, on nothing but the scan, the head, the seed and the number of
-samples; and memory is bounded by the longest scan. A head that smooths along z gives f~_l = W f_l (`ich_mil.gp.smoothing`), and needs to know where
-the slices lie.
+samples; and memory is bounded by the longest scan. A head that smooths along z gives f~_l = W f_l
+(`ich_mil.gp.smoothing`), and needs to know where the slices lie.
 
 Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing points, L samples.
 """

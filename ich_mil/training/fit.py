@@ -1,8 +1,8 @@
 """Fit the attention CNN on prepared scans with Lightning, and keep the best state.
 
 In: a prepared set, a split, settings. Out: the model of the lowest validation loss, and `log.csv` with one
-row an epoch. `last.ckpt` is written after each epoch: a killed run goes on from there and ends at the same
-model.
+row an epoch. `last.ckpt` is the newest epoch that was the best so far (with `fixed_epochs`, the newest): a
+killed run goes on from there and ends at the same model.
 
 Where there is a GPU it computes in bfloat16, weights and the pooling of slices stay float32. Several
 processes (`ich_mil.ranks`) share the scans of each step by Lightning's DDP: how many there are changes how
@@ -25,6 +25,7 @@ import pandas as pd
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
 
 from ich_mil.data.bags import Pictures, ScanDataset, StepSampler, loader
 from ich_mil.data.store import PreparedSet
@@ -94,14 +95,71 @@ def keep_freed_memory() -> None:
     libc.mallopt(trim_threshold, 2**31 - 1)
 
 
-def _processes(ranks: Ranks) -> dict[str, Any]:
-    """What a Trainer must know of the processes that `torchrun` has started."""
-    if ranks.size == 1:
-        return {"devices": 1}
-    here = int(os.environ["LOCAL_WORLD_SIZE"])
-    # ranks may watch different numbers of scans, so no call of the model alone may wait for the others
-    strategy = DDPStrategy(broadcast_buffers=False)
-    return {"devices": here, "num_nodes": ranks.size // here, "strategy": strategy}
+def _steps(
+    scans: ScanDataset, watched: ScanDataset, training: TrainingSettings, seed: int, ranks: Ranks
+) -> tuple[StepSampler, list[list[int]]]:
+    """The steps of training, and this rank's of validation, one scan each. `ConfigError` if too few scans."""
+    try:
+        steps = StepSampler(scans.sizes, bags=training.bags, seed=seed, ranks=ranks)
+    except ValueError as error:
+        raise ConfigError(f"{error}; start fewer processes, or raise training.bags") from error
+    if len(watched) < ranks.size:
+        raise ConfigError(
+            f"{len(watched)} validation scans cannot be shared among {ranks.size} processes; start fewer"
+        )
+    return steps, [[place] for place in ranks.share(watched.sizes).tolist()]
+
+
+def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Trainer, ModelCheckpoint]:
+    """Lightning's trainer on the device at hand, and its callback that keeps the best epoch."""
+    best = _BestEpoch(
+        out,
+        filename="best",
+        # None: each epoch takes the place of the one before
+        monitor=None if training.fixed_epochs else "val_loss",
+        save_last=True,
+        enable_version_counter=False,
+    )
+    callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
+    if not training.fixed_epochs:
+        callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it advertises and lists devices
+    terminal = sys.stderr.isatty()
+    if terminal:
+        callbacks.append(TQDMProgressBar())
+    processes: dict[str, Any] = {"devices": 1}
+    if ranks.size > 1:
+        here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun says so
+        # ranks may watch different numbers of scans, so no call of the model alone may wait for the others
+        strategy = DDPStrategy(broadcast_buffers=False)
+        processes = {"devices": here, "num_nodes": ranks.size // here, "strategy": strategy}
+    gpu = device().type == "cuda"
+    trainer = pl.Trainer(
+        max_epochs=training.max_epochs,
+        accumulate_grad_batches=training.accumulate,
+        precision="bf16-mixed" if gpu else "32-true",
+        callbacks=callbacks,
+        logger=False,
+        enable_progress_bar=terminal,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=out,
+        use_distributed_sampler=False,
+        accelerator="gpu" if gpu else "cpu",
+        **processes,
+    )
+    return trainer, best
+
+
+def _best_state(out: Path, best: ModelCheckpoint, training: TrainingSettings) -> dict[str, Tensor]:
+    """The model's weights that were kept, on the CPU. `ModelError` if they are of no use."""
+    score = best.best_model_score
+    if not training.fixed_epochs and (score is None or not torch.isfinite(score)):
+        raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
+    state = torch.load(out / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"]
+    if not all(torch.isfinite(value).all() for value in state.values()):
+        raise ModelError(f"{out}: the weights are not finite; lower training.learning_rate")
+    return {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
 
 
 def fit_cnn(
@@ -130,12 +188,12 @@ def fit_cnn(
         in evaluation mode.
 
     Raises:
+        ConfigError: too few scans for as many ranks.
         ModelError: the checkpoint in `out` does not fit, or the loss is not finite.
     """
     out.mkdir(parents=True, exist_ok=True)
     keep_freed_memory()
     ranks = these_ranks()
-    on = device()
     torch.manual_seed(seed)
     model = AttentionCnn(cnn, windows=len(windows))
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
@@ -146,44 +204,8 @@ def fit_cnn(
     varied = VariedScans(
         scans, seed=seed, augmented=training.augment, bleeds=training.bleeds, controls=training.controls
     )
-    try:
-        steps = StepSampler(scans.sizes, bags=training.bags, seed=seed, ranks=ranks)
-    except ValueError as error:
-        raise ConfigError(f"{error}; start fewer processes, or raise training.bags") from error
-    if len(watched) < ranks.size:
-        raise ConfigError(
-            f"{len(watched)} validation scans cannot be shared among {ranks.size} processes; start fewer"
-        )
-    to_watch = [[place] for place in ranks.share(watched.sizes).tolist()]
-    best = _BestEpoch(
-        out,
-        filename="best",
-        # None: each epoch takes the place of the one before
-        monitor=None if training.fixed_epochs else "val_loss",
-        save_last=True,
-        enable_version_counter=False,
-    )
-    callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
-    if not training.fixed_epochs:
-        callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it advertises and lists devices
-    terminal = sys.stderr.isatty()
-    if terminal:
-        callbacks.append(TQDMProgressBar())
-    trainer = pl.Trainer(
-        max_epochs=training.max_epochs,
-        accumulate_grad_batches=training.accumulate,
-        precision="bf16-mixed" if on.type == "cuda" else "32-true",
-        callbacks=callbacks,
-        logger=False,
-        enable_progress_bar=terminal,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        default_root_dir=out,
-        use_distributed_sampler=False,
-        accelerator="gpu" if on.type == "cuda" else "cpu",
-        **_processes(ranks),
-    )
+    steps, to_watch = _steps(scans, watched, training, seed, ranks)
+    trainer, best = _trainer(out, training, ranks)
     last = out / "last.ckpt"
     if last.is_file() and not zipfile.is_zipfile(last):
         raise ModelError(f"{last}: is damaged; delete {out} and go on with --resume, the CNN starts anew")
@@ -193,12 +215,12 @@ def fit_cnn(
         steps.set_epoch(state["epoch_progress"]["current"]["processed"])
     if training.warmup_steps:
         if not last.is_file():
-            warm_up(model.to(on), varied, pictures, steps=training.warmup_steps, seed=seed)
+            warm_up(model.to(device()), varied, pictures, steps=training.warmup_steps, seed=seed)
             for value in model.state_dict().values():  # each rank has warmed up by itself
                 value.copy_(ranks.same(value))
         module.keep_features()
     if ranks.size > 1:
-        share_statistics(model, on)
+        share_statistics(model, device())
     with warnings.catch_warnings():
         # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be
         # non-empty
@@ -220,12 +242,7 @@ def fit_cnn(
                     f"{last}: belongs to another model; start the run in an empty folder"
                 ) from error
             raise
-    score = best.best_model_score
-    if not training.fixed_epochs and (score is None or not torch.isfinite(score)):
-        raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
-    state = torch.load(out / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"]
-    if not all(torch.isfinite(value).all() for value in state.values()):
-        raise ModelError(f"{out}: the weights are not finite; lower training.learning_rate")
+    state = _best_state(out, best, training)
     trained = AttentionCnn(cnn, windows=len(windows))  # without what ranks or a GPU have left in `model`
-    trained.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+    trained.load_state_dict(state)
     return trained.eval()
