@@ -27,7 +27,7 @@ PATIENCE = datetime.timedelta(hours=12)
 class Ranks:
     """This process among those it works with.
 
-    All ranks must call `total`, `most` and `same` in the same order.
+    All ranks must call what waits for the others (all but `first` and `share`) in the same order.
 
     Attributes:
         rank: of this process, from 0.
@@ -62,6 +62,11 @@ class Ranks:
         value = value.contiguous().clone()
         dist.broadcast(value, src=0)
         return value
+
+    def agree(self, module: torch.nn.Module) -> None:
+        """Give `module` rank 0's numbers, in place: machines may round differently."""
+        for value in module.state_dict().values():
+            value.copy_(self.same(value))
 
     def share(self, sizes: Tensor) -> Tensor:
         """The bags of this rank: about as many slices on each.

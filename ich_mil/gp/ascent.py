@@ -70,7 +70,7 @@ class Observation(Protocol):
         ...
 
 
-def _identity(m: int, like: Tensor) -> Tensor:
+def identity(m: int, like: Tensor) -> Tensor:
     """I (M, M), made where `like` is: a copy from the host would wait for the device."""
     return torch.eye(m, dtype=like.dtype, device=like.device)
 
@@ -86,12 +86,12 @@ class Weights(NamedTuple):
     def prior(cls, replicates: int, m: int, *, like: Tensor) -> "Weights":
         """N(0, I) of M = `m`, of the dtype and device of `like`."""
         zero = like.new_zeros(replicates, m)
-        return cls(zero, _identity(m, like).repeat(replicates, 1, 1), zero[:, 0])
+        return cls(zero, identity(m, like).repeat(replicates, 1, 1), zero[:, 0])
 
     @classmethod
     def solve(cls, gram: Tensor, pull: Tensor) -> "Weights":
         """S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M); NaN where that is no Gaussian."""
-        eye = _identity(gram.shape[-1], gram)
+        eye = identity(gram.shape[-1], gram)
         C, failed = torch.linalg.cholesky_ex(gram + eye)  # A = C Cᵀ
         C.masked_fill_((failed != 0)[:, None, None], torch.nan)
         root = torch.linalg.solve_triangular(C, eye, upper=False)
@@ -119,8 +119,8 @@ class Weights(NamedTuple):
         if basis is None:
             return self
         # W = I + Q (W_r - I) Qᵀ has WᵀW = I + Q (S_r - I) Qᵀ
-        grown = basis @ (self.root - _identity(basis.shape[1], basis)) @ basis.mT
-        return Weights(self.mean @ basis.mT, grown + _identity(len(basis), basis), self.log_det)
+        grown = basis @ (self.root - identity(basis.shape[1], basis)) @ basis.mT
+        return Weights(self.mean @ basis.mT, grown + identity(len(basis), basis), self.log_det)
 
     def kl(self) -> Tensor:
         """KL(q(w) ‖ N(0, I)) (R,)."""

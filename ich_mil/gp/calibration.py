@@ -169,6 +169,11 @@ class Calibration:
         if any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(self.knots)):
             raise ValueError("knots must rise")
 
+    def check(self, rule: Rule) -> None:
+        """Raise `ValueError` unless it was fitted to scan logits of this rule."""
+        if self.rule != rule:
+            raise ValueError(f"the calibration was fitted to the rule {self.rule!r}, not to {rule!r}")
+
     def scan(self, logit: Tensor) -> Tensor:
         """Probabilities of sampled scan logits (L, B): exact where raw probabilities would round to 1."""
         p = torch.sigmoid(self.slope * logit + self.intercept)

@@ -35,7 +35,7 @@ from ich_mil.gp.shares import Share, on_device, share_of
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.vgpmil import PsiObservation
 from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.ranks import ALONE, Ranks, these_ranks
+from ich_mil.ranks import ALONE, these_ranks
 
 OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")
 """The settings in which replicates of one Φ may differ."""
@@ -221,7 +221,7 @@ def _fit_group(
     if shared.family == "gibbs":
         projection = Projection(model, x, rows=turns.order, smoother=smoother)
         head, report = sample_posterior(model, projection, labels[turns.bag_order], turns)
-        _agree(head, these_ranks())
+        these_ranks().agree(head)
         return [(head, report)]
     observation = _observation(settings, train.offsets, share, turns, density)
     start = Weights.prior(len(settings), len(inducing), like=mean)
@@ -280,12 +280,6 @@ def _fit_group(
         # S = WᵀW, and its own lower Cholesky factor for GPyTorch.
         S = weights.root[0].mT @ weights.root[0]
         head.set_q(weights.mean[0], torch.linalg.cholesky(S))
-        _agree(head, ranks)
+        ranks.agree(head)
         results.append((head, join_reports([*reports, report])))
     return results
-
-
-def _agree(model: SparseGP, ranks: Ranks) -> None:
-    """Give every rank the numbers of rank 0's head: two machines may round differently."""
-    for value in model.state_dict().values():
-        value.copy_(ranks.same(value))

@@ -56,8 +56,8 @@ def independent_scans(
         ValueError: a calibration that was fitted to another rule.
     """
     rule = model.settings.variant.rule
-    if calibration is not None and calibration.rule != rule:
-        raise ValueError(f"the calibration was fitted to the rule {calibration.rule!r}, not to {rule!r}")
+    if calibration is not None:
+        calibration.check(rule)
     if samples < 2:
         raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)

@@ -31,7 +31,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from ich_mil.errors import ConfigError
-from ich_mil.gp.ascent import Weights
+from ich_mil.gp.ascent import Weights, identity
 from ich_mil.gp.densities import Density, Logistic
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.smoothing import Smoother, blocks_of
@@ -226,9 +226,7 @@ class KernelObjective:
 
     def _from_sums(self, gram: Tensor, b: Tensor, s: Tensor, ratios: Tensor) -> Tensor:
         """F () from Φ Θ Φᵀ (M, M), Φ r (M,), Σ θ k(x,x) () and the log ratios (L,) of log Z."""
-        C = torch.linalg.cholesky(
-            gram + torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        )  # A = C Cᵀ
+        C = torch.linalg.cholesky(gram + identity(len(gram), gram))  # A = C Cᵀ
         z = torch.linalg.solve_triangular(C, b[:, None], upper=False)
         # Σ θ residual = Σ θ k(x,x) - tr(Φ Θ Φᵀ)
         F = z.square().sum() / 2 - C.diagonal().log().sum() - (s - gram.trace()) / 2

@@ -267,8 +267,8 @@ def predict(
         ValueError: a calibration that was fitted to another rule.
     """
     rule = rule or model.settings.variant.rule
-    if calibration is not None and calibration.rule != rule:
-        raise ValueError(f"the calibration was fitted to the rule {calibration.rule!r}, not to {rule!r}")
+    if calibration is not None:
+        calibration.check(rule)
     slices, bags, raw = [], [], []
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
         logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ich_mil.kernels.segments import bag_index
+from ich_mil.kernels.segments import bag_index, noisy_or_logit
 
 Rule = str
 """'max', 'noisy_or', or the k largest slices: 'top_3' (any number), 'top_20%' (any share, rounded up)."""
@@ -74,8 +74,7 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
         return empty.scatter_reduce(-1, bags.expand_as(f), f, "amax")
     if rule == "noisy_or":
         s = f.new_zeros(*f.shape[:-1], n_bags).index_add(-1, bags, softplus(f))
-        s = s.clamp(min=1e-300)  # its logarithm stays finite where exp(f) underflows
-        return s + torch.log(-torch.expm1(-s))
+        return noisy_or_logit(s)
     sizes = offsets.diff().to(f.device)
     longest = int(sizes.max())
     amount = rule.removeprefix("top_")

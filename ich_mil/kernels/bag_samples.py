@@ -21,11 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ich_mil.kernels.choice import Impl, by_triton
 from ich_mil.kernels.counter import normals, signed
-from ich_mil.kernels.segments import bag_index
-
-SMALLEST = 1e-300
-"""Of Σ log(1 + exp f): its logarithm stays finite where exp(f) underflows."""
+from ich_mil.kernels.segments import bag_index, noisy_or_logit
 
 
 class Sampled(NamedTuple):
@@ -53,7 +51,7 @@ def bag_samples(
     samples: int,
     seed: int,
     rule: Literal["noisy_or", "max"] = "noisy_or",
-    impl: Literal["auto", "torch", "triton"] = "auto",
+    impl: Impl = "auto",
 ) -> Sampled:
     """Moments of slice and scan probabilities over independent samples.
 
@@ -76,7 +74,7 @@ def bag_samples(
     bag_index(offsets)
     if samples < 1 or rule not in ("noisy_or", "max"):
         raise ValueError(f"needs at least one sample and a rule noisy_or or max, got {samples} and {rule!r}")
-    if impl == "triton" or (impl == "auto" and mu.is_cuda):
+    if by_triton(impl, mu.device):
         from ich_mil.kernels.bag_samples_triton import sample
 
         offsets, keys = offsets.to(mu.device), keys.to(mu.device)
@@ -110,5 +108,4 @@ def _scan_logit(f: Tensor, rule: str) -> Tensor:
     """(L, n) to (L,)."""
     if rule == "max":
         return f.amax(1)
-    s = -logsigmoid(-f).sum(1).clamp(max=-SMALLEST)  # Σ log(1 + exp f), exact in both tails
-    return s + torch.log(-torch.expm1(-s))
+    return noisy_or_logit(-logsigmoid(-f).sum(1))  # Σ log(1 + exp f), exact in both tails

@@ -18,11 +18,12 @@ Shapes: L samples, n slices of one scan.
 
 import hashlib
 import math
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ich_mil.kernels.choice import Impl, by_triton
 
 WORD = 2**64
 """How many values a word has."""
@@ -48,7 +49,7 @@ def normals(
     *,
     samples: int,
     device: torch.device | str = "cpu",
-    impl: Literal["auto", "torch", "triton"] = "auto",
+    impl: Impl = "auto",
 ) -> Tensor:
     """Standard normal numbers of one scan.
 
@@ -64,7 +65,7 @@ def normals(
         (L, n) float64.
     """
     device = torch.device(device)
-    if impl == "triton" or (impl == "auto" and device.type == "cuda"):
+    if by_triton(impl, device):
         from ich_mil.kernels.counter_triton import counter_normals
 
         return counter_normals(signed(seed), key, n, samples, device)

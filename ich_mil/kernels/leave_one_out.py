@@ -7,13 +7,12 @@ so that log(1 - π) = logsigmoid(-a) is finite and exact for π as near to 1 as 
 Shapes: B bags, N instances, P positions (instances of the longest bag), R replicates in leading dimensions.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ich_mil.kernels.choice import Impl, by_triton
 from ich_mil.kernels.segments import bag_index
 
 CPU = "cpu"
@@ -115,7 +114,7 @@ def jacobi(
     pull: Tensor,
     turns: Turns,
     *,
-    impl: Literal["auto", "torch", "triton"] = "auto",
+    impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
     """All π at once from the old ones (Eq. 25): a_n = μ_n + pull_b Π_{j≠n} (1 - π_j).
 
@@ -124,7 +123,7 @@ def jacobi(
 
     Args and results are those of `gauss_seidel`.
     """
-    if impl == "triton" or (impl == "auto" and mu.is_cuda):
+    if by_triton(impl, mu.device):
         return _by_kernel(log_not, mu, pull, turns, newest=False)
     n_bags = len(turns.sizes)
     a = mu + pull[..., turns.bags] * leave_one_out(log_not, turns.bags, n_bags)
@@ -137,7 +136,7 @@ def gauss_seidel(
     pull: Tensor,
     turns: Turns,
     *,
-    impl: Literal["auto", "torch", "triton"] = "auto",
+    impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
     """One π after the other within each bag, all bags side by side (Eq. 25).
 
@@ -154,7 +153,7 @@ def gauss_seidel(
     Returns:
         New a = logit π and log(1 - π), each (..., N) in the same order, float64.
     """
-    if impl == "triton" or (impl == "auto" and mu.is_cuda):
+    if by_triton(impl, mu.device):
         return _by_kernel(log_not, mu, pull, turns, newest=True)
     total = log_none_positive(log_not, turns.bags, len(turns.bag_order))  # (..., B)
     if mu.device.type == CPU:

@@ -20,15 +20,14 @@ Shapes: N slices, n of a tile, D features, M inducing points, P directions, R re
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ich_mil.kernels.choice import Impl, by_triton
+
 Tiles = Iterable[tuple[slice, Tensor]]
 """Rows and Φᵀ (n, P) of one tile after the other."""
-
-Impl = Literal["auto", "torch", "triton"]
 
 TILE = 8192
 """Slices of a tile."""
@@ -181,7 +180,7 @@ def rbf_gram(
         raise ValueError(
             f"theta {tuple(theta.shape)} and target {tuple(target.shape)} must be (R, N), as x has N"
         )
-    if _by_triton(x, impl):
+    if by_triton(impl, x.device):
         from ich_mil.kernels import rbf_gram_triton
 
         theta, target = _rows_in_line(theta), _rows_in_line(target)
@@ -228,7 +227,7 @@ def rbf_moments(
         raise ValueError(
             f"mean {tuple(mean.shape)} and root {tuple(root.shape)} must be (R, P), (R, P, P); P = {width}"
         )
-    if _by_triton(x, impl):
+    if by_triton(impl, x.device):
         from ich_mil.kernels import rbf_gram_triton
 
         mu, spread = rbf_gram_triton.rbf_moments(
@@ -253,10 +252,6 @@ def _check(x: Tensor, rows: Tensor | None, rbf: RBF, dtype: torch.dtype, *others
         raise ValueError(f"dtype {dtype}: float32 or float64")
     if any(other.dtype != torch.float64 for other in (rbf.inducing, rbf.projection, *others)):
         raise ValueError("all but the features must be float64")
-
-
-def _by_triton(x: Tensor, impl: Impl) -> bool:
-    return x.is_cuda if impl == "auto" else impl == "triton"
 
 
 def _rows_in_line(value: Tensor) -> Tensor:

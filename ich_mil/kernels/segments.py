@@ -73,3 +73,12 @@ def bag_softmax(scores: Tensor, bags: Tensor, n_bags: int) -> Tensor:
     peak = bag_max(scores.detach(), bags, n_bags)[bags]
     weights = (scores - peak).exp()
     return weights / bag_sum(weights, bags, n_bags)[bags]
+
+
+def noisy_or_logit(s: Tensor) -> Tensor:
+    """The logit of 1 - Π (1 - sigmoid f) from s = Σ log(1 + exp f), elementwise: log(exp(s) - 1).
+
+    s below 1e-300 counts as that: the logarithm stays finite where exp(f) underflows.
+    """
+    s = s.clamp(min=1e-300)
+    return s + torch.log(-torch.expm1(-s))

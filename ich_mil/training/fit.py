@@ -216,8 +216,7 @@ def fit_cnn(
     if training.warmup_steps:
         if not last.is_file():
             warm_up(model.to(device()), varied, pictures, steps=training.warmup_steps, seed=seed)
-            for value in model.state_dict().values():  # each rank has warmed up by itself
-                value.copy_(ranks.same(value))
+            ranks.agree(model)  # each has warmed up by itself
         module.keep_features()
     if ranks.size > 1:
         share_statistics(model, device())
