@@ -32,7 +32,8 @@ from ich_mil.evaluate.metrics import check_scores
 from ich_mil.evaluate.promises import METHODS, Method, Promise, allowed
 
 NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
-DECISIONS = (NEGATIVE, LOOK, POSITIVE)
+DECISIONS = (POSITIVE, LOOK, NEGATIVE)
+"""In the order in which scans are read."""
 
 FORMAT = "ich_mil.triage.1"
 

@@ -19,14 +19,12 @@ import pandas as pd
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL
 from ich_mil.evaluate.metrics import check_scores
-from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE
+from ich_mil.evaluate.triage import DECISIONS, NEGATIVE
 
 ORDERS = ("first come", "triage", "probability")
 """As they came; positive, look, negative, each as they came; by falling probability."""
 
 COLUMNS = ["order", "group", "scans", "minutes", "low", "high", "longest", "note"]
-
-_QUEUE = {POSITIVE: 0, LOOK: 1, NEGATIVE: 2}
 
 
 def worklist_effect(
@@ -73,7 +71,7 @@ def worklist_effect(
         )
     queues = {
         "first come": np.zeros(len(p)),
-        "triage": np.array([_QUEUE[str(one)] for one in decisions], dtype=np.float64),
+        "triage": np.array([DECISIONS.index(one) for one in decisions], dtype=np.float64),
         "probability": np.unique(-p, return_inverse=True)[1].astype(np.float64),
     }
     groups = {

@@ -15,14 +15,12 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.promises import Method
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage, fit_triage
+from ich_mil.evaluate.triage import DECISIONS, Triage, fit_triage
 from ich_mil.files import whole_file, write_json
 from ich_mil.predictions import NOTICE, read_results
 from ich_mil.progress import say
 
 COLUMNS = ["scan", "patient", "probability", "std", "label"]
-READING = (POSITIVE, LOOK, NEGATIVE)
-"""The order in which decided scans are read."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +143,12 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     read = _read(folder)
     triage = read_triage(thresholds, weights=read.weights)
     table = read.scans.assign(decision=triage.decide(read.scans.probability.to_numpy()))
-    place = table.decision.map(READING.index)
+    place = table.decision.map(DECISIONS.index)
     table = table.assign(place=place).sort_values(["place", "probability"], ascending=[True, False])
     table = table[["scan", "decision", "probability", "std"]].reset_index(drop=True)
     with whole_file(out) as temporary:
         table.to_csv(temporary, index=False)
-    counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in READING)
+    counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
     say(f"{out}: {counts}")
     say(triage.promise)
     return table

@@ -7,6 +7,7 @@ could not be predicted stand above the list: none is lost. Patients are not name
 from collections import Counter
 from collections.abc import Mapping
 
+from ich_mil.evaluate.triage import DECISIONS
 from ich_mil.ledger import Code
 from ich_mil.predictions import Results, ScanResult
 from ich_mil.report.page import percent, render
@@ -18,8 +19,9 @@ MAX_RUNS = 2
 
 def worklist(results: Results) -> list[ScanResult]:
     """The scans as they should be read: by decision (positive, look, negative), then by falling risk."""
-    order = {decision: place for place, decision in enumerate(RESULT)}
-    return sorted(results.scans, key=lambda scan: (order[scan.decision], -scan.probability, scan.scan))
+    return sorted(
+        results.scans, key=lambda scan: (DECISIONS.index(scan.decision), -scan.probability, scan.scan)
+    )
 
 
 def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> str:

@@ -19,7 +19,7 @@ RESULT = {
     LOOK: "No prediction: please look",
     NEGATIVE: "Hemorrhage unlikely",
 }
-"""The three results, in the order of a worklist."""
+"""The three results."""
 MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
 """A shape for each, so that no result rests on colour alone."""
 MAX_RUNS = 4

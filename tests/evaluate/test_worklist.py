@@ -92,7 +92,7 @@ def test_groups_without_a_scan_say_why():
 def test_input_that_cannot_be_used():
     labels, p, decisions = np.array([0, 1]), np.array([0.2, 0.7]), np.array(["look", "positive"])
     more = {"minutes_per_scan": 1.0, "seed": 0}
-    with pytest.raises(DataError, match="must be one of negative, look, positive, got 'maybe'"):
+    with pytest.raises(DataError, match="must be one of positive, look, negative, got 'maybe'"):
         worklist_effect(labels, np.array(["look", "maybe"]), p, **more)
     with pytest.raises(DataError, match="NaN"):
         worklist_effect(labels, decisions, np.array([0.2, np.nan]), **more)
