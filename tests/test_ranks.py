@@ -33,6 +33,24 @@ def test_all_ranks_have_the_sum_the_largest_and_the_value_of_the_first(tmp_path)
         assert value.tolist() == [1.0 + rank, -5.0 - 5 * rank, 2.0 + 2 * rank], "an argument was changed"
 
 
+def agreed():
+    ranks = these_ranks()
+    norm = torch.nn.BatchNorm1d(2)
+    with torch.no_grad():
+        norm.weight.fill_(5.0 + ranks.rank)
+        norm.running_mean.fill_(7.0 + ranks.rank)
+        norm.num_batches_tracked.fill_(3 + ranks.rank)
+    ranks.agree(norm)
+    return norm.state_dict()
+
+
+def test_a_module_gets_the_weights_buffers_and_counts_of_the_first_rank(tmp_path):
+    for state in together(agreed, folder=tmp_path):
+        assert state["weight"].tolist() == [5.0, 5.0]
+        assert state["running_mean"].tolist() == [7.0, 7.0]
+        assert int(state["num_batches_tracked"]) == 3
+
+
 def leave_or_sum():
     with joined() as ranks:
         if ranks.rank == 1:

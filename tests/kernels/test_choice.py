@@ -1,0 +1,19 @@
+"""Which version of an op runs: the fused one on a GPU, the definition elsewhere, or the one asked for."""
+
+import pytest
+import torch
+
+from ich_mil.kernels.choice import by_triton
+
+
+@pytest.mark.parametrize(
+    ("impl", "device", "fused"),
+    [
+        ("auto", "cpu", False),
+        ("auto", "cuda:1", True),
+        ("torch", "cuda", False),
+        ("triton", "cpu", True),
+    ],
+)
+def test_the_version_that_runs(impl, device, fused):
+    assert by_triton(impl, torch.device(device)) is fused
