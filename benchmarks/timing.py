@@ -21,6 +21,9 @@ NO_DEVICE = "not measured: no CUDA device"
 
 WARM_UP = 3
 
+CYCLES = 2_000_000
+"""Some 1 ms in which a GPU waits before a call, so that what the host needs to launch is not counted."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -53,6 +56,7 @@ def once(call: Callable[[], object]) -> tuple[float, int | None]:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(CYCLES)
     start.record()
     result = call()
     end.record()

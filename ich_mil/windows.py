@@ -61,7 +61,9 @@ def apply_windows(hu: Tensor, windows: Windows) -> Tensor:
 
 def _compute(hu: Tensor, windows: Windows) -> Tensor:
     """(HU - level) / width + 1/2, clipped to [0, 1], in float32."""
-    level, width = torch.tensor(windows, dtype=torch.float32, device=hu.device).mT[..., None, None]
+    # so the host need not wait for a GPU, as it would if the tensor were made there
+    both = torch.tensor(windows, dtype=torch.float32).to(hu.device, non_blocking=True)
+    level, width = both.mT[..., None, None]
     return hu.float()[:, None].sub(level).div_(width).add_(0.5).clamp_(0.0, 1.0)  # (n, C, H, W)
 
 

@@ -93,7 +93,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], waits: Counter[str]) -> A
         to_away = isinstance(args[0], _Away)
     if func in (aten._to_copy.default, aten.copy_.default):
         source = args[1] if func is aten.copy_.default else args[0]
-        if isinstance(source, _Away) != to_away:
+        blocking = not (kwargs.get("non_blocking") or (func is aten.copy_.default and args[2:] == (True,)))
+        if isinstance(source, _Away) != to_away and (blocking or not to_away):
             waits["copy to the device" if to_away else "copy to the host"] += 1
     elif away and here:
         if func not in _INDEXING or not isinstance(args[0], _Away):  # an index may be on the CPU

@@ -96,6 +96,18 @@ def test_a_killed_process_ends_the_run_and_the_run_goes_on(folder):
     assert scans[0] == scans[1]
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+def test_two_gpus_make_one_run(folder):
+    ended = run(folder, "gpus")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("epoch   0") == 1, "every rank talks"
+    losses = pd.read_csv(folder / "gpus" / "cnn" / "log.csv").train_loss
+    assert len(losses) == 3
+    assert losses.between(0, 10).all()
+    assert (folder / "gpus" / "external" / "predictions.json").is_file()
+
+
 @pytest.mark.slow
 def test_bad_input_is_one_clear_error(folder):
     broken = settings(folder) | {"train": {"layout": "rsna", "root": str(folder / "absent")}}

@@ -159,8 +159,8 @@ class Watched(NamedTuple):
 
     Attributes:
         projection: Φ of this rank's slices.
-        offsets: (C + 1,).
-        labels: (B,) of all scans.
+        offsets: (C + 1,) on the CPU.
+        labels: (B,) of all scans, on the CPU.
         turns: the order of the slices in `projection`; None is that of `offsets`.
         numbers: (C,) of this rank's scans among all; None is all of them.
     """

@@ -236,11 +236,11 @@ def _fit_group(
             model, x, rows=turns.order, dtype=dtype, compress=True, smoother=smoother, ranks=ranks
         )
         basis = projection.basis
-        training = Watched(projection, offsets, train.labels.cpu(), turns, share.numbers)
+        training = Watched(projection, offsets.cpu(), train.labels.cpu(), turns, share.numbers)
         watched = None
         if held is not None and validation is not None:
             seen = Projection(model, held.bags.x, dtype=dtype, basis=basis, smoother=held.smoother)
-            watched = Watched(seen, held.bags.offsets, validation.labels.cpu(), numbers=held.numbers)
+            watched = Watched(seen, held.bags.offsets.cpu(), validation.labels.cpu(), numbers=held.numbers)
         found = ascend(
             projection,
             observation,

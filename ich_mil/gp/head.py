@@ -186,7 +186,7 @@ class Head(BaseEstimator):
     ) -> float:
         """Accuracy over bags, as of any scikit-learn classifier."""
         said = self.predict(X, bags, positions=positions)
-        return float(accuracy_score(pack_labelled(X, bags, labels).labels.numpy(), said))
+        return float(accuracy_score(pack_labelled(X, bags, labels).labels.cpu().numpy(), said))
 
     def _predictions(
         self, X: Values, bags: Values, positions: Values | None

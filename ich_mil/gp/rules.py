@@ -57,7 +57,8 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
 
     Args:
         f: (..., N) logits of the slices.
-        offsets: (B + 1,).
+        offsets: (B + 1,); where they are on the CPU, and the rule is max or noisy_or, the host does not wait
+            for the device of f.
         rule: which.
 
     Returns:
@@ -68,7 +69,7 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
     """
     check_rule(rule)
     n_bags = len(offsets) - 1
-    bags = bag_index(offsets).to(f.device)
+    bags = bag_index(offsets).to(f.device, non_blocking=True)
     if rule == "max":
         empty = f.new_full((*f.shape[:-1], n_bags), -torch.inf)
         return empty.scatter_reduce(-1, bags.expand_as(f), f, "amax")

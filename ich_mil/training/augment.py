@@ -36,6 +36,8 @@ BRIGHTER = 3.0
 """Largest shift of all values, in HU: scanners differ by about as much."""
 NOISE = 3.0
 """Largest standard deviation of added noise, in HU."""
+EDGE = 1e-5
+"""A value as near to 0 or 1 as that is meant to be it: four weights do not sum to 1 to the last bit."""
 
 
 def generator_of(seed: int, epoch: int, scan: str) -> np.random.Generator:
@@ -61,7 +63,7 @@ def vary(pictures: Tensor, sizes: Sequence[int], variations: Sequence[Variation]
     """The pictures of packed scans, varied.
 
     Brightness and noise are in HU and divided by each window's width. A pixel at 0 or 1 lies outside the
-    window, nobody knows how far, and stays there.
+    window, nobody knows how far, and stays there. The host does not wait for a GPU.
 
     Args:
         pictures: (N, C, S, S) in [0, 1].
@@ -72,21 +74,23 @@ def vary(pictures: Tensor, sizes: Sequence[int], variations: Sequence[Variation]
     Returns:
         (N, C, S, S) in [0, 1].
     """
-    scans = zip(pictures.split(list(sizes)), variations, strict=True)
-    return torch.cat([_vary_scan(scan, variation, windows) for scan, variation in scans])
+    side = pictures.shape[-1]
+    matrices = torch.stack([one.matrix for one in variations]).to(pictures.device, non_blocking=True)
+    grids = affine_grid(matrices, [len(matrices), 1, side, side], align_corners=False)  # (B, S, S, 2)
+    width = torch.tensor([w for _, w in windows])[:, None, None].to(pictures.device, non_blocking=True)
+    scans = zip(pictures.split(list(sizes)), grids, variations, strict=True)
+    return torch.cat([_vary_scan(scan, grid, variation, width) for scan, grid, variation in scans])
 
 
-def _vary_scan(pictures: Tensor, variation: Variation, windows: Windows) -> Tensor:
+def _vary_scan(pictures: Tensor, grid: Tensor, variation: Variation, width: Tensor) -> Tensor:
     n, _, side, _ = pictures.shape
-    matrix = variation.matrix.to(pictures)
-    grid = affine_grid(matrix[None], [1, 1, side, side], align_corners=False).expand(n, -1, -1, -1)
     # zeros outside: air, in every window
+    grid = grid.expand(n, -1, -1, -1)
     moved = grid_sample(pictures, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     generator = torch.Generator(pictures.device).manual_seed(variation.seed)
     hu = torch.randn((n, 1, side, side), generator=generator, dtype=pictures.dtype, device=pictures.device)
     hu = hu.mul_(variation.noise).add_(variation.brighter)
-    width = torch.tensor([w for _, w in windows]).to(pictures)[:, None, None]
-    within = (moved > 0) & (moved < 1)
+    within = (moved > EDGE) & (moved < 1 - EDGE)
     return torch.where(within, torch.addcdiv(moved, hu, width), moved).clamp_(0.0, 1.0)
 
 

@@ -159,7 +159,7 @@ class MilModule(pl.LightningModule):
         """Scans here over the mean number of scans a rank has in this step: DDP averages over ranks."""
         if ranks.size == 1:
             return 1.0
-        here = torch.tensor(float(len(batch.labels)), device=self.device)
+        here = torch.full((), float(len(batch.labels)), device=self.device)
         return here * ranks.size / ranks.total(here)
 
     def _log(self, name: str, value: Tensor, batch: Batch) -> None:

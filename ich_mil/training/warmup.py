@@ -75,7 +75,7 @@ def warm_up(
     target = torch.cat([torch.full((n,), float(kind == 0)) for kind, n in enumerate(shares)]).to(device)
     optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE)
     model.train()
-    losses = []
+    losses: list[Tensor] = []
     for step in range(1, steps + 1):
         slices = [
             kind[int(place)][None]
@@ -83,13 +83,15 @@ def warm_up(
             for place in rng.integers(len(kind), size=n)
         ]
         variations = [draw_variation(rng) for _ in slices]
-        varied = vary(torch.cat(slices).to(device), [1] * len(slices), variations, pictures.windows)
+        fed = torch.cat(slices).to(device, non_blocking=True)
+        varied = vary(fed, [1] * len(slices), variations, pictures.windows)
         logit = model.classifier(model.encode(varied)).squeeze(-1)  # (n,)
         loss = binary_cross_entropy_with_logits(logit, target)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        losses.append(loss.item())
+        losses.append(loss.detach())
         if step % 100 == 0:
-            say(f"warm-up step {step:4d}  loss {np.mean(losses[-100:]):.4g}")
-    return losses
+            say(f"warm-up step {step:4d}  loss {float(torch.stack(losses[-100:]).mean()):.4g}")
+    told: list[float] = torch.stack(losses).tolist()
+    return told

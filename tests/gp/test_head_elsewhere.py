@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from synthetic import scans
 from test_head_ranks import FAMILIES, agree, with_positions
 
 from ich_mil.gp.bags import Bags
@@ -34,39 +33,56 @@ def test_a_head_is_fitted_where_its_features_are(name):
         agree(model.inducing.cpu(), expected.inducing)
 
 
-def test_the_host_waits_once_a_sweep():
-    x, offsets, labels = scans()
+@pytest.mark.parametrize("judges", ["nobody", "training", "validation"])
+@pytest.mark.parametrize("rule", ["max", "noisy_or"])
+def test_the_host_waits_once_a_sweep(judges, rule):
+    (x, offsets, labels, _), held = with_positions(0, 10), with_positions(3, 6)
+    changes = {"density": "gamma", "logistic_tail": False} if judges == "training" else {}
+    settings = HeadSettings(n_inducing=8, tolerance=NEVER, patience=99, rule=rule, **changes)
+    held = held[:3] if judges == "validation" else None
     found = []
     for sweeps in (3, 10):
         with elsewhere() as waits:
-            settings = HeadSettings(n_inducing=8, sweeps=sweeps, tolerance=NEVER)
-            fit(x.to(AWAY), offsets, labels, settings=settings)
+            _, report = fit(
+                x.to(AWAY), offsets, labels, settings=replace(settings, sweeps=sweeps), validation=held
+            )
+        assert len(report.elbo) == sweeps
+        assert len(report.validation_log_loss) == (sweeps if judges == "validation" else 0)
         found.append(waits)
     assert found[1] - found[0] == {"copy to the host": 7}
 
 
-def test_everything_else_works_there_too(tmp_path):
+def figures(device, folder):
+    """Of calibration, a chosen density and heads: fitted on features there, kept, and asked of both."""
     (x, offsets, labels, z), held = with_positions(0, 12), with_positions(3, 8)
-    settings = HeadSettings(**SHORT, smooth_mm=5.0)
+    x, held_x = x.to(device), held.x.to(device)
+    bags, other = Bags(x, offsets, labels, z), Bags(held_x, *held[1:])
+    ids = [f"scan {b}" for b in range(12)]
+    crossed = cross_fit(bags, HeadSettings(**SHORT, smooth_mm=5.0), scans=ids, samples=20)
+    density = choose_density(x, offsets, labels, other[:3], HeadSettings(**SHORT), [0.5], [1.0])
+    rest = Head(**SHORT).fit(x, offsets, labels, validation=held[:3])
+    whole = Head(**SHORT).fit(x, offsets, labels)
+    whole.save(folder)
+    again = Head.load(folder)
+    assert again.model_.q_mean.device.type == "cpu"
+    found = [crossed.slope, crossed.intercept, density.alpha, density.beta]
+    for head in (rest, whole, again):
+        found += head.predict_bag_proba(held.x, held.offsets).tolist()
+    found.append(whole.score(held_x, held.offsets, held.labels))
+    return [*found, *whole.predict_instance_proba(held_x, held.offsets).tolist()]
 
-    def figures(x, held_x):
-        bags, other = Bags(x, offsets, labels, z), Bags(held_x, *held[1:])
-        ids = [f"scan {b}" for b in range(12)]
-        crossed = cross_fit(bags, settings, scans=ids, samples=20)
-        density = choose_density(x, offsets, labels, other[:3], HeadSettings(**SHORT), [0.5], [1.0])
-        rest = Head(**SHORT).fit(x, offsets, labels, validation=held[:3])
-        whole = Head(**SHORT).fit(x, offsets, labels)
-        whole.save(tmp_path)
-        again = Head.load(tmp_path)
-        assert again.model_.q_mean.device.type == "cpu"
-        found = [crossed.slope, crossed.intercept, density.alpha, density.beta]
-        for head in (rest, whole, again):
-            found += head.predict_bag_proba(held.x, held.offsets).tolist()
-        return [*found, *whole.predict_instance_proba(held_x, held.offsets).tolist()]
 
-    expected = figures(x, held.x)
+def test_everything_else_works_there_too(tmp_path):
+    expected = figures(torch.device("cpu"), tmp_path)
     with elsewhere():
-        assert figures(x.to(AWAY), held.x.to(AWAY)) == pytest.approx(expected, rel=1e-8)
+        assert figures(AWAY, tmp_path) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_everything_else_works_on_a_gpu(tmp_path):
+    expected = figures(torch.device("cpu"), tmp_path)
+    assert figures(torch.device("cuda"), tmp_path) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_pretended_device_is_one():
@@ -84,10 +100,9 @@ def test_the_pretended_device_is_one():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("device", [torch.device("cuda")])
-def test_a_gpu_gives_the_head_of_a_cpu(device):
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_gives_the_head_of_a_cpu():
+    device = torch.device("cuda")
     for name, settings in FAMILIES.items():
         if name not in ("mixed", "gibbs"):
             x, offsets, labels, z = with_positions(0, 12)

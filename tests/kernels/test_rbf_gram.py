@@ -13,8 +13,10 @@ from ich_mil.kernels.rbf_gram import RBF, rbf_gram, rbf_moments
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 5, 4, 2), (37, 8, 70, 66, 3), (1000, 17, 20, 12, 2)]  # N, D, M, P, R
-FLOOR = {SINGLE: 1e-7, DOUBLE: 1e-13}
-"""Of the largest value: half a unit of float32, and 500 of float64 for sums in another order."""
+FLOOR = {SINGLE: 2**-20 if torch.cuda.is_available() else 1e-7, DOUBLE: 1e-13}
+"""Of the largest value: half a unit of float32, and 500 of float64 for sums in another order.
+
+A card makes two tf32 parts of a float32 factor, which loses 2^-21 of it; the interpreter does not."""
 
 
 def case(n=100, d=4, m=20, p=15, r=2, *, scale=1.0, device="cpu", seed=0):
@@ -245,6 +247,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from ich_mil.kernels import rbf_gram_triton as ours
 
+DOUBLE_MMA = r"mma[.]sync[.]aligned[.]m\d+n8k\d+[.]row[.]col[.]f64"  # of another shape in another Triton
 DOUBLES = {"shift", "scale", "z", "half_z", "out", "theta", "sums", "root"}
 
 def ptx(kernel, phi, warps, **constants):
@@ -262,10 +265,10 @@ def ptx(kernel, phi, warps, **constants):
 
 block = ours.BLOCK
 text = ptx(ours._kernel_tile, "", 4, ORDERED=True, BLOCK=block, DEPTH=ours.DEPTH // 2)
-assert "mma.sync.aligned.m8n8k4.row.col.f64" in text
+assert re.search(DOUBLE_MMA, text)
 for kernel, warps in ((ours._gram_tile, 4), (ours._spread_tile, 8)):
     text = ptx(kernel, "*fp64", warps, SINGLE=False, BLOCK=block, DEPTH=ours.DEPTH)
-    assert "mma.sync.aligned.m8n8k4.row.col.f64" in text
+    assert re.search(DOUBLE_MMA, text)
     text = ptx(kernel, "*fp32", warps, SINGLE=True, BLOCK=block, DEPTH=ours.DEPTH)
     assert "f32.tf32.tf32" in text
 """

@@ -296,3 +296,20 @@ def test_a_loss_that_is_not_finite_is_told(prepared, splits, tmp_path):
         ModelError, match=r"no epoch had a finite validation loss; lower training\.learning_rate"
     ):
         fit(prepared, splits, tmp_path, training=TrainingSettings(learning_rate=1e30, max_epochs=3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_trains_goes_on_and_finds_the_features_of_a_cpu(prepared, splits, tmp_path):
+    training = replace(
+        TRAINING, augment=True, bleeds=0.3, controls=0.3, warmup_steps=3, workers=1, max_epochs=2
+    )
+    fit(prepared, splits, tmp_path, training=training)
+    model = fit(prepared, splits, tmp_path, training=replace(training, max_epochs=3))
+    log = pd.read_csv(tmp_path / "log.csv")
+    assert log.epoch.tolist() == [0, 1, 2]
+    assert log.train_loss.between(0, 10).all()
+    assert next(model.parameters()).device.type == "cpu"
+    (scan, x), (gpu_scan, gpu_x) = predictions(model, prepared), predictions(model.to("cuda"), prepared)
+    torch.testing.assert_close(gpu_scan, scan, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gpu_x, x, rtol=1e-4, atol=1e-5 * float(x.abs().max()))

@@ -51,10 +51,14 @@ def step(module, batch):
 
 def test_a_step_is_that_of_the_cpu(module, batch, device):
     wanted, gradients = step(copy.deepcopy(module), batch)
-    loss, got = step(module.to(device), batch.to(device))
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        loss, got = step(module.to(device), batch.to(device))
     torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
+    largest = max(float(other.abs().max()) for other in gradients)
     for one, other in zip(got, gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+        # the bias within a softmax has a gradient of rounding errors only
+        atol = max(1e-4 * float(other.abs().max()), 1e-6 * largest)
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=atol)
 
 
 def test_the_host_never_waits_for_a_step(module, batch):
@@ -68,7 +72,7 @@ def test_the_host_never_waits_for_a_step(module, batch):
         waits.clear()
         loss = there._loss(there(moved), moved.labels)
         loss.backward()
-        assert set(waits) == {"copy to the device"}
+        assert not waits
         assert torch.equal(loss.detach().cpu(), wanted)
         assert all(torch.equal(p.grad.cpu(), g) for p, g in zip(there.parameters(), gradients, strict=True))
 
