@@ -75,17 +75,21 @@ def vary(pictures: Tensor, sizes: Sequence[int], variations: Sequence[Variation]
         (N, C, S, S) in [0, 1].
     """
     side = pictures.shape[-1]
-    matrices = torch.stack([one.matrix for one in variations]).to(pictures.device, non_blocking=True)
+
+    def beside(value: Tensor) -> Tensor:
+        return value.to(pictures.device, pictures.dtype, non_blocking=True)
+
+    matrices = beside(torch.stack([one.matrix for one in variations]))
     grids = affine_grid(matrices, [len(matrices), 1, side, side], align_corners=False)  # (B, S, S, 2)
-    width = torch.tensor([w for _, w in windows])[:, None, None].to(pictures.device, non_blocking=True)
+    width = beside(torch.tensor([w for _, w in windows])[:, None, None])
     scans = zip(pictures.split(list(sizes)), grids, variations, strict=True)
     return torch.cat([_vary_scan(scan, grid, variation, width) for scan, grid, variation in scans])
 
 
 def _vary_scan(pictures: Tensor, grid: Tensor, variation: Variation, width: Tensor) -> Tensor:
     n, _, side, _ = pictures.shape
-    # zeros outside: air, in every window
     grid = grid.expand(n, -1, -1, -1)
+    # zeros outside: air, in every window
     moved = grid_sample(pictures, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     generator = torch.Generator(pictures.device).manual_seed(variation.seed)
     hu = torch.randn((n, 1, side, side), generator=generator, dtype=pictures.dtype, device=pictures.device)

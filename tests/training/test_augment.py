@@ -178,6 +178,15 @@ def test_four_hu_brighter_is_four_hu_in_every_window(device):
     assert torch.equal(vary_one(outside, brighter=3.0, noise=2.0), outside)
 
 
+def test_bone_stays_bone_where_a_picture_is_turned(device):
+    turn = torch.tensor([[0.96, -0.28, 0.01], [0.28, 0.96, 0.02]])  # 16 degrees
+    bone = torch.ones(1, 3, 64, 64, device=device)
+    inside = vary_one(bone, matrix=turn)[..., 16:48, 16:48]
+    assert float((inside - 1).abs().max()) < 1e-6
+    varied = vary_one(bone, matrix=turn, brighter=-3.0, noise=3.0)[..., 16:48, 16:48]
+    assert torch.equal(varied, inside)
+
+
 def test_noise_has_its_deviation_in_hu_in_every_window_and_is_the_same_in_all(device):
     grey = torch.full((2, 3, 64, 64), 0.5, device=device)
     hu = vary_one(grey, noise=2.0) - 0.5
