@@ -1,12 +1,12 @@
-"""How scans are dealt to steps: as equal sums of slices or at random, four or two a step, and what it learns.
+"""Does a network learn as well from steps of about equal length as from steps drawn at random?
 
     make demo    # writes the scans
     python -m benchmarks.step_order [--seeds 0 1 2 ...] [--out FOLDER] [--write]
 
 `StepSampler` deals scans to steps so that all have about equally many slices. It is compared with a plain
-shuffle, and with fewer scans a step, on the demo's scans, in the demo's settings, for nine epochs without
-early stop. All runs train on the same scans; the seed draws weights and order. Two runs at a time, a thread
-each. Each course is kept in FOLDER/<order>-<bags>-<seed>.csv and not made again.
+shuffle on the demo's scans, in the demo's settings, for nine epochs without early stop. All runs train on the
+same scans; the seed draws weights and order. Two runs at a time, a thread each. Each course is kept in
+FOLDER/<order>-<seed>.csv and not made again.
 """
 
 import argparse
@@ -49,11 +49,9 @@ class ShuffledSteps(StepSampler):
 
 
 ORDERS: dict[str, type[StepSampler]] = {"balanced": StepSampler, "random": ShuffledSteps}
-ROWS = (("balanced", 4), ("random", 4), ("balanced", 2))
-"""Order, and scans a step."""
 
 
-def course(config: RunConfig, order: str, bags: int, seed: int) -> pd.DataFrame:
+def course(config: RunConfig, order: str, seed: int) -> pd.DataFrame:
     """What `log.csv` says of one run: columns epoch, train_loss, val_loss, val_auc."""
     torch.set_num_threads(1)
     prepared = open_prepared(config.prepared / "train")
@@ -69,47 +67,45 @@ def course(config: RunConfig, order: str, bags: int, seed: int) -> pd.DataFrame:
             Path(folder),
             windows=parse_windows(config.windows),
             cnn=config.cnn,
-            training=replace(config.training, bags=bags, max_epochs=EPOCHS, fixed_epochs=True),
+            training=replace(config.training, max_epochs=EPOCHS, fixed_epochs=True),
             seed=seed,
         )
         return pd.read_csv(Path(folder) / "log.csv")
 
 
-def kept(folder: Path, config: RunConfig, order: str, bags: int, seed: int) -> pd.DataFrame:
+def kept(folder: Path, config: RunConfig, order: str, seed: int) -> pd.DataFrame:
     """`course`, or what an earlier call has kept of it."""
-    file = folder / f"{order}-{bags}-{seed}.csv"
+    file = folder / f"{order}-{seed}.csv"
     if not file.is_file():
         with whole_file(file) as temporary:
-            course(config, order, bags, seed).to_csv(temporary, index=False)
+            course(config, order, seed).to_csv(temporary, index=False)
     return pd.read_csv(file)
 
 
-def summary(courses: dict[tuple[str, int], list[pd.DataFrame]]) -> str:
-    """Quartiles of the AUC by epoch, when runs had learned, and each row less the first."""
-    auc = {row: np.array([one.val_auc for one in runs]) for row, runs in courses.items()}
-    quartiles, reached, less = [], [], []
-    for (order, bags), values in auc.items():
-        name = f"{order}, {bags} scans"
+def summary(courses: dict[str, list[pd.DataFrame]]) -> str:
+    """Both orders: quartiles of the AUC by epoch, and when runs had learned."""
+    auc = {order: np.array([one.val_auc for one in runs]) for order, runs in courses.items()}
+    epochs = range(auc["balanced"].shape[1])
+    rows = []
+    for order, values in auc.items():
         low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
-        each = zip(low, middle, high, strict=True)
-        quartiles.append([name, *(f"{m:.2f} ({a:.2f}-{b:.2f})" for a, m, b in each)])
-        reached.append([name, *((values >= LEARNED).cumsum(1) > 0).sum(0)])
-        difference = (values - auc[ROWS[0]]).mean(1)
-        if (order, bags) != ROWS[0]:
-            range_of = f"{np.median(difference):+.3f} ({difference.min():+.3f} to {difference.max():+.3f})"
-            less.append([name, range_of, f"{wilcoxon(difference).pvalue:.3f}"])
-    epochs = range(EPOCHS)
-    first = f"{ROWS[0][0]}, {ROWS[0][1]} scans"
-    seeds = len(auc[ROWS[0]])
-    return "\n\n".join(
-        [
-            f"Validation AUC by epoch, median (quartiles) over {seeds} seeds:",
-            table(["steps", *map(str, epochs)], quartiles),
-            f"Runs that had come to {LEARNED}:",
-            table(["steps", *(f"by {epoch}" for epoch in epochs)], reached),
-            f'Mean AUC over the epochs, less that of "{first}" with the same seed; signed-rank test:',
-            table(["steps", "median (range)", "p"], less),
-        ]
+        rows.append(
+            [order, *(f"{m:.2f} ({a:.2f}-{b:.2f})" for a, m, b in zip(low, middle, high, strict=True))]
+        )
+    by_epoch = table(["order", *map(str, epochs)], rows)
+    reached = {order: (values >= LEARNED).cumsum(1) > 0 for order, values in auc.items()}
+    by_seed = table(
+        ["order", *(f"by {epoch}" for epoch in epochs)],
+        [[order, *values.sum(0)] for order, values in reached.items()],
+    )
+    area = {order: values.mean(1) for order, values in auc.items()}
+    difference = area["balanced"] - area["random"]
+    test = wilcoxon(difference)
+    return (
+        f"Median (quartiles) over {len(difference)} seeds of the validation AUC, by epoch:\n\n{by_epoch}\n\n"
+        f"Runs that have come to {LEARNED} by an epoch:\n\n{by_seed}\n\n"
+        f"Mean AUC over the epochs, balanced less random, by seed: median {np.median(difference):+.3f}, "
+        f"from {difference.min():+.3f} to {difference.max():+.3f}; signed-rank test p = {test.pvalue:.2f}."
     )
 
 
@@ -123,14 +119,14 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
     config = read_settings(RunConfig, ["--config", CONFIG])
-    runs = [(row, seed) for seed in chosen.seeds for row in ROWS]
+    runs = [(order, seed) for seed in chosen.seeds for order in ORDERS]
     chosen.out.mkdir(parents=True, exist_ok=True)
-    made = Parallel(n_jobs=2)(delayed(kept)(chosen.out, config, *row, seed) for row, seed in runs)
-    courses: dict[tuple[str, int], list[pd.DataFrame]] = {row: [] for row in ROWS}
-    for (row, _), one in zip(runs, made, strict=True):
-        courses[row].append(one)
+    made = Parallel(n_jobs=2)(delayed(kept)(chosen.out, config, *run) for run in runs)
+    courses: dict[str, list[pd.DataFrame]] = {order: [] for order in ORDERS}
+    for (order, _), one in zip(runs, made, strict=True):
+        courses[order].append(one)
     record(
-        "How scans are dealt to steps",
+        "Steps of equal length and steps at random",
         f"python -m benchmarks.step_order --seeds {' '.join(map(str, chosen.seeds))}",
         summary(courses),
         write=chosen.write,
