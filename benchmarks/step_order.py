@@ -45,7 +45,7 @@ class ShuffledSteps(StepSampler):
         """The scans of each step of this epoch."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(len(self.sizes), generator=generator)
-        return [step.tolist() for step in order.split(-(-len(order) // self.steps))]
+        return [step.tolist() for step in order.tensor_split(self.steps)]
 
 
 ORDERS: dict[str, type[StepSampler]] = {"balanced": StepSampler, "random": ShuffledSteps}

@@ -5,8 +5,7 @@ code.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -118,7 +117,8 @@ def extract_features(
     mine = ranks.share(sizes).tolist()
     batches = loader(dataset, workers=workers, steps=[[place] for place in mine])
     parts: dict[int, list[Tensor]] = {}
-    with _whole_float32():
+    # by default cuDNN rounds what it convolves to the 11 bits of tf32
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for place, batch in zip(
             mine, progress(batches, total=len(mine), what="extract features"), strict=True
         ):
@@ -144,17 +144,6 @@ def extract_features(
     )
     check_features(features, str(prepared.folder))
     return features
-
-
-@contextmanager
-def _whole_float32() -> Iterator[None]:
-    """Convolutions with all bits of float32: by default cuDNN rounds their inputs to the 11 of tf32."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 def _together(

@@ -66,6 +66,20 @@ def predictions(model, prepared):
     return features.cnn_scan, features.x
 
 
+def test_features_are_extracted_with_all_bits_of_float32(prepared, monkeypatch):
+    cudnn, seen = torch.backends.cudnn, []
+    model = AttentionCnn(CNN, windows=3).eval()
+    encode = model.encode
+    monkeypatch.setattr(
+        model,
+        "encode",
+        lambda pictures: seen.append((cudnn.enabled, cudnn.allow_tf32)) or encode(pictures),
+    )
+    predictions(model, prepared)
+    assert set(seen) == {(True, False)}
+    assert cudnn.allow_tf32, "not put back"
+
+
 def test_class_weights_give_both_classes_the_same_say():
     weights = class_weights([0, 0, 0, 1])
     assert weights.tolist() == pytest.approx([4 / 6, 2.0])

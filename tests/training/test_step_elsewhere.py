@@ -51,7 +51,7 @@ def step(module, batch):
 
 def test_a_step_is_that_of_the_cpu(module, batch, device):
     wanted, gradients = step(copy.deepcopy(module), batch)
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         loss, got = step(module.to(device), batch.to(device))
     torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
     largest = max(float(other.abs().max()) for other in gradients)
