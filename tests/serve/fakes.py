@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydicom.dataset import Dataset
@@ -29,6 +30,7 @@ def send(
     association = ae.associate("127.0.0.1", port, ae_title=called)
     if not association.is_established:
         return []
+    connection = association.dul.socket.socket
     statuses: list[int] = []
     for image in images:
         if -1 in statuses or not association.is_established:
@@ -38,6 +40,8 @@ def send(
         statuses.append(int(said.Status) if "Status" in said else -1)
     if association.is_established:
         association.release()
+    if connection is not None:
+        connection.close()  # pynetdicom 3.0.4 leaves one open that was cut
     return statuses
 
 
@@ -96,5 +100,9 @@ def metric(port: int, name: str) -> float:
 
 
 def notes(folder: Path) -> list[dict]:
-    """The JSON files of a folder of the spool."""
-    return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+    """The JSON files of a folder of the spool; those that it moves away meanwhile are left out."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(FileNotFoundError):
+            found.append(json.loads(path.read_bytes()))
+    return found
