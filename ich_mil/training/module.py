@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
 from ich_mil.data.bags import Batch, Pictures
@@ -118,7 +119,10 @@ class MilModule(pl.LightningModule):
         self.settings = settings
         self.seed = seed
         self.register_buffer("weights", weights)
-        self.validation_auc = BinaryAUROC()
+        # `log` itself truncates a mean over ranks that have different numbers of scans (Lightning 21859)
+        self.train_loss = MeanMetric(nan_strategy="disable")
+        self.val_loss = MeanMetric(nan_strategy="disable")
+        self.val_auc = BinaryAUROC()
 
     def keep_features(self) -> None:
         """Train no longer what makes features of slices: few scans would make it forget the warm-up."""
@@ -141,9 +145,11 @@ class MilModule(pl.LightningModule):
         output: BagOutput = self.model(pictures, batch.offsets)
         return output
 
-    def _loss(self, output: BagOutput, labels: Tensor) -> Tensor:
+    def losses(self, output: BagOutput, labels: Tensor) -> Tensor:
+        """(B,) weighted loss of each scan; the labels (B,) are 0 or 1."""
         assert isinstance(self.weights, Tensor)
-        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
+        weights = self.weights[labels.long()]
+        return binary_cross_entropy_with_logits(output.scan_logit, labels, weights, reduction="none")
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Weighted loss of this rank's part of a step, such that its mean over ranks is that of the step."""
@@ -151,9 +157,10 @@ class MilModule(pl.LightningModule):
         # so that a resumed run draws the same dropout masks as one that was never stopped
         step = self.global_step * self.settings.accumulate + index % self.settings.accumulate
         torch.manual_seed(self.seed * 1_000_003 + step + ranks.rank * 1_000_000_007)
-        loss = self._loss(self(batch), batch.labels)
-        self._log("train_loss", loss, batch)
-        return loss * self._share(batch, ranks)
+        losses = self.losses(self(batch), batch.labels)
+        self.train_loss.update(losses.detach())
+        self._log("train_loss")
+        return losses.mean() * self._share(batch, ranks)
 
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
         """Scans here over the mean number of scans a rank has in this step: DDP averages over ranks."""
@@ -162,20 +169,17 @@ class MilModule(pl.LightningModule):
         here = torch.full((), float(len(batch.labels)), device=self.device)
         return here * ranks.size / ranks.total(here)
 
-    def _log(self, name: str, value: Tensor, batch: Batch) -> None:
-        """Log a mean over the scans of an epoch, on all ranks."""
-        self.log(name, value, on_step=False, on_epoch=True, batch_size=len(batch.labels), sync_dist=True)
-
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""
         output = self(batch)
-        self._log("val_loss", self._loss(output, batch.labels), batch)
-        self.validation_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
+        self.val_loss.update(self.losses(output, batch.labels))
+        self.val_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
+        self._log("val_loss")
+        self._log("val_auc")
 
-    def on_validation_epoch_end(self) -> None:
-        """Log the AUC of the epoch."""
-        self.log("val_auc", self.validation_auc.compute(), sync_dist=True)
-        self.validation_auc.reset()
+    def _log(self, name: str) -> None:
+        """Log the metric `name` over the scans of an epoch, on all ranks."""
+        self.log(name, getattr(self, name), on_step=False, on_epoch=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, as in the papers."""

@@ -30,12 +30,15 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    return prepare("rsna", phantoms.rsna(folder / "set", studies=10), folder / "prepared", jobs=1)
+    return prepare("rsna", phantoms.rsna(folder / "set", studies=12), folder / "prepared", jobs=1)
 
 
 @pytest.fixture(scope="module")
 def splits(prepared):
-    return draw_splits(prepared.scans, validation=0.3, test=0.0, seed=0)
+    """Odd numbers of scans: ranks never have the same."""
+    drawn = draw_splits(prepared.scans, validation=0.4, test=0.0, seed=0)
+    assert drawn.split.value_counts().to_dict() == {"train": 7, "validation": 5}
+    return drawn
 
 
 def descend(module):
