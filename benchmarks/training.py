@@ -67,7 +67,7 @@ class Steps:
     def learn(self, pictures: Tensor, batch: Batch) -> None:
         """The model's own step."""
         with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
-            loss = self.module.losses(self.module.model(pictures, batch.offsets), batch.labels).mean()
+            loss = self.module.loss(self.module.model(pictures, batch.offsets), batch.labels)
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
@@ -107,7 +107,7 @@ class Steps:
             pictures = vary(pictures, [len(one) for one in here.hu], here.variations, WINDOWS)
             done("vary")
             with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
-                loss = self.module.losses(self.module.model(pictures, here.offsets), here.labels).mean()
+                loss = self.module.loss(self.module.model(pictures, here.offsets), here.labels)
             done("forward")
             self.optimiser.zero_grad()
             loss.backward()

@@ -145,11 +145,10 @@ class MilModule(pl.LightningModule):
         output: BagOutput = self.model(pictures, batch.offsets)
         return output
 
-    def losses(self, output: BagOutput, labels: Tensor) -> Tensor:
-        """(B,) weighted loss of each scan; the labels (B,) are 0 or 1."""
+    def loss(self, output: BagOutput, labels: Tensor) -> Tensor:
+        """() mean weighted loss of scans; the labels (B,) are 0 or 1."""
         assert isinstance(self.weights, Tensor)
-        weights = self.weights[labels.long()]
-        return binary_cross_entropy_with_logits(output.scan_logit, labels, weights, reduction="none")
+        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Weighted loss of this rank's part of a step, such that its mean over ranks is that of the step."""
@@ -157,10 +156,10 @@ class MilModule(pl.LightningModule):
         # so that a resumed run draws the same dropout masks as one that was never stopped
         step = self.global_step * self.settings.accumulate + index % self.settings.accumulate
         torch.manual_seed(self.seed * 1_000_003 + step + ranks.rank * 1_000_000_007)
-        losses = self.losses(self(batch), batch.labels)
-        self.train_loss.update(losses.detach())
+        loss = self.loss(self(batch), batch.labels)
+        self.train_loss.update(loss.detach().expand(len(batch.labels)))  # each scan counts once
         self._log("train_loss")
-        return losses.mean() * self._share(batch, ranks)
+        return loss * self._share(batch, ranks)
 
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
         """Scans here over the mean number of scans a rank has in this step: DDP averages over ranks."""
@@ -172,7 +171,7 @@ class MilModule(pl.LightningModule):
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""
         output = self(batch)
-        self.val_loss.update(self.losses(output, batch.labels))
+        self.val_loss.update(self.loss(output, batch.labels).expand(len(batch.labels)))
         self.val_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
         self._log("val_loss")
         self._log("val_auc")
