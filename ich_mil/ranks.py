@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ich_mil.errors import RankError
+from ich_mil.errors import ConfigError, RankError
 
 PATIENCE = datetime.timedelta(hours=12)
 """So long the others wait for rank 0 to prepare scans; else as long as torch does by default, minutes."""
@@ -131,6 +131,7 @@ def joined() -> Iterator[Ranks]:
     """Work together with the other processes that `torchrun` has started, within this block.
 
     Raises:
+        ConfigError: machines have different numbers of processes.
         RankError: another process has ended in the middle of the block.
     """
     if not dist.is_torchelastic_launched():
@@ -143,6 +144,11 @@ def joined() -> Iterator[Ranks]:
     dist.init_process_group(backend)
     ranks = these_ranks()
     try:
+        here = torch.tensor(float(os.environ["LOCAL_WORLD_SIZE"]))
+        if ranks.most(here) != -ranks.most(-here):
+            raise ConfigError(
+                "machines run different numbers of processes; give torchrun the same --nproc-per-node on each"
+            )
         yield ranks
     except RuntimeError as error:
         # gloo has no error class of its own

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ich_mil.errors import RankError
+from ich_mil.errors import ConfigError, RankError
 from ich_mil.ranks import ALONE, Ranks, joined, these_ranks
 from tests.together import together
 
@@ -77,8 +77,23 @@ def test_a_rank_that_has_lost_another_says_so_and_what_to_do(tmp_path):
 def test_an_error_of_another_kind_stays_what_it_is(monkeypatch):
     monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     with pytest.raises(RuntimeError, match="shapes do not fit"), joined():
         raise RuntimeError("shapes do not fit")
+
+
+def one_here_two_there():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "init_process_group", lambda *_, **__: None)  # `together` has done it
+        patch.setenv("LOCAL_WORLD_SIZE", str(1 + these_ranks().rank))
+        with pytest.raises(ConfigError) as caught, joined():
+            pass
+    return str(caught.value)
+
+
+def test_machines_with_different_numbers_of_processes_are_refused_by_all(tmp_path):
+    for message in together(one_here_two_there, folder=tmp_path):
+        assert "give torchrun the same --nproc-per-node on each" in message
 
 
 def test_alone_everything_is_its_own():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,7 @@ from tests import phantoms
 ROOT = Path(__file__).parents[1]
 
 BOMB = """
-    import os, signal, sys
+    import os, sys
     from ich_mil.cli import train_main
     from ich_mil.training import fit
 
@@ -26,7 +27,7 @@ BOMB = """
         def on_train_epoch_end(self, trainer, pl_module):
             super().on_train_epoch_end(trainer, pl_module)
             if trainer.current_epoch == 1 and trainer.global_rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), int(os.environ["BOMB"]))
 
     fit.EpochLog = Bomb
     sys.exit(train_main(sys.argv[1:]))
@@ -59,11 +60,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(folder, out, *words, script=ROOT / "train.py", processes=2):
+def run(folder, out, *words, script=ROOT / "train.py", processes=2, bomb=signal.SIGKILL):
     launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", script]
     program = ["-m", *launch] if processes > 1 else [script]
     command = [sys.executable, *program, "--config", folder / "run.yaml", "--out", folder / out, *words]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "BOMB": str(int(bomb))}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -94,6 +95,14 @@ def test_a_killed_process_ends_the_run_and_the_run_goes_on(folder):
         for out in ("killed", "straight")
     ]
     assert scans[0] == scans[1]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_told_to_end_ends_the_run_too(folder):
+    ended = run(folder, "told", script=folder / "bomb.py", bomb=signal.SIGTERM)
+    assert ended.returncode != 0
+    assert "Signal 15 (SIGTERM)" in ended.stderr
+    assert "process 1 of 2 has lost another one" in ended.stderr
 
 
 @pytest.mark.gpu

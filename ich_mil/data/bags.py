@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ich_mil.data.store import PreparedSet
+from ich_mil.errors import IchMilError
 from ich_mil.ranks import ALONE, Ranks
 from ich_mil.windows import Windows, to_pictures
 
@@ -242,6 +243,37 @@ def pack(batches: Sequence[Batch]) -> Batch:
     )
 
 
+class _Caught(Dataset[Batch | IchMilError]):
+    """A data set whose errors are items: torch would put a worker process's traceback into their text."""
+
+    def __init__(self, dataset: Dataset[Batch]) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: Any) -> Batch | IchMilError:
+        try:
+            return self.dataset[index]
+        except IchMilError as error:
+            return error
+
+
+def _pack_caught(items: Sequence[Batch | IchMilError]) -> Batch | IchMilError:
+    errors = [item for item in items if isinstance(item, IchMilError)]
+    return errors[0] if errors else pack([item for item in items if isinstance(item, Batch)])
+
+
+class _Loader(DataLoader[Any]):
+    """Raises the errors that come as items."""
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        return map(_raised, super().__iter__())
+
+
+def _raised(item: Batch | IchMilError) -> Batch:
+    if isinstance(item, IchMilError):
+        raise item
+    return item
+
+
 def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]]) -> DataLoader[Batch]:
     """Batches of `dataset`, one a step, read ahead by `workers` processes.
 
@@ -249,12 +281,14 @@ def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]])
         dataset: of scans.
         workers: 0 reads when a batch is asked for.
         steps: the items of each step, as `dataset` takes them.
+
+    Errors of `dataset` that are an `IchMilError` come as they are, from a worker process too.
     """
-    return DataLoader(
-        dataset,
+    return _Loader(
+        _Caught(dataset),
         batch_sampler=steps,
         num_workers=workers,
-        collate_fn=pack,
+        collate_fn=_pack_caught,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),
     )

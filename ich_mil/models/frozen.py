@@ -5,7 +5,7 @@ code.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ich_mil.data.bags import Pictures, ScanDataset, loader
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, loader
 from ich_mil.data.features import FeatureSet, check_features, made_from, read_features, write_features
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
@@ -115,13 +115,13 @@ def extract_features(
     dataset, pictures = ScanDataset(prepared, scans), Pictures(windows, image_size)
     sizes = dataset.sizes
     mine = ranks.share(sizes).tolist()
-    batches = loader(dataset, workers=workers, steps=[[place] for place in mine])
+    batches: Iterable[Batch] = loader(dataset, workers=workers, steps=[[place] for place in mine])
+    if ranks.first:  # the others have as much to do
+        batches = progress(batches, total=len(mine), what="extract features")
     parts: dict[int, list[Tensor]] = {}
     # by default cuDNN rounds what it convolves to the 11 bits of tf32
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        for place, batch in zip(
-            mine, progress(batches, total=len(mine), what="extract features"), strict=True
-        ):
+        for place, batch in zip(mine, batches, strict=True):
             here = batch.to(device)
             # a copy: a view would hold the memory of the whole inference
             parts[place] = [part.cpu().clone() for part in model(pictures(here), here.offsets)]

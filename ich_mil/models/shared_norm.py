@@ -31,12 +31,14 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
     """Batch norm whose mean and variance in training are those of the slices of all ranks, on CPUs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, F, H, W) to the same; ranks may have different n."""
+        """(n, F, H, W) to the same; ranks may have different n. `ValueError`: one value on all together."""
         if not self.training:
             return super().forward(x)
         here = torch.cat([x.sum((0, 2, 3)), x.new_tensor([x.numel() / x.shape[1]])])  # (F + 1,)
         total: Tensor = _Total.apply(here)
         count = total[-1].detach()
+        if count == 1:
+            raise ValueError("batch norm needs more than one value per channel in training")
         mean = (total[:-1] / count)[:, None, None]  # (F, 1, 1)
         centred = x - mean
         variance: Tensor = _Total.apply(centred.square().sum((0, 2, 3))) / count  # (F,)

@@ -14,7 +14,9 @@ import csv
 import ctypes
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 import zipfile
 from pathlib import Path
@@ -24,6 +26,7 @@ import lightning.pytorch as pl
 import pandas as pd
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
@@ -65,6 +68,22 @@ class EpochLog(Callback):
             writer.writeheader()
             writer.writerows(rows)
         say(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value}" for name, value in now.items()))
+
+
+class _EndsAsTold(Callback):
+    """SIGTERM does what it did before training, by default end the process.
+
+    Lightning's own handler ends a run with exit code 0, and on several ranks waits for the others, which are
+    waiting for something else.
+    """
+
+    def __init__(self) -> None:
+        self._before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning has set its handler by now."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
 
 
 class _BestEpoch(ModelCheckpoint):
@@ -120,19 +139,25 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
         save_last=True,
         enable_version_counter=False,
     )
-    callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
+    callbacks: list[Callback] = [best, EpochLog(out / "log.csv"), _EndsAsTold()]
     if not training.fixed_epochs:
         callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it advertises and lists devices
     terminal = sys.stderr.isatty()
     if terminal:
         callbacks.append(TQDMProgressBar())
-    processes: dict[str, Any] = {"devices": 1}
+    # or Lightning would look for other launchers, as SLURM, that have not shared the work
+    processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment()]}
     if ranks.size > 1:
         here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun says so
         # ranks may watch different numbers of scans, so no call of the model alone may wait for the others
         strategy = DDPStrategy(broadcast_buffers=False)
-        processes = {"devices": here, "num_nodes": ranks.size // here, "strategy": strategy}
+        processes = {
+            "devices": here,
+            "num_nodes": ranks.size // here,
+            "strategy": strategy,
+            "plugins": [TorchElasticEnvironment()],
+        }
     gpu = device().type == "cuda"
     trainer = pl.Trainer(
         max_epochs=training.max_epochs,

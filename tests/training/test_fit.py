@@ -20,7 +20,7 @@ from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
-from ich_mil.training.fit import fit_cnn
+from ich_mil.training.fit import EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
 from ich_mil.windows import PRESETS
 from tests import phantoms
@@ -143,31 +143,32 @@ KILLED = """
     class Bomb(module.EpochLog):
         def on_train_epoch_end(self, trainer, pl_module):
             super().on_train_epoch_end(trainer, pl_module)
-            if trainer.current_epoch == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if trainer.current_epoch == epoch:
+                os.kill(os.getpid(), number)
 
     module.EpochLog = Bomb
-    prepared, splits, out = (Path(word) for word in sys.argv[1:])
+    prepared, splits, out = (Path(word) for word in sys.argv[1:4])
+    epoch, number = map(int, sys.argv[4:])
     fit(open_prepared(prepared), pd.read_csv(splits), out)
 """
 
 
+def killed(prepared, splits, out, *, epoch, number):
+    """A run that is sent a signal at the end of an epoch."""
+    out.mkdir()
+    splits.to_csv(out / "splits.csv", index=False)
+    words = [prepared.folder, out / "splits.csv", out, epoch, int(number)]
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), *map(str, words)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.mark.slow
 def test_a_killed_and_resumed_run_gives_the_same_predictions(prepared, splits, tmp_path):
-    splits.to_csv(tmp_path / "splits.csv", index=False)
-    command = [
-        sys.executable,
-        "-c",
-        textwrap.dedent(KILLED),
-        prepared.folder,
-        tmp_path / "splits.csv",
-        tmp_path / "a",
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    ended = killed(prepared, splits, tmp_path / "a", epoch=2, number=signal.SIGKILL)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert (tmp_path / "a" / "last.ckpt").is_file()
     assert not (tmp_path / "a" / "cnn.json").exists()
 
@@ -177,6 +178,34 @@ def test_a_killed_and_resumed_run_gives_the_same_predictions(prepared, splits, t
     assert torch.equal(resumed[1], straight[1])
     logs = [pd.read_csv(tmp_path / name / "log.csv") for name in "ab"]
     assert logs[0].equals(logs[1])
+
+
+@pytest.mark.slow
+def test_a_run_that_is_told_to_end_ends(prepared, splits, tmp_path):
+    ended = killed(prepared, splits, tmp_path / "a", epoch=0, number=signal.SIGTERM)
+    assert ended.returncode == -signal.SIGTERM, ended.stderr
+    assert len(pd.read_csv(tmp_path / "a" / "log.csv")) == 1
+
+
+@pytest.mark.slow
+def test_what_was_to_be_done_when_told_to_end_is_done_in_training_too(prepared, splits, tmp_path):
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append("end"))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(EpochLog, "on_train_epoch_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            fit(prepared, splits, tmp_path, training=replace(TRAINING, max_epochs=2))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == ["end"] * 2
+
+
+@pytest.mark.slow
+def test_one_task_of_several_that_slurm_has_started_trains_alone(prepared, splits, tmp_path, monkeypatch):
+    for name, value in {"NTASKS": 2, "JOB_ID": 1, "JOB_NAME": "job", "PROCID": 0, "LOCALID": 0}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    fit(prepared, splits, tmp_path, training=replace(TRAINING, max_epochs=1))
+    assert len(pd.read_csv(tmp_path / "log.csv")) == 1
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
 from ich_mil.errors import ConfigError
-from ich_mil.models.attention_cnn import CnnSettings
+from ich_mil.models import frozen
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features
 from ich_mil.training.fit import fit_cnn
 from ich_mil.training.module import MilModule, TrainingSettings
@@ -112,6 +113,19 @@ def test_ranks_of_unequal_load_do_not_wait_for_ever(prepared, splits, tmp_path):
     many = replace(TRAINING, bags=5, max_epochs=1, augment=True, warmup_steps=0)
     found = together(fit, prepared.folder, splits, tmp_path / "both", many, small, folder=tmp_path)
     assert same_on_both(found)
+
+
+def bars(prepared, scans):
+    drawn = []
+    model = AttentionCnn(CNN, windows=len(WINDOWS)).eval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frozen, "progress", lambda items, **_: drawn.append(1) or items)
+        extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
+    return len(drawn)
+
+
+def test_one_rank_alone_tells_how_far_it_is(prepared, tmp_path):
+    assert together(bars, prepared, list(prepared.scans.index), folder=tmp_path) == [1, 0]
 
 
 def too_many(folder, splits, out):
