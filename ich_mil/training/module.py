@@ -120,6 +120,7 @@ class MilModule(pl.LightningModule):
         self.seed = seed
         self.register_buffer("weights", weights)
         # `log` itself truncates a mean over ranks that have different numbers of scans (Lightning 21859)
+        # NaN stays and ends the training: to look for it here would make the host wait for a GPU
         self.train_loss = MeanMetric(nan_strategy="disable")
         self.val_loss = MeanMetric(nan_strategy="disable")
         self.val_auc = BinaryAUROC()
