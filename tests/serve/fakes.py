@@ -5,7 +5,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,11 +20,20 @@ from pynetdicom import AE, AllStoragePresentationContexts, evt
 
 
 def send(
-    port: int, images: Sequence[Dataset | Path], *, calling: str = "SCANNER", called: str = "NODE"
+    port: int,
+    images: Iterable[Dataset | Path],
+    *,
+    calling: str = "SCANNER",
+    called: str = "NODE",
+    patience: float = 60.0,
 ) -> list[int]:
-    """C-STORE each; its statuses, -1 where no answer came; [] where the association was rejected."""
+    """C-STORE each; its statuses, -1 where no answer came; [] where the association was rejected.
+
+    An answer is waited for `patience` seconds. pynetdicom 3.0.4 does not always see that its peer is gone:
+    then it waits so long for nothing.
+    """
     ae = AE(ae_title=calling)
-    ae.dimse_timeout = 3  # a peer that dies may leave pynetdicom waiting so long
+    ae.dimse_timeout = patience
     for sop_class in (CTImageStorage, SecondaryCaptureImageStorage):
         ae.add_requested_context(sop_class, [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
     association = ae.associate("127.0.0.1", port, ae_title=called)

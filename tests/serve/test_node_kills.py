@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -105,19 +104,25 @@ def alive(pid):
     return False
 
 
+def killing(node, images, first, last):
+    """The images in turn; the node is killed at some moment after it was given `first` and before `last`."""
+    killer = threading.Thread(target=node.kill)
+    for index, image in enumerate(images):
+        if index == first:
+            killer.start()
+        if index == last:
+            killer.join()
+        yield image
+
+
 def test_killed_while_it_receives_nothing_that_was_answered_is_lost(node, archive):
     images = [ct_slice(uid(number), index) for number in range(3) for index in range(60)]
     left = list(images)
     answered = set()
-    for wait in (0.15, 0.4):
+    for first in (5, 40):
         node.start()
-        statuses, before = [], len(answered)
-        sender = threading.Thread(target=lambda part=left, to=statuses: to.extend(send(node.port, part)))
-        sender.start()
-        wait_for(lambda before=before: len(list(node.spool.glob("studies/*/objects/*.dcm"))) > before)
-        time.sleep(wait)
-        node.kill()
-        sender.join()
+        statuses = send(node.port, killing(node, left, first, first + 30), patience=10)
+        assert -1 in statuses
         new = {image.SOPInstanceUID for image, status in zip(left, statuses, strict=True) if status == 0}
         assert new
         answered |= new
@@ -168,7 +173,8 @@ def test_a_clean_stop_leaves_no_half_file(node, number):
     assert send(node.port, [ct_slice(uid(1), index) for index in range(3)]) == [0, 0, 0]
     wait_for(lambda: len(node.judged()) == 1)
     ((_, _, child),) = node.judged()
-    sender = threading.Thread(target=send, args=(node.port, [ct_slice(uid(2), i) for i in range(2000)]))
+    many = [ct_slice(uid(2), index) for index in range(2000)]
+    sender = threading.Thread(target=lambda: send(node.port, many, patience=3))
     sender.start()
     wait_for(lambda: len(node.objects()) > 10)
     assert node.kill(number) == 0
