@@ -4,35 +4,39 @@
                                   [--workers 0] [--write]
 
 FOLDER is a prepared set with labels (`ich-mil prepare`). The steps are those of `train.py`: HU read and
-packed, sent to the device, windowed, resized and varied there, then forward, backward, Adam; bfloat16 on a
+packed, sent to the device, made into varied pictures there, then forward, backward, Adam; bfloat16 on a
 GPU. Two loops run in turn over the same batches: the whole one, and the model's own step alone on pictures
 that are already there. What the first takes longer is what the pipeline adds. A third one waits after each
-part and tells their shares. Then the frozen CNN over the same scans.
+part and tells their shares. Then the pictures of one step by torch op by op, by `torch.compile` and, on a
+GPU, by the kernel; then the frozen CNN over the same scans.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid
 
 from benchmarks.record import record, table
 from benchmarks.timing import DEVICE, in_turn, machine_name
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, loader
 from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.kernels.pictures import pictures_of, shifted
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features
-from ich_mil.training.augment import VariedScans, vary
+from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import keep_freed_memory
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
-from ich_mil.windows import PRESETS, _compute, apply_windows, resize
+from ich_mil.windows import PRESETS, _compute, resize
 
 WINDOWS = PRESETS["papers"]
 ROUNDS = 3
-PARTS = ("read", "move", "windows and resize", "vary", "forward", "backward", "Adam")
+PARTS = ("read", "move", "pictures", "forward", "backward", "Adam")
 
 
 class Steps:
@@ -61,8 +65,7 @@ class Steps:
 
     def make(self, batch: Batch) -> Tensor:
         """Its pictures as the module makes them."""
-        pictures = self.pictures(batch)
-        return vary(pictures, [len(one) for one in batch.hu], batch.variations, WINDOWS)
+        return self.pictures(batch)
 
     def learn(self, pictures: Tensor, batch: Batch) -> None:
         """The model's own step."""
@@ -102,10 +105,8 @@ class Steps:
             done("read")
             here = batch.to(DEVICE)
             done("move")
-            pictures = self.pictures(here)
-            done("windows and resize")
-            pictures = vary(pictures, [len(one) for one in here.hu], here.variations, WINDOWS)
-            done("vary")
+            pictures = self.make(here)
+            done("pictures")
             with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
                 loss = self.module.loss(self.module.model(pictures, here.offsets), here.labels)
             done("forward")
@@ -143,28 +144,40 @@ def step_report(steps: Steps) -> str:
     )
 
 
-def pictures_report(prepared: PreparedSet, image_size: int) -> str:
-    """Windows and resize of one scan: as the program does it, computed, and compiled."""
-    hu = torch.from_numpy(prepared.hu(prepared.scans.index[0])).to(DEVICE)
-
-    def computed(hu: Tensor) -> Tensor:
-        return resize(_compute(hu, WINDOWS), image_size)
-
-    compiled = torch.compile(computed)
-    wanted = resize(apply_windows(hu, WINDOWS), image_size)
-    assert float((compiled(hu) - wanted).abs().max()) < 1e-5
-    assert torch.equal(computed(hu), wanted)
-    found = in_turn(
-        {
-            "as in the program": lambda: resize(apply_windows(hu, WINDOWS), image_size),
-            "computed": lambda: computed(hu),
-            "torch.compile": lambda: compiled(hu),
-        },
-        rounds=9,
+def pictures_report(steps: Steps, image_size: int) -> str:
+    """The pictures of one step, whose scans are of one shape: each way gives the same ones."""
+    batch = next(iter(steps.batches())).to(DEVICE)
+    hu = torch.cat(batch.hu)
+    still = [
+        one._replace(noise=0.0) for one in batch.variations
+    ]  # noise cannot be compiled, and is drawn alike
+    matrices = torch.cat(
+        [one.matrix.expand(len(own), 2, 3) for one, own in zip(still, batch.hu, strict=True)]
+    ).to(DEVICE)
+    brighter = torch.tensor(
+        [one.brighter for one, own in zip(still, batch.hu, strict=True) for _ in own], device=DEVICE
     )
-    rows = [[name, str(one)] for name, one in found.items()]
+    width = torch.tensor([w for _, w in WINDOWS], device=DEVICE)[:, None, None]
+
+    def by_ops(hu: Tensor, matrices: Tensor, brighter: Tensor) -> Tensor:
+        pictures = resize(_compute(hu, WINDOWS), image_size)
+        grid = affine_grid(matrices, [len(hu), 1, image_size, image_size], align_corners=False)
+        return shifted(pictures, grid, brighter[:, None, None, None], width)
+
+    ways: dict[str, Callable[[], Tensor]] = {
+        "torch, op by op": lambda: pictures_of(batch.hu, WINDOWS, image_size, still, impl="torch"),
+        "torch.compile": partial(torch.compile(by_ops), hu, matrices, brighter),
+    }
+    if DEVICE.type == "cuda":
+        ways["kernel"] = lambda: pictures_of(batch.hu, WINDOWS, image_size, still, impl="triton")
+    wanted = ways["torch, op by op"]()
+    for name, way in ways.items():
+        # a pixel within rounding of where a window ends may fall on either side of it
+        apart = float(((way() - wanted).abs() > 1e-3).float().mean())
+        assert apart < 1e-5, f"{name}: {apart:.2g} of the values differ"
+    rows = [[name, str(one)] for name, one in in_turn(ways, rounds=9).items()]
     return table(
-        [f"{len(hu)} slices of {hu.shape[1]} x {hu.shape[2]} to {image_size}", "median (range)"], rows
+        [f"{len(hu)} slices of {hu.shape[1]} x {hu.shape[2]} to {image_size}, varied", "median (range)"], rows
     )
 
 
@@ -199,7 +212,7 @@ def main() -> None:
     text = [
         f"{machine_name()}, {chosen.image_size} px, {chosen.bags} scans a step, {chosen.workers} workers.",
         step_report(steps),
-        pictures_report(prepared, chosen.image_size),
+        pictures_report(steps, chosen.image_size),
         extraction_report(prepared, steps, chosen.image_size),
     ]
     if DEVICE.type == "cpu":

@@ -1,15 +1,15 @@
 """Packed bags of slices: what a device is sent, and what a CNN is fed.
 
 In: prepared scans. Out: `Batch`, several scans as stored, int16 HU, packed; and from it, on the device it was
-sent to, windowed pictures. HU are a sixth of the bytes of their pictures, and a GPU windows and resizes them
-faster than they cross to it. Nothing is padded or cropped.
+sent to, pictures (`ich_mil.kernels.pictures`). HU are a sixth of the bytes of their pictures, and a GPU makes
+these faster than they cross to it. Nothing is padded or cropped.
 
 Shapes: B scans of the batch, N slices of all of them, n of one, C windows, S input size in pixels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,24 +17,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import IchMilError
+from ich_mil.kernels.pictures import Variation, pictures_of, vary
 from ich_mil.ranks import ALONE, Ranks
 from ich_mil.windows import Windows, to_pictures
-
-
-class Variation(NamedTuple):
-    """How the pictures of one scan differ from what is stored (`ich_mil.training.augment`).
-
-    Attributes:
-        matrix: (2, 3) affine map from places in the new picture to those in the old, both from -1 to 1.
-        brighter: shift of all values, HU.
-        noise: standard deviation of each pixel's own noise, HU.
-        seed: of that noise.
-    """
-
-    matrix: Tensor
-    brighter: float
-    noise: float
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +32,7 @@ class Batch:
         offsets: (B + 1,) int64.
         labels: (B,) float32 in {0, 1}; -1 where unknown.
         scans: B scan ids.
-        variations: of the B scans; empty where pictures are left as they are.
+        variations: of the B scans; empty where pictures are left as they are (`ich_mil.training.augment`).
     """
 
     hu: tuple[Tensor, ...]
@@ -148,19 +133,20 @@ class Pictures:
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
-        """Pictures (N, C, S, S) float32 in [0, 1], not yet varied."""
+        """Pictures (N, C, S, S) float32 in [0, 1], varied where the batch says so."""
+        if self._kept is None or batch.hu[0].device.type != "cpu":
+            return pictures_of(batch.hu, self.windows, self.image_size, batch.variations)
         parts = zip(batch.hu, batch.changed, batch.scans, strict=True)
-        made = [self._scan(hu, changed, scan) for hu, changed, scan in parts]
-        return made[0] if len(made) == 1 else torch.cat(made)
+        made = [self._scan(self._kept, *part) for part in parts]
+        pictures = made[0] if len(made) == 1 else torch.cat(made)
+        return vary(pictures, [len(hu) for hu in batch.hu], batch.variations, self.windows)
 
-    def _scan(self, hu: Tensor, changed: Tensor, scan: str) -> Tensor:
-        if self._kept is None or hu.device.type != "cpu":
-            return self.of(hu)
-        if scan not in self._kept:
+    def _scan(self, kept: dict[str, Tensor], hu: Tensor, changed: Tensor, scan: str) -> Tensor:
+        if scan not in kept:
             if len(changed):
                 return self.of(hu)
-            self._kept[scan] = self.of(hu)
-        pictures = self._kept[scan]
+            kept[scan] = self.of(hu)
+        pictures = kept[scan]
         if len(changed):
             pictures = pictures.clone()
             pictures[changed] = self.of(hu[changed])

@@ -1,30 +1,25 @@
 """Scans that vary from epoch to epoch: turned, shifted, brightened, with synthetic bleeds.
 
-In: a `ScanDataset`. Out: `VariedScans`, whose items are the same scans with what is to vary; `vary` varies
-their pictures, on the device they lie on. What varies depends on (seed, epoch, scan id) alone, so a resumed
-run, or one with other workers or ranks, sees the same pictures (but for the noise of a pixel, which a GPU
-draws otherwise than a CPU).
+In: a `ScanDataset`. Out: `VariedScans`, whose items are the same scans, with bleeds and with how their
+pictures are to vary, which is done where they are made (`ich_mil.kernels.pictures`). What varies depends on
+(seed, epoch, scan id) alone, so a resumed run, or one with other workers or ranks, sees the same pictures
+(but for the noise of a pixel, which a GPU draws otherwise than a CPU).
 
 All slices of a scan are flipped, turned, scaled, shifted and brightened alike, as another patient on another
 scanner would be; only the noise is each pixel's own. Slices are never dropped: the only one with the bleed
 might be among them.
-
-Shapes: B scans, N slices of all, n of one, C windows, S pixels.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample
 from torch.utils.data import Dataset
 
-from ich_mil.data.bags import Batch, ScanDataset, Variation
+from ich_mil.data.bags import Batch, ScanDataset
+from ich_mil.kernels.pictures import Variation
 from ich_mil.training.bleeds import Insertion, cells_of, insert, inside_skull
-from ich_mil.windows import Windows
 
 TURN = 15.0
 """Largest rotation, in degrees."""
@@ -36,8 +31,6 @@ BRIGHTER = 3.0
 """Largest shift of all values, in HU: scanners differ by about as much."""
 NOISE = 3.0
 """Largest standard deviation of added noise, in HU."""
-EDGE = 1e-5
-"""A value as near to 0 or 1 as that is meant to be it: four weights do not sum to 1 to the last bit."""
 
 
 def generator_of(seed: int, epoch: int, scan: str) -> np.random.Generator:
@@ -56,46 +49,6 @@ def draw_variation(rng: np.random.Generator) -> Variation:
     matrix = torch.tensor([[flip * cos, -sin, across], [flip * sin, cos, down]], dtype=torch.float32)
     noise = float(rng.uniform(0, NOISE))
     return Variation(matrix, float(rng.uniform(-BRIGHTER, BRIGHTER)), noise, int(rng.integers(2**62)))
-
-
-@torch.no_grad()
-def vary(pictures: Tensor, sizes: Sequence[int], variations: Sequence[Variation], windows: Windows) -> Tensor:
-    """The pictures of packed scans, varied.
-
-    Brightness and noise are in HU and divided by each window's width. A pixel at 0 or 1 lies outside the
-    window, nobody knows how far, and stays there. The host does not wait for a GPU.
-
-    Args:
-        pictures: (N, C, S, S) in [0, 1].
-        sizes: slices of each of the B scans.
-        variations: of the B scans.
-        windows: the C windows they were made with.
-
-    Returns:
-        (N, C, S, S) in [0, 1].
-    """
-    side = pictures.shape[-1]
-
-    def beside(value: Tensor) -> Tensor:
-        return value.to(pictures.device, pictures.dtype, non_blocking=True)
-
-    matrices = beside(torch.stack([one.matrix for one in variations]))
-    grids = affine_grid(matrices, [len(matrices), 1, side, side], align_corners=False)  # (B, S, S, 2)
-    width = beside(torch.tensor([w for _, w in windows])[:, None, None])
-    scans = zip(pictures.split(list(sizes)), grids, variations, strict=True)
-    return torch.cat([_vary_scan(scan, grid, variation, width) for scan, grid, variation in scans])
-
-
-def _vary_scan(pictures: Tensor, grid: Tensor, variation: Variation, width: Tensor) -> Tensor:
-    n, _, side, _ = pictures.shape
-    grid = grid.expand(n, -1, -1, -1)
-    # zeros outside: air, in every window
-    moved = grid_sample(pictures, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    generator = torch.Generator(pictures.device).manual_seed(variation.seed)
-    hu = torch.randn((n, 1, side, side), generator=generator, dtype=pictures.dtype, device=pictures.device)
-    hu = hu.mul_(variation.noise).add_(variation.brighter)
-    within = (moved > EDGE) & (moved < 1 - EDGE)
-    return torch.where(within, torch.addcdiv(moved, hu, width), moved).clamp_(0.0, 1.0)
 
 
 class VariedScans(Dataset[Batch]):

@@ -17,7 +17,6 @@ from torchmetrics.classification import BinaryAUROC
 from ich_mil.data.bags import Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.ranks import Ranks, these_ranks
-from ich_mil.training.augment import vary
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,6 @@ class MilModule(pl.LightningModule):
         # in bfloat16 places near the border of a picture would be told no better than a pixel apart
         with torch.autocast(self.device.type, enabled=False):
             pictures = self.pictures(batch)
-            if batch.variations:
-                sizes = [len(one) for one in batch.hu]
-                pictures = vary(pictures, sizes, batch.variations, self.pictures.windows)
         output: BagOutput = self.model(pictures, batch.offsets)
         return output
 

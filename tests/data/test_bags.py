@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from ich_mil.data import bags as module
-from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, Variation, loader, pack
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, loader, pack
 from ich_mil.data.prepare import prepare
 from ich_mil.errors import DataError
+from ich_mil.kernels.pictures import Variation
 from ich_mil.ranks import Ranks
 from ich_mil.windows import PRESETS, apply_windows, resize
 from tests import phantoms

@@ -14,13 +14,19 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ich_mil.kernels import bag_samples_triton, counter_triton, leave_one_out_triton
+from ich_mil.kernels import bag_samples_triton, counter_triton, leave_one_out_triton, pictures_triton
 
 NUMBERS = "log_not mu sigma pull a new out means squares logits mean_out variance_out"
 NUMBERS = dict.fromkeys(NUMBERS.split(), "*fp64")
 PLACES = dict.fromkeys("starts sizes offsets keys".split(), "*i64")
+PICTURES = dict.fromkeys("out bounds weights noise".split(), "*fp32") | {"hu": "*i16", "first": "*i32"}
+PICTURES |= dict.fromkeys("xx xy x1 yx yy y1 brighter deviation edge".split(), "fp32")
 CONSTANTS = {"LANES": 32, "COUNTERS": 128, "PART": 128, "COLUMNS": 128}
+DRAWN = {"C": 3, "LANES": 4, "PIXELS": pictures_triton.PIXELS}
 KERNELS = [
+    (pictures_triton._draw, {**DRAWN, "VARIED": False, "TAPS": 11}),
+    (pictures_triton._draw, {**DRAWN, "VARIED": True, "TAPS": 1}),
+    (pictures_triton._draw, {**DRAWN, "VARIED": True, "TAPS": 11}),
     (leave_one_out_triton._sweep, {"NEWEST": True}),
     (leave_one_out_triton._sweep, {"NEWEST": False}),
     (counter_triton._fill, {}),
@@ -31,7 +37,8 @@ KERNELS = [
 for kernel, own in KERNELS:
     constants = {name: value for name, value in {**CONSTANTS, **own}.items() if name in kernel.arg_names}
     for integer in ("i32", "i64"):
-        kinds = {**NUMBERS, **PLACES, **dict.fromkeys(constants, "constexpr")}
+        pointers = PICTURES if kernel is pictures_triton._draw else {**NUMBERS, **PLACES}
+        kinds = {**pointers, **dict.fromkeys(constants, "constexpr")}
         signature = {name: kinds.get(name, integer) for name in kernel.arg_names}
         compiled = triton.compile(
             ASTSource(fn=kernel, signature=signature, constexprs=constants),
@@ -50,4 +57,4 @@ def test_kernels_compile_for_sm_90_and_have_no_atomics(tmp_path):
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
-    assert len(run.stdout.splitlines()) == 12
+    assert len(run.stdout.splitlines()) == 18

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.data.bags import Pictures, ScanDataset, StepSampler, Variation, loader
+from ich_mil.data.bags import Pictures, ScanDataset, StepSampler, loader
 from ich_mil.data.prepare import prepare
+from ich_mil.kernels.pictures import Variation, vary
 from ich_mil.training import augment as module
-from ich_mil.training.augment import VariedScans, draw_variation, vary
+from ich_mil.training.augment import VariedScans, draw_variation
 from ich_mil.training.bleeds import Insertion
 from ich_mil.windows import PRESETS
 from tests import phantoms
@@ -29,12 +30,7 @@ def varied(scans, **changes):
 
 def seen(batch):
     """The pictures of a batch, varied where it says so."""
-    pictures = Pictures(WINDOWS, 32)(batch)
-    return (
-        vary(pictures, [len(one) for one in batch.hu], batch.variations, WINDOWS)
-        if batch.variations
-        else pictures
-    )
+    return Pictures(WINDOWS, 32)(batch)
 
 
 def negatives(scans):

@@ -1,0 +1,175 @@
+"""Pictures from HU, op by op and by one kernel, against float64 arithmetic pixel by pixel."""
+
+import numpy as np
+import pytest
+import torch
+from pydicom import dcmread
+from scipy import ndimage
+
+from ich_mil.dicom.hounsfield import to_hu
+from ich_mil.kernels.pictures import EDGE, pictures_of
+from ich_mil.training.augment import draw_variation
+from ich_mil.windows import PRESETS, resize
+
+PAPERS = PRESETS["papers"]
+FIVE = (*PAPERS, (40.0, 380.0), (600.0, 2800.0))
+# scans (n, H, W), size S: as stored, smaller, larger, neither square nor a multiple of anything
+SIZES = [
+    ([(2, 40, 40)], 40),
+    ([(1, 40, 40), (2, 24, 40)], 17),
+    ([(2, 33, 20)], 32),
+    ([(1, 96, 96)], 9),
+    ([(3, 1, 2)], 5),
+]
+
+
+@pytest.fixture
+def nan_memory():
+    """What `torch.empty` gives is filled with NaN."""
+    torch.use_deterministic_algorithms(True)
+    assert bool(torch.empty(3).isnan().all())
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def slices(shapes, seed=0):
+    """Scans of smooth HU with noise, air and bone: all sides of every window."""
+    rng = np.random.default_rng(seed)
+    made = [40 + 200 * ndimage.gaussian_filter(rng.standard_normal(shape), (0, 2, 2)) for shape in shapes]
+    noisy = [hu + rng.normal(0, 5, hu.shape) for hu in made]
+    for hu in noisy:
+        hu[:, :1], hu[:, -1:] = -1024, 1500
+    return [torch.from_numpy(hu.round().astype(np.int16)) for hu in noisy]
+
+
+def variations(count, seed=0):
+    """As augmentation draws them, seen from the CPU: a GPU has noise of its own."""
+    rng = np.random.default_rng(seed)
+    return [draw_variation(rng)._replace(noise=0.0) for _ in range(count)]
+
+
+def sharp(hu, windows, size, variation=None):
+    """The lines at the top of the module in float64, and how near a pixel is to where noise sets in."""
+    level, width = torch.tensor(windows, dtype=torch.float64).mT[..., None, None]
+    shown = ((hu[:, None].double() - level) / width + 0.5).clamp(0, 1)
+    picture = resize(shown, size).numpy()
+    if variation is None:
+        return picture, np.ones_like(picture)
+    centre = (2 * np.arange(size) + 1) / size - 1
+    v, u = np.meshgrid(centre, centre, indexing="ij")
+    across, down = variation.matrix.double().numpy() @ np.stack([u, v, np.ones_like(u)]).reshape(3, -1)
+    at = [((place.reshape(size, size) + 1) * size - 1) / 2 for place in (down, across)]
+    moved = np.stack(
+        [
+            [ndimage.map_coordinates(one, at, order=1, mode="grid-constant", cval=0.0) for one in each]
+            for each in picture
+        ]
+    )
+    noise = torch.randn((len(hu), 1, size, size), generator=torch.Generator().manual_seed(variation.seed))
+    change = (noise.double() * variation.noise + variation.brighter) / width
+    within = (moved > EDGE) & (moved < 1 - EDGE)
+    near = np.minimum(abs(moved - EDGE), abs(moved - 1 + EDGE))
+    return np.where(within, moved + change.numpy(), moved).clip(0, 1), near
+
+
+def errors(got, scans, windows, size, ways):
+    """Largest difference from `sharp`, pixels left out whose side of an edge is a matter of rounding."""
+    expected, near = zip(
+        *(sharp(hu, windows, size, way) for hu, way in zip(scans, ways, strict=True)), strict=True
+    )
+    sure = np.concatenate(near) > 1e-6
+    assert sure.mean() > 0.99
+    return float(abs(got.cpu().double().numpy() - np.concatenate(expected))[sure].max())
+
+
+@pytest.mark.parametrize("windows", [PAPERS, FIVE, PAPERS[:1]], ids=len)
+@pytest.mark.parametrize("varied", [False, True], ids=["as stored", "varied"])
+@pytest.mark.parametrize(("shapes", "size"), SIZES)
+def test_the_kernel_is_as_exact_as_the_definition(shapes, size, varied, windows, kernel_device, nan_memory):
+    scans = slices(shapes)
+    ways = variations(len(scans)) if varied else []
+    by_torch = pictures_of(scans, windows, size, ways, impl="torch")
+    torch.use_deterministic_algorithms(True)
+    got = pictures_of([hu.to(kernel_device) for hu in scans], windows, size, ways, impl="triton")
+    assert got.shape == by_torch.shape
+    assert got.dtype == by_torch.dtype
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    told = scans, windows, size, ways or [None] * len(scans)
+    # 4 ulp of 1; where nothing is joined, windows are the definition's to the bit
+    assert errors(got, *told) <= 2 * errors(by_torch, *told) + 4 * 2.0**-23
+    if not varied and {max(shape[1:]) for shape in shapes} == {size}:
+        assert torch.equal(got.cpu(), by_torch)
+
+
+def test_noise_is_the_same_numbers_of_torch_in_every_window():
+    scans = slices([(2, 24, 24), (1, 24, 24)])
+    rng = np.random.default_rng(3)
+    ways = [draw_variation(rng)._replace(noise=2.0) for _ in scans]
+    got = pictures_of(scans, PAPERS, 24, ways, impl="triton")
+    assert errors(got, scans, PAPERS, 24, ways) < 1e-5
+    still = [way._replace(noise=0.0) for way in ways]
+    assert errors(got, scans, PAPERS, 24, still) > 0.05
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_a_scan_is_the_same_to_the_bit_in_any_company(impl, kernel_device):
+    scans = [hu.to(kernel_device) for hu in slices([(2, 24, 24), (1, 30, 20), (3, 24, 24)])]
+    ways = [way._replace(noise=1.0) for way in variations(3)]
+    whole = pictures_of(scans, PAPERS, 16, ways, impl=impl).split([2, 1, 3])
+    for hu, way, part in zip(scans, ways, whole, strict=True):
+        assert torch.equal(pictures_of([hu], PAPERS, 16, [way], impl=impl), part)
+    turned = pictures_of(scans[::-1], PAPERS, 16, ways[::-1], impl=impl).split([3, 1, 2])
+    assert all(torch.equal(one, other) for one, other in zip(turned, whole[::-1], strict=True))
+
+
+def test_strided_hu_and_all_int16_values(kernel_device):
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(1, 256, 256)
+    apart = torch.stack([every, every.flip(1)], -1).to(kernel_device)[..., 0]
+    assert not apart.is_contiguous()
+    got = pictures_of([apart], FIVE, 256, impl="triton")
+    assert torch.equal(got.cpu(), pictures_of([every], FIVE, 256, impl="torch"))
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_what_is_not_int16_is_refused(impl):
+    with pytest.raises(TypeError, match="int16"):
+        pictures_of([torch.zeros(1, 8, 8)], PAPERS, 8, impl=impl)
+
+
+def test_opcheck(kernel_device):
+    from ich_mil.kernels.pictures_triton import draw
+
+    (hu,) = slices([(2, 12, 8)])
+    hu, bounds = hu.to(kernel_device), torch.tensor(PAPERS, device=kernel_device)
+    noise = torch.randn(2, 7, 7, device=kernel_device)
+    change = [*variations(1)[0].matrix.flatten().tolist(), 1.0, 2.0, EDGE]
+    for given in ((None, []), (noise, change)):
+        out = torch.zeros(2, 7, 7, 3, device=kernel_device)
+        torch.library.opcheck(draw, (out, hu, bounds, *given))
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("size", [512, 96])
+def test_real_slices(shared_data, size, kernel_device, monkeypatch):
+    from ich_mil.kernels import pictures_triton
+
+    if kernel_device.type == "cpu":  # programs are interpreted one after the other
+        monkeypatch.setattr(pictures_triton, "PIXELS", 1 << 15)
+    scans = []
+    for path in sorted((shared_data / "rsna_slices").glob("*.dcm"))[:3]:
+        file = dcmread(path)
+        scale = {
+            "slope": float(file.RescaleSlope),
+            "intercept": float(file.RescaleIntercept),
+            "padding": None,
+        }
+        hu, _ = to_hu(file.pixel_array, bits_stored=file.BitsStored, signed=True, **scale)
+        scans.append(torch.from_numpy(hu[None]))
+    there = [hu.to(kernel_device) for hu in scans]
+    for ways in ([], variations(3)):
+        got = pictures_of(there, PAPERS, size, ways, impl="triton")
+        by_torch = pictures_of(scans, PAPERS, size, ways, impl="torch")
+        told = scans, PAPERS, size, ways or [None] * 3
+        found, wanted = errors(got, *told), errors(by_torch, *told)
+        print(f"{size} px, {'varied' if ways else 'as stored'}: {found:.2g} from float64, torch {wanted:.2g}")
+        assert found <= 2 * wanted + 4 * 2.0**-23
