@@ -47,15 +47,6 @@ def error(got, expected):
     ]
 
 
-@pytest.fixture
-def nan_memory():
-    """What `torch.empty` gives is filled with NaN."""
-    torch.use_deterministic_algorithms(True)
-    assert bool(torch.empty(3).isnan().all())
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 RULES = ["noisy_or", "max"]
 SHAPES = [([1], 1, 1), ([2], 1, 2), ([37, 1, 3], 1, 5), ([5, 1], 2, 300)]
 

@@ -157,15 +157,6 @@ MANY = [1 + (7 * b) % 5 for b in range(130)]
 """More bags than a program has lanes."""
 
 
-@pytest.fixture
-def nan_memory():
-    """What `torch.empty` gives is filled with NaN."""
-    torch.use_deterministic_algorithms(True)
-    assert bool(torch.empty(3).isnan().all())
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("step", [gauss_seidel, jacobi])
 @pytest.mark.parametrize("scale", [1.5, 1e4])
 @pytest.mark.parametrize("sizes", [*SIZES[:-1], MANY], ids=len)

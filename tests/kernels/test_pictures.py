@@ -7,7 +7,7 @@ from pydicom import dcmread
 from scipy import ndimage
 
 from ich_mil.dicom.hounsfield import to_hu
-from ich_mil.kernels.pictures import EDGE, pictures_of
+from ich_mil.kernels.pictures import EDGE, Variation, pictures_of, vary
 from ich_mil.training.augment import draw_variation
 from ich_mil.windows import PRESETS, resize
 
@@ -23,13 +23,77 @@ SIZES = [
 ]
 
 
+STILL = Variation(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), brighter=0.0, noise=0.0, seed=1)
+
+
+def vary_one(pictures, **changes):
+    return vary(pictures, [len(pictures)], [STILL._replace(**changes)], PAPERS)
+
+
 @pytest.fixture
-def nan_memory():
-    """What `torch.empty` gives is filled with NaN."""
-    torch.use_deterministic_algorithms(True)
-    assert bool(torch.empty(3).isnan().all())
-    yield
-    torch.use_deterministic_algorithms(False)
+def pictures():
+    return torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_no_change_is_the_identity(pictures, device):
+    pictures = pictures.to(device)
+    torch.testing.assert_close(vary_one(pictures), pictures, rtol=1e-5, atol=1e-6)
+
+
+def test_flip_and_quarter_turn_by_hand(pictures):
+    flipped = vary_one(pictures, matrix=torch.tensor([[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+    torch.testing.assert_close(flipped, pictures.flip(-1), rtol=1e-5, atol=1e-6)
+    turned = vary_one(pictures, matrix=torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]))
+    torch.testing.assert_close(turned, torch.rot90(pictures, 1, (-2, -1)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_shift_of_one_pixel_brings_in_air(pictures):
+    # the grid runs from -1 to 1
+    moved = vary_one(pictures, matrix=torch.tensor([[1.0, 0.0, 2 / 8], [0.0, 1.0, 0.0]]))
+    torch.testing.assert_close(moved[..., :-1], pictures[..., 1:], rtol=1e-5, atol=1e-6)
+    assert (moved[..., -1] == 0).all()
+
+
+def test_four_hu_brighter_is_four_hu_in_every_window(device):
+    grey = torch.full((1, 3, 4, 4), 0.4, device=device)
+    brighter = vary_one(grey, brighter=4.0)
+    for channel, (_, width) in enumerate(PAPERS):
+        wanted = torch.full((1, 4, 4), 0.4 + 4 / width, device=device)
+        torch.testing.assert_close(brighter[:, channel], wanted)
+    outside = torch.tensor([0.0, 1.0], device=device).repeat(1, 3, 4, 2)
+    assert torch.equal(vary_one(outside, brighter=3.0, noise=2.0), outside)
+
+
+def test_bone_stays_bone_where_a_picture_is_turned(device):
+    turn = torch.tensor([[0.96, -0.28, 0.01], [0.28, 0.96, 0.02]])  # 16 degrees
+    bone = torch.ones(1, 3, 64, 64, device=device)
+    inside = vary_one(bone, matrix=turn)[..., 16:48, 16:48]
+    assert float((inside - 1).abs().max()) < 1e-6
+    varied = vary_one(bone, matrix=turn, brighter=-3.0, noise=3.0)[..., 16:48, 16:48]
+    assert torch.equal(varied, inside)
+
+
+def test_noise_has_its_deviation_in_hu_in_every_window_and_is_the_same_in_all(device):
+    grey = torch.full((2, 3, 64, 64), 0.5, device=device)
+    hu = vary_one(grey, noise=2.0) - 0.5
+    hu *= torch.tensor([width for _, width in PAPERS], device=device)[:, None, None]
+    # 8,192 draws: the deviation is good to 0.8 %
+    assert float(hu[:, 0].std()) == pytest.approx(2.0, rel=0.04)
+    torch.testing.assert_close(hu[:, 1], hu[:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(hu[:, 2], hu[:, 0], rtol=1e-4, atol=1e-4)
+    assert not torch.equal(hu[0], hu[1])
+    assert torch.equal(vary_one(grey, noise=2.0), vary_one(grey, noise=2.0))
+    assert not torch.equal(vary_one(grey, noise=2.0), vary_one(grey, noise=2.0, seed=2))
+
+
+def test_all_slices_of_a_scan_move_alike_and_each_scan_by_itself():
+    same = torch.rand(1, 3, 16, 16).expand(4, -1, -1, -1).contiguous()
+    rng = np.random.default_rng(1)
+    one, other = (draw_variation(rng)._replace(noise=0.0) for _ in range(2))
+    got = vary(same, [3, 1], [one, other], PAPERS)
+    assert all(torch.equal(got[0], slice_) for slice_ in got[:3])
+    assert not torch.equal(got[0], got[3])
+    torch.testing.assert_close(got[3:], vary(same[3:], [1], [other], PAPERS), rtol=0, atol=0)
 
 
 def slices(shapes, seed=0):
