@@ -14,7 +14,6 @@ GPU, by the kernel; then the frozen CNN over the same scans.
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -26,7 +25,8 @@ from benchmarks.record import record, table
 from benchmarks.timing import DEVICE, in_turn, machine_name
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, loader
 from ich_mil.data.store import PreparedSet, open_prepared
-from ich_mil.kernels.pictures import pictures_of, shifted
+from ich_mil.kernels.choice import Impl
+from ich_mil.kernels.pictures import _noise, pictures_of, shifted
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features
 from ich_mil.training.augment import VariedScans
@@ -145,40 +145,54 @@ def step_report(steps: Steps) -> str:
 
 
 def pictures_report(steps: Steps, image_size: int) -> str:
-    """The pictures of one step, whose scans are of one shape: each way gives the same ones."""
+    """The pictures of one step, varied, channels last, by each way; all have the same noise."""
     batch = next(iter(steps.batches())).to(DEVICE)
-    hu = torch.cat(batch.hu)
-    still = [
-        one._replace(noise=0.0) for one in batch.variations
-    ]  # noise cannot be compiled, and is drawn alike
-    matrices = torch.cat(
-        [one.matrix.expand(len(own), 2, 3) for one, own in zip(still, batch.hu, strict=True)]
-    ).to(DEVICE)
-    brighter = torch.tensor(
-        [one.brighter for one, own in zip(still, batch.hu, strict=True) for _ in own], device=DEVICE
-    )
+    if len({hu.shape[1:] for hu in batch.hu}) > 1:
+        return "Pictures by each way: not measured, the slices of the first step differ in shape."
+    hu, sizes = torch.cat(batch.hu), [len(one) for one in batch.hu]
+    matrices = torch.stack([one.matrix for one in batch.variations]).to(DEVICE)
+    scan = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(DEVICE)
     width = torch.tensor([w for _, w in WINDOWS], device=DEVICE)[:, None, None]
 
-    def by_ops(hu: Tensor, matrices: Tensor, brighter: Tensor) -> Tensor:
+    @torch.compile
+    def by_compile(noise: Tensor) -> Tensor:
         pictures = resize(_compute(hu, WINDOWS), image_size)
-        grid = affine_grid(matrices, [len(hu), 1, image_size, image_size], align_corners=False)
-        return shifted(pictures, grid, brighter[:, None, None, None], width)
+        grids = affine_grid(matrices, [len(matrices), 1, image_size, image_size], align_corners=False)
+        return channels_last(shifted(pictures, grids[scan], noise, width))
+
+    def noise() -> Tensor:
+        """As the program draws it: generators cannot be compiled."""
+        parts = []
+        for one, n in zip(batch.variations, sizes, strict=True):
+            drawn = _noise(one, torch.empty(n, 1, image_size, image_size, device=DEVICE))
+            parts.append(drawn.mul_(one.noise).add_(one.brighter))
+        return torch.cat(parts)
+
+    def by(impl: Impl) -> Tensor:
+        return channels_last(pictures_of(batch.hu, WINDOWS, image_size, batch.variations, impl=impl))
 
     ways: dict[str, Callable[[], Tensor]] = {
-        "torch, op by op": lambda: pictures_of(batch.hu, WINDOWS, image_size, still, impl="torch"),
-        "torch.compile": partial(torch.compile(by_ops), hu, matrices, brighter),
+        "torch, op by op": lambda: by("torch"),
+        "torch.compile": lambda: by_compile(noise()),
     }
     if DEVICE.type == "cuda":
-        ways["kernel"] = lambda: pictures_of(batch.hu, WINDOWS, image_size, still, impl="triton")
-    wanted = ways["torch, op by op"]()
+        ways["kernel"] = lambda: by("triton")
+    wanted = by("torch")
     for name, way in ways.items():
         # a pixel within rounding of where a window ends may fall on either side of it
         apart = float(((way() - wanted).abs() > 1e-3).float().mean())
         assert apart < 1e-5, f"{name}: {apart:.2g} of the values differ"
-    rows = [[name, str(one)] for name, one in in_turn(ways, rounds=9).items()]
-    return table(
-        [f"{len(hu)} slices of {hu.shape[1]} x {hu.shape[2]} to {image_size}, varied", "median (range)"], rows
-    )
+    rows = [
+        [name, str(one), "–" if one.peak is None else f"{one.peak / 1e6:.0f} MB"]
+        for name, one in in_turn(ways, rounds=9).items()
+    ]
+    head = f"{len(hu)} slices of {hu.shape[1]} x {hu.shape[2]} to {image_size}, varied"
+    return table([head, "median (range)", "peak memory"], rows)
+
+
+def channels_last(pictures: Tensor) -> Tensor:
+    """As the encoder reads them."""
+    return pictures.contiguous(memory_format=torch.channels_last)
 
 
 def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> str:

@@ -6,7 +6,8 @@
     varied  = clip(moved + (noise + brighter) / width, 0, 1)    where moved lies inside its window
 
 The definition takes these lines one by one, each reading and writing all pictures. The Triton version goes
-from HU to the last line and writes each picture once, channels last, as the encoder reads it.
+from HU to the last line and writes, but for the noise, each picture once, channels last, as the encoder
+reads it.
 
 Shapes: B scans, N slices of all, n of one, H x W pixels as stored, C windows, S pixels of a picture.
 """
@@ -137,15 +138,15 @@ def _by_kernel(
 
     device = scans[0].device
     sizes = [len(hu) for hu in scans]
-    bounds = torch.tensor(windows, dtype=torch.float32).to(device, non_blocking=True)  # (C, 2)
+    shades = torch.tensor(windows, dtype=torch.float32).to(device, non_blocking=True)  # (C, 2)
     pictures = torch.empty(sum(sizes), size, size, len(windows), dtype=torch.float32, device=device)
     ways: Sequence[Variation | None] = variations or [None] * len(scans)
-    for out, hu, variation in zip(pictures.split(sizes), scans, ways, strict=True):
+    for out, hu, way in zip(pictures.split(sizes), scans, ways, strict=True):
         if hu.dtype != torch.int16:
             raise TypeError(f"HU are int16 tensors, got {hu.dtype}")
-        if variation is None:
-            draw(out, hu, bounds, None, [])
+        if way is None:
+            draw(out, hu, shades, None, [0.0] * 6, 0.0, 0.0, EDGE)
         else:
-            change = [*variation.matrix.flatten().tolist(), variation.brighter, variation.noise, EDGE]
-            draw(out, hu, bounds, _noise(variation, out[..., 0]), change)
+            noise, matrix = _noise(way, out[..., 0]), way.matrix.flatten().tolist()
+            draw(out, hu, shades, noise, matrix, way.brighter, way.noise, EDGE)
     return pictures.permute(0, 3, 1, 2)

@@ -1,8 +1,9 @@
 """Pictures from HU as one Triton kernel; see `ich_mil.kernels.pictures`.
 
-A lane owns a pixel of a picture in all its windows. It finds the place the pixel comes from, and makes the
-four pixels around that place from HU: each the sum of the few stored ones that resizing joins. So nothing but
-the picture itself is ever written. HU are read more than once, from the cache.
+A program owns some pixels of a picture in all its windows. It finds the place each comes from, and makes the
+four pixels around that place from HU: each the sum of the few stored ones that resizing joins. So besides the
+noise nothing but the picture itself is written. HU are read more than once, from the cache. Pixels are a
+column, windows a row, from the first line on: to turn the one into the other costs a barrier.
 
 Shapes: n slices of one scan, H x W pixels as stored, C windows, S pixels of a picture, T taps of the resize.
 """
@@ -21,7 +22,7 @@ PIXELS = 256
 
 @triton.jit
 def _picture(hu, y, x, here, level, width, first, weights, height, across, top, left, TAPS: tl.constexpr):
-    """Pixels (y, x) of the picture in all windows; 0 where not `here`."""
+    """Pixels (y, x), both (p, 1), of the picture in all windows (p, c); 0 where not `here`."""
     row = tl.load(first + y, mask=here, other=0) - top
     column = tl.load(first + x, mask=here, other=0) - left
     total = tl.zeros((y.shape[0], level.shape[1]), tl.float32)
@@ -31,17 +32,17 @@ def _picture(hu, y, x, here, level, width, first, weights, height, across, top, 
             at_y, at_x = row + a, column + b
             there = here & (at_y >= 0) & (at_y < height) & (at_x >= 0) & (at_x < across)
             value = tl.load(hu + at_y * across + at_x, mask=there, other=0).to(tl.float32)
-            shown = tl.div_rn(value[:, None] - level, width) + 0.5
+            shown = tl.div_rn(value - level, width) + 0.5
             weight = tl.load(weights + x * TAPS + b, mask=there, other=0.0)
-            part += weight[:, None] * tl.minimum(tl.maximum(shown, 0.0), 1.0)
-        total += tl.load(weights + y * TAPS + a, mask=here, other=0.0)[:, None] * part
+            part += weight * tl.minimum(tl.maximum(shown, 0.0), 1.0)
+        total += tl.load(weights + y * TAPS + a, mask=here, other=0.0) * part
     return total
 
 
 @triton.jit
 def _place(pixel, size):
     """From 0 .. S - 1 to -1 .. 1, where the outer edges of the outer pixels lie."""
-    return (2 * pixel + 1).to(tl.float32) / size - 1.0
+    return tl.div_rn((2 * pixel + 1).to(tl.float32), size.to(tl.float32)) - 1.0
 
 
 @triton.jit
@@ -50,44 +51,43 @@ def _pixel(place, size):
     return ((place + 1.0) * size - 1.0) * 0.5
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["height", "across", "top", "left", "size"])
 def _draw(
-    out, hu, bounds, first, weights, noise, xx, xy, x1, yx, yy, y1, brighter, deviation, edge,
-    height, across, top, left, size, VARIED: tl.constexpr, C: tl.constexpr, LANES: tl.constexpr,
+    out, hu, windows, first, weights, noise, xx, xy, x1, yx, yy, y1, brighter, deviation, edge,
+    height, across, top, left, size, VARIED: tl.constexpr, C: tl.constexpr, CHANNELS: tl.constexpr,
     TAPS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     area = size * size
     blocks = tl.cdiv(area, PIXELS)
     of = (tl.program_id(0) // blocks).to(tl.int64)  # the slice
     hu += of * height * across
-    pixel = tl.program_id(0) % blocks * PIXELS + tl.arange(0, PIXELS)
+    pixel = tl.program_id(0) % blocks * PIXELS + tl.arange(0, PIXELS)[:, None]
     here = pixel < area
     y, x = pixel // size, pixel % size
-    channel = tl.arange(0, LANES)
-    level = tl.load(bounds + 2 * channel, mask=channel < C, other=0.0)[None, :]
-    width = tl.load(bounds + 2 * channel + 1, mask=channel < C, other=1.0)[None, :]
+    channel = tl.arange(0, CHANNELS)[None, :]
+    level = tl.load(windows + 2 * channel, mask=channel < C, other=0.0)
+    width = tl.load(windows + 2 * channel + 1, mask=channel < C, other=1.0)
     if VARIED:
         u, v = _place(x, size), _place(y, size)
         from_x, from_y = _pixel(xx * u + xy * v + x1, size), _pixel(yx * u + yy * v + y1, size)
         low_x, low_y = tl.floor(from_x), tl.floor(from_y)
-        value = tl.zeros((PIXELS, LANES), tl.float32)
+        value = tl.zeros((PIXELS, CHANNELS), tl.float32)
         for down in tl.static_range(2):
             for right in tl.static_range(2):
                 at_x, at_y = low_x.to(tl.int32) + right, low_y.to(tl.int32) + down
                 there = here & (at_x >= 0) & (at_x < size) & (at_y >= 0) & (at_y < size)
                 near_x = from_x - low_x if right else 1.0 - (from_x - low_x)
                 near_y = from_y - low_y if down else 1.0 - (from_y - low_y)
-                value += (near_x * near_y)[:, None] * _picture(
+                value += near_x * near_y * _picture(
                     hu, at_y, at_x, there, level, width, first, weights, height, across, top, left, TAPS
                 )  # fmt: skip
         own = tl.load(noise + of * area + pixel, mask=here, other=0.0)
-        changed = value + tl.div_rn((own * deviation + brighter)[:, None], width)
+        changed = value + tl.div_rn(own * deviation + brighter, width)
         value = tl.where((value > edge) & (value < 1.0 - edge), changed, value)
         value = tl.minimum(tl.maximum(value, 0.0), 1.0)
     else:
         value = _picture(hu, y, x, here, level, width, first, weights, height, across, top, left, TAPS)
-    to = out + of * area * C + pixel[:, None] * C + channel[None, :]
-    tl.store(to, value, mask=here[:, None] & (channel < C)[None, :])
+    tl.store(out + of * area * C + pixel * C + channel, value, mask=here & (channel < C))
 
 
 @lru_cache(maxsize=64)
@@ -103,26 +103,42 @@ def _taps(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
         (S,) int32 first pixel of each new one, and (S, T) float32 weights of it and those after it.
     """
     matrix = interpolate(
-        torch.eye(side)[None, None], size=(size, side), mode="bilinear", antialias=True, align_corners=False
+        torch.eye(side, dtype=torch.float32)[None, None],
+        size=(size, side),
+        mode="bilinear",
+        antialias=True,
+        align_corners=False,
     )[0, 0]  # (S, side)
     used = matrix != 0
     first = used.int().argmax(1)
     taps = int((side - used.flip(1).int().argmax(1) - first).max())
-    weights = torch.cat([matrix, torch.zeros(size, taps)], 1).gather(1, first[:, None] + torch.arange(taps))
+    padded = torch.cat([matrix, matrix.new_zeros(size, taps)], 1)
+    weights = padded.gather(1, first[:, None] + torch.arange(taps))
     return first.int().to(device, non_blocking=True), weights.to(device, non_blocking=True)
 
 
 @torch.library.custom_op("ich_mil::draw_pictures", mutates_args={"out"})
-def draw(out: Tensor, hu: Tensor, bounds: Tensor, noise: Tensor | None, change: list[float]) -> None:
+def draw(
+    out: Tensor,
+    hu: Tensor,
+    windows: Tensor,
+    noise: Tensor | None,
+    matrix: list[float],
+    brighter: float,
+    deviation: float,
+    edge: float,
+) -> None:
     """Fill `out` with the pictures of one scan.
 
     Args:
         out: (n, S, S, C) float32, contiguous.
         hu: (n, H, W) int16.
-        bounds: (C, 2) float32, level and width of each window in HU.
-        noise: (n, S, S) float32, standard normal; None leaves the pictures as they are.
-        change: with noise, the six numbers of the affine matrix, the shift and the noise's standard deviation
-            in HU, and how far from 0 and 1 a value is inside its window; else nothing.
+        windows: (C, 2) float32, level and width of each in HU.
+        noise: (n, S, S) float32, standard normal; None leaves the pictures as they are, whatever follows.
+        matrix: the six numbers of the affine map, row by row.
+        brighter: shift in HU.
+        deviation: standard deviation of the noise, HU.
+        edge: how far from 0 and 1 a value is inside its window.
     """
     n, height, across = hu.shape
     size, channels = out.shape[2:]
@@ -132,11 +148,14 @@ def draw(out: Tensor, hu: Tensor, bounds: Tensor, noise: Tensor | None, change: 
         _draw[(n * triton.cdiv(size * size, PIXELS),)](
             out,
             hu.contiguous(),
-            bounds,
+            windows,
             first,
             weights,
             out if noise is None else noise,
-            *(change or [0.0] * 9),
+            *matrix,
+            brighter,
+            deviation,
+            edge,
             height,
             across,
             (side - height) // 2,
@@ -144,7 +163,7 @@ def draw(out: Tensor, hu: Tensor, bounds: Tensor, noise: Tensor | None, change: 
             size,
             VARIED=noise is not None,
             C=channels,
-            LANES=triton.next_power_of_2(channels),
+            CHANNELS=triton.next_power_of_2(channels),
             TAPS=weights.shape[1],
             PIXELS=PIXELS,
             num_warps=4,
@@ -153,5 +172,14 @@ def draw(out: Tensor, hu: Tensor, bounds: Tensor, noise: Tensor | None, change: 
 
 
 @draw.register_fake
-def _(out: Tensor, hu: Tensor, bounds: Tensor, noise: Tensor | None, change: list[float]) -> None:
+def _(
+    out: Tensor,
+    hu: Tensor,
+    windows: Tensor,
+    noise: Tensor | None,
+    matrix: list[float],
+    brighter: float,
+    deviation: float,
+    edge: float,
+) -> None:
     return None

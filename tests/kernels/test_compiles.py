@@ -19,12 +19,12 @@ from ich_mil.kernels import bag_samples_triton, counter_triton, leave_one_out_tr
 NUMBERS = "log_not mu sigma pull a new out means squares logits mean_out variance_out"
 NUMBERS = dict.fromkeys(NUMBERS.split(), "*fp64")
 PLACES = dict.fromkeys("starts sizes offsets keys".split(), "*i64")
-PICTURES = dict.fromkeys("out bounds weights noise".split(), "*fp32") | {"hu": "*i16", "first": "*i32"}
+PICTURES = dict.fromkeys("out windows weights noise".split(), "*fp32") | {"hu": "*i16", "first": "*i32"}
 PICTURES |= dict.fromkeys("xx xy x1 yx yy y1 brighter deviation edge".split(), "fp32")
 CONSTANTS = {"LANES": 32, "COUNTERS": 128, "PART": 128, "COLUMNS": 128}
-DRAWN = {"C": 3, "LANES": 4, "PIXELS": pictures_triton.PIXELS}
+DRAWN = {"C": 3, "CHANNELS": 4, "PIXELS": pictures_triton.PIXELS}
 KERNELS = [
-    (pictures_triton._draw, {**DRAWN, "VARIED": False, "TAPS": 11}),
+    (pictures_triton._draw, {**DRAWN, "C": 1, "CHANNELS": 1, "VARIED": False, "TAPS": 11}),
     (pictures_triton._draw, {**DRAWN, "VARIED": True, "TAPS": 1}),
     (pictures_triton._draw, {**DRAWN, "VARIED": True, "TAPS": 11}),
     (leave_one_out_triton._sweep, {"NEWEST": True}),
@@ -43,7 +43,7 @@ for kernel, own in KERNELS:
         compiled = triton.compile(
             ASTSource(fn=kernel, signature=signature, constexprs=constants),
             target=GPUTarget("cuda", 90, 32),
-            options={"enable_fp_fusion": False, "num_warps": 1},
+            options={"enable_fp_fusion": False, "num_warps": 4 if pointers is PICTURES else 1},
         )
         text = compiled.asm["ptx"]
         assert compiled.asm["cubin"] and not re.search(r"\b(atom|red)\.", text)

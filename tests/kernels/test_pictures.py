@@ -153,7 +153,6 @@ def test_the_kernel_is_as_exact_as_the_definition(shapes, size, varied, windows,
     scans = slices(shapes)
     ways = variations(len(scans)) if varied else []
     by_torch = pictures_of(scans, windows, size, ways, impl="torch")
-    torch.use_deterministic_algorithms(True)
     got = pictures_of([hu.to(kernel_device) for hu in scans], windows, size, ways, impl="triton")
     assert got.shape == by_torch.shape
     assert got.dtype == by_torch.dtype
@@ -194,6 +193,26 @@ def test_strided_hu_and_all_int16_values(kernel_device):
     assert torch.equal(got.cpu(), pictures_of([every], FIVE, 256, impl="torch"))
 
 
+def test_nothing_is_read_from_beyond_the_tables(kernel_device, monkeypatch):
+    from ich_mil.kernels import pictures_triton
+
+    scans = [hu.to(kernel_device) for hu in slices([(2, 24, 24)])]
+    wanted = pictures_of(scans, PAPERS, 16, variations(1), impl="triton")
+    first, weights = pictures_triton._taps(24, 16, kernel_device)
+    kept_first = torch.cat([first.new_zeros(4), first, first.new_zeros(4)])[
+        4:-4
+    ]  # in the middle of the slice
+    nan = torch.full_like(weights[:4], torch.nan)
+    kept_weights = torch.cat([nan, weights, nan])[4:-4]
+    monkeypatch.setattr(pictures_triton, "_taps", lambda *_: (kept_first, kept_weights))
+    assert torch.equal(pictures_of(scans, PAPERS, 16, variations(1), impl="triton"), wanted)
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_no_slices_make_no_pictures(impl):
+    assert pictures_of([torch.zeros(0, 8, 8, dtype=torch.int16)], PAPERS, 6, impl=impl).shape == (0, 3, 6, 6)
+
+
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_what_is_not_int16_is_refused(impl):
     with pytest.raises(TypeError, match="int16"):
@@ -204,12 +223,11 @@ def test_opcheck(kernel_device):
     from ich_mil.kernels.pictures_triton import draw
 
     (hu,) = slices([(2, 12, 8)])
-    hu, bounds = hu.to(kernel_device), torch.tensor(PAPERS, device=kernel_device)
-    noise = torch.randn(2, 7, 7, device=kernel_device)
-    change = [*variations(1)[0].matrix.flatten().tolist(), 1.0, 2.0, EDGE]
-    for given in ((None, []), (noise, change)):
+    hu, windows = hu.to(kernel_device), torch.tensor(PAPERS, device=kernel_device)
+    matrix = variations(1)[0].matrix.flatten().tolist()
+    for noise in (None, torch.randn(2, 7, 7, device=kernel_device)):
         out = torch.zeros(2, 7, 7, 3, device=kernel_device)
-        torch.library.opcheck(draw, (out, hu, bounds, *given))
+        torch.library.opcheck(draw, (out, hu, windows, noise, matrix, 1.0, 2.0, EDGE))
 
 
 @pytest.mark.realdata
