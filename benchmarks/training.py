@@ -63,10 +63,6 @@ class Steps:
         """The steps, read anew."""
         yield from self.loader
 
-    def make(self, batch: Batch) -> Tensor:
-        """Its pictures as the module makes them."""
-        return self.pictures(batch)
-
     def learn(self, pictures: Tensor, batch: Batch) -> None:
         """The model's own step."""
         with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
@@ -79,12 +75,14 @@ class Steps:
         """All steps with their input."""
         for batch in self.batches():
             here = batch.to(DEVICE)
-            self.learn(self.make(here), here)
+            self.learn(self.pictures(here), here)
 
     def alone(self) -> None:
         """All steps on pictures that are there."""
         if not self.seen:
-            self.seen = [(self.make(here), here) for here in (batch.to(DEVICE) for batch in self.batches())]
+            self.seen = [
+                (self.pictures(here), here) for here in (batch.to(DEVICE) for batch in self.batches())
+            ]
         for pictures, batch in self.seen:
             self.learn(pictures, batch)
 
@@ -105,7 +103,7 @@ class Steps:
             done("read")
             here = batch.to(DEVICE)
             done("move")
-            pictures = self.make(here)
+            pictures = self.pictures(here)
             done("pictures")
             with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
                 loss = self.module.loss(self.module.model(pictures, here.offsets), here.labels)

@@ -100,8 +100,13 @@ def resize(pictures: Tensor, size: int) -> Tensor:
         pictures = torch.nn.functional.pad(pictures, (left, side - width - left, top, side - height - top))
     if pictures.shape[-1] == size:
         return pictures
+    return scaled(pictures, size, size)
+
+
+def scaled(pictures: Tensor, height: int, width: int) -> Tensor:
+    """Pictures (n, C, H, W) as (n, C, height, width), bilinear, antialiased where they shrink."""
     return torch.nn.functional.interpolate(
-        pictures, size=(size, size), mode="bilinear", antialias=True, align_corners=False
+        pictures, size=(height, width), mode="bilinear", antialias=True, align_corners=False
     )
 
 

@@ -138,8 +138,7 @@ class Pictures:
             return pictures_of(batch.hu, self.windows, self.image_size, batch.variations)
         parts = zip(batch.hu, batch.changed, batch.scans, strict=True)
         made = [self._scan(self._kept, *part) for part in parts]
-        pictures = made[0] if len(made) == 1 else torch.cat(made)
-        return vary(pictures, [len(hu) for hu in batch.hu], batch.variations, self.windows)
+        return vary(made, batch.variations, self.windows)
 
     def _scan(self, kept: dict[str, Tensor], hu: Tensor, changed: Tensor, scan: str) -> Tensor:
         if scan not in kept:

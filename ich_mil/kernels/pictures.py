@@ -69,21 +69,18 @@ def pictures_of(
     """
     if by_triton(impl, scans[0].device):
         return _by_kernel(scans, windows, size, variations)
-    made = [to_pictures(hu, windows, size) for hu in scans]
-    pictures = made[0] if len(made) == 1 else torch.cat(made)
-    return vary(pictures, [len(hu) for hu in scans], variations, windows)
+    return vary([to_pictures(hu, windows, size) for hu in scans], variations, windows)
 
 
 @torch.no_grad()
-def vary(pictures: Tensor, sizes: Sequence[int], variations: Sequence[Variation], windows: Windows) -> Tensor:
-    """The pictures of packed scans, varied.
+def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Windows) -> Tensor:
+    """The pictures of scans, varied and packed.
 
     Brightness and noise are in HU and divided by each window's width. A pixel at 0 or 1 lies outside the
     window, nobody knows how far, and stays there. The host does not wait for a GPU.
 
     Args:
-        pictures: (N, C, S, S) in [0, 1].
-        sizes: slices of each of the B scans.
+        scans: B tensors (n, C, S, S) in [0, 1].
         variations: of the B scans; none leaves all as they are.
         windows: the C windows they were made with.
 
@@ -91,17 +88,17 @@ def vary(pictures: Tensor, sizes: Sequence[int], variations: Sequence[Variation]
         (N, C, S, S) in [0, 1].
     """
     if not variations:
-        return pictures
-    side = pictures.shape[-1]
+        return scans[0] if len(scans) == 1 else torch.cat(list(scans))
+    like, side = scans[0], scans[0].shape[-1]
 
     def beside(value: Tensor) -> Tensor:
-        return value.to(pictures.device, pictures.dtype, non_blocking=True)
+        return value.to(like.device, like.dtype, non_blocking=True)
 
     matrices = beside(torch.stack([one.matrix for one in variations]))
     grids = affine_grid(matrices, [len(matrices), 1, side, side], align_corners=False)  # (B, S, S, 2)
     width = beside(torch.tensor([w for _, w in windows])[:, None, None])
     made = []
-    for scan, grid, variation in zip(pictures.split(list(sizes)), grids, variations, strict=True):
+    for scan, grid, variation in zip(scans, grids, variations, strict=True):
         hu = _noise(variation, scan[:, :1]).mul_(variation.noise).add_(variation.brighter)
         made.append(shifted(scan, grid.expand(len(scan), -1, -1, -1), hu, width))
     return torch.cat(made)

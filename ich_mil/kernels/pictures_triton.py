@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import interpolate
+
+from ich_mil.windows import scaled
 
 PIXELS = 256
 """Of one program."""
@@ -102,13 +103,7 @@ def _taps(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     Returns:
         (S,) int32 first pixel of each new one, and (S, T) float32 weights of it and those after it.
     """
-    matrix = interpolate(
-        torch.eye(side, dtype=torch.float32)[None, None],
-        size=(size, side),
-        mode="bilinear",
-        antialias=True,
-        align_corners=False,
-    )[0, 0]  # (S, side)
+    matrix = scaled(torch.eye(side, dtype=torch.float32)[None, None], size, side)[0, 0]  # (S, side)
     used = matrix != 0
     first = used.int().argmax(1)
     taps = int((side - used.flip(1).int().argmax(1) - first).max())
@@ -172,14 +167,5 @@ def draw(
 
 
 @draw.register_fake
-def _(
-    out: Tensor,
-    hu: Tensor,
-    windows: Tensor,
-    noise: Tensor | None,
-    matrix: list[float],
-    brighter: float,
-    deviation: float,
-    edge: float,
-) -> None:
+def _(*_: object) -> None:
     return None

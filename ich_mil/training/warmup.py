@@ -85,7 +85,7 @@ def warm_up(
         ]
         variations = [draw_variation(rng) for _ in slices]
         fed = torch.cat(slices).to(device, non_blocking=True)
-        varied = vary(fed, [1] * len(slices), variations, pictures.windows)
+        varied = vary(fed.split(1), variations, pictures.windows)
         logit = model.classifier(model.encode(varied)).squeeze(-1)  # (n,)
         loss = binary_cross_entropy_with_logits(logit, target)
         optimiser.zero_grad()

@@ -27,7 +27,7 @@ STILL = Variation(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), brighter=0.0
 
 
 def vary_one(pictures, **changes):
-    return vary(pictures, [len(pictures)], [STILL._replace(**changes)], PAPERS)
+    return vary([pictures], [STILL._replace(**changes)], PAPERS)
 
 
 @pytest.fixture
@@ -90,10 +90,10 @@ def test_all_slices_of_a_scan_move_alike_and_each_scan_by_itself():
     same = torch.rand(1, 3, 16, 16).expand(4, -1, -1, -1).contiguous()
     rng = np.random.default_rng(1)
     one, other = (draw_variation(rng)._replace(noise=0.0) for _ in range(2))
-    got = vary(same, [3, 1], [one, other], PAPERS)
+    got = vary(same.split([3, 1]), [one, other], PAPERS)
     assert all(torch.equal(got[0], slice_) for slice_ in got[:3])
     assert not torch.equal(got[0], got[3])
-    torch.testing.assert_close(got[3:], vary(same[3:], [1], [other], PAPERS), rtol=0, atol=0)
+    torch.testing.assert_close(got[3:], vary([same[3:]], [other], PAPERS), rtol=0, atol=0)
 
 
 def slices(shapes, seed=0):

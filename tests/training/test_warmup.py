@@ -58,7 +58,7 @@ def drawn():
 def test_its_own_loss_falls(drawn, monkeypatch):
     monkeypatch.setattr(warmup, "LEARNING_RATE", 5e-3)  # fewer steps will do
     monkeypatch.setattr(warmup, "SLICES", 24)
-    monkeypatch.setattr(warmup, "vary", lambda pictures, *_: pictures)
+    monkeypatch.setattr(warmup, "vary", lambda pictures, *_: torch.cat(pictures))
     torch.manual_seed(0)
     losses = warm_up(AttentionCnn(CNN, windows=3), drawn, PICTURES, steps=80, seed=0)
     assert len(losses) == 80
