@@ -182,11 +182,6 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
         self.ranks = ranks
         self.epoch = 0
 
-    @property
-    def sampler(self) -> "StepSampler":
-        """Itself: Lightning looks for what knows of epochs in the `sampler` of a batch sampler only."""
-        return self
-
     def set_epoch(self, epoch: int) -> None:
         """Lightning calls this before each epoch."""
         self.epoch = epoch
@@ -229,21 +224,16 @@ def pack(batches: Sequence[Batch]) -> Batch:
 
 
 class _Caught(Dataset[Batch | IchMilError]):
-    """A data set whose errors are items: torch would put a worker process's traceback into their text."""
+    """Items are steps, and errors among them: torch would put a worker's traceback into their text."""
 
     def __init__(self, dataset: Dataset[Batch]) -> None:
         self.dataset = dataset
 
-    def __getitem__(self, index: Any) -> Batch | IchMilError:
+    def __getitem__(self, step: Sequence[Any]) -> Batch | IchMilError:
         try:
-            return self.dataset[index]
+            return pack([self.dataset[item] for item in step])
         except IchMilError as error:
             return error
-
-
-def _pack_caught(items: Sequence[Batch | IchMilError]) -> Batch | IchMilError:
-    errors = [item for item in items if isinstance(item, IchMilError)]
-    return errors[0] if errors else pack([item for item in items if isinstance(item, Batch)])
 
 
 class _Loader(DataLoader[Any]):
@@ -271,9 +261,9 @@ def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]])
     """
     return _Loader(
         _Caught(dataset),
-        batch_sampler=steps,
+        batch_size=None,  # an item of the sampler is a step
+        sampler=steps,
         num_workers=workers,
-        collate_fn=_pack_caught,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),
     )
