@@ -131,7 +131,8 @@ def joined() -> Iterator[Ranks]:
     """Work together with the other processes that `torchrun` has started, within this block.
 
     Raises:
-        ConfigError: machines have different numbers of processes.
+        ConfigError: more processes than GPUs on a machine that has some, or machines have different numbers
+            of processes.
         RankError: another process has ended in the middle of the block.
     """
     if not dist.is_torchelastic_launched():
@@ -139,6 +140,12 @@ def joined() -> Iterator[Ranks]:
         return
     backend = "gloo"
     if torch.cuda.is_available():
+        processes, cards = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+        if processes > cards:
+            raise ConfigError(
+                f"torchrun has started {processes} processes on a machine with {cards} GPU(s), each needs "
+                f"its own; give it --nproc-per-node {cards}"
+            )
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend)

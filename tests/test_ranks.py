@@ -82,6 +82,17 @@ def test_an_error_of_another_kind_stays_what_it_is(monkeypatch):
         raise RuntimeError("shapes do not fit")
 
 
+def test_more_processes_than_gpus_are_refused_before_they_wait_for_each_other(monkeypatch):
+    monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: pytest.fail("they wait"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="3 processes on a machine with 2 GPU") as caught, joined():
+        pass
+    assert str(caught.value).endswith("--nproc-per-node 2")
+
+
 def one_here_two_there():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "init_process_group", lambda *_, **__: None)  # `together` has done it
