@@ -9,6 +9,7 @@ Shapes: B bags (scans).
 
 import datetime
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def joined() -> Iterator[Ranks]:
     Raises:
         ConfigError: more processes than GPUs on a machine that has some, or machines have different numbers
             of processes.
-        RankError: another process has ended in the middle of the block.
+        RankError: another process has ended in the middle of the block, or this one was told to end.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
@@ -151,19 +152,46 @@ def joined() -> Iterator[Ranks]:
     dist.init_process_group(backend)
     ranks = these_ranks()
     try:
-        here = torch.tensor(float(os.environ["LOCAL_WORLD_SIZE"]))
-        if ranks.most(here) != -ranks.most(-here):
-            raise ConfigError(
-                "machines run different numbers of processes; give torchrun the same --nproc-per-node on each"
-            )
-        yield ranks
+        with _told_to_end(ranks):
+            here = torch.tensor(float(os.environ["LOCAL_WORLD_SIZE"]))
+            if ranks.most(here) != -ranks.most(-here):
+                raise ConfigError(
+                    "machines run different numbers of processes; give torchrun the same --nproc-per-node on "
+                    "each"
+                )
+            yield ranks
     except RuntimeError as error:
         # gloo has no error class of its own
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        raise RankError(
-            f"process {ranks.rank + 1} of {ranks.size} has lost another one; torchrun tells below which, and "
-            "its own message says why; 'torchrun ... train.py ... --resume' goes on"
-        ) from error
+        raise _ended(ranks, "has lost another one") from error
     # not after an error: the others are in the middle of something, and `torchrun` ends them
     dist.destroy_process_group()
+
+
+@contextmanager
+def _told_to_end(ranks: Ranks) -> Iterator[None]:
+    """Within this block SIGTERM is an error like others: torchrun sends it to those left when one has failed.
+
+    After an error it changes nothing more: this process ends by itself, and says why.
+    """
+
+    def told(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _ended(ranks, "was told to end")
+
+    before = signal.signal(signal.SIGTERM, told)
+    try:
+        yield
+    except BaseException:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
+    signal.signal(signal.SIGTERM, before)
+
+
+def _ended(ranks: Ranks, how: str) -> RankError:
+    """The error of a process that ends because another one has, or because it must."""
+    return RankError(
+        f"process {ranks.rank + 1} of {ranks.size} {how}; torchrun tells below which one failed first, and "
+        "its own message says why; 'torchrun ... train.py ... --resume' goes on"
+    )

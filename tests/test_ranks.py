@@ -1,4 +1,6 @@
 import math
+import os
+import signal
 import time
 
 import pytest
@@ -74,12 +76,37 @@ def test_a_rank_that_has_lost_another_says_so_and_what_to_do(tmp_path):
     assert "--resume" in first
 
 
-def test_an_error_of_another_kind_stays_what_it_is(monkeypatch):
+@pytest.fixture
+def torchrun(monkeypatch):
+    """As if torchrun had started this process alone."""
     monkeypatch.setattr(dist, "is_torchelastic_launched", lambda: True)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_an_error_of_another_kind_stays_what_it_is():
     with pytest.raises(RuntimeError, match="shapes do not fit"), joined():
         raise RuntimeError("shapes do not fit")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "torchrun would end it before it has said why"
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_a_process_that_is_told_to_end_says_so_and_what_to_do():
+    with pytest.raises(RankError, match=r"process 1 of 1 was told to end; .*--resume' goes on"), joined():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_after_the_work_sigterm_means_what_it_did_before():
+    before = signal.getsignal(signal.SIGTERM)
+    with joined():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_more_processes_than_gpus_are_refused_before_they_wait_for_each_other(monkeypatch):
