@@ -15,9 +15,12 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def commit() -> str:
-    """Short hash of the commit that is measured, with a + where files differ from it."""
+    """Short hash of the commit that is measured, with a + where files differ from it; "unknown" in a copy."""
     words = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # no git, or a copy of the files without the repository
+        return "unknown"
 
 
 def machine() -> str:
