@@ -134,31 +134,15 @@ def joined() -> Iterator[Ranks]:
     Raises:
         ConfigError: more processes than GPUs on a machine that has some, or machines have different numbers
             of processes.
-        RankError: another process has ended in the middle of the block, or this one was told to end.
+        RankError: another process cannot be reached, has ended in the middle of the block, or this one was
+            told to end.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
         return
-    backend = "gloo"
-    if torch.cuda.is_available():
-        processes, cards = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
-        if processes > cards:
-            raise ConfigError(
-                f"torchrun has started {processes} processes on a machine with {cards} GPU(s), each needs "
-                f"its own; give it --nproc-per-node {cards}"
-            )
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend)
-    ranks = these_ranks()
+    ranks = _meet()
     try:
         with _told_to_end(ranks):
-            here = torch.tensor(float(os.environ["LOCAL_WORLD_SIZE"]))
-            if ranks.most(here) != -ranks.most(-here):
-                raise ConfigError(
-                    "machines run different numbers of processes; give torchrun the same --nproc-per-node on "
-                    "each"
-                )
             yield ranks
     except RuntimeError as error:
         # gloo has no error class of its own
@@ -167,6 +151,36 @@ def joined() -> Iterator[Ranks]:
         raise _ended(ranks, "has lost another one") from error
     # not after an error: the others are in the middle of something, and `torchrun` ends them
     dist.destroy_process_group()
+
+
+def _meet() -> Ranks:
+    """Find the other processes that `torchrun` has started, and take a GPU, where there are any."""
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    backend = "gloo"
+    if torch.cuda.is_available():
+        cards = torch.cuda.device_count()
+        if here > cards:
+            raise ConfigError(
+                f"torchrun has started {here} processes on a machine of {cards} GPU(s), each needs one; "
+                f"give it --nproc-per-node {cards}"
+            )
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(backend)
+        ranks, count = these_ranks(), torch.tensor(float(here))
+        alike = bool(ranks.most(count) == -ranks.most(-count))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise RankError(
+            f"the processes that torchrun has started cannot reach each other ({reason}); let machines "
+            "connect to each other, and name their network in GLOO_SOCKET_IFNAME if they are in several"
+        ) from error
+    if not alike:
+        raise ConfigError(
+            "machines run different numbers of processes; give torchrun the same --nproc-per-node on each"
+        )
+    return ranks
 
 
 @contextmanager

@@ -96,6 +96,16 @@ def test_an_error_of_another_kind_stays_what_it_is():
 
 
 @pytest.mark.usefixtures("torchrun")
+def test_processes_that_cannot_reach_each_other_say_why(monkeypatch):
+    def refused(_backend):
+        raise dist.DistNetworkError("connect: no route to host\nC++ stack")
+
+    monkeypatch.setattr(dist, "init_process_group", refused)
+    with pytest.raises(RankError, match=r"cannot reach each other \(connect: no route to host\);"), joined():
+        pass
+
+
+@pytest.mark.usefixtures("torchrun")
 def test_a_process_that_is_told_to_end_says_so_and_what_to_do():
     with pytest.raises(RankError, match=r"process 1 of 1 was told to end; .*--resume' goes on"), joined():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -115,7 +125,7 @@ def test_more_processes_than_gpus_are_refused_before_they_wait_for_each_other(mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    with pytest.raises(ConfigError, match="3 processes on a machine with 2 GPU") as caught, joined():
+    with pytest.raises(ConfigError, match="3 processes on a machine of 2 GPU") as caught, joined():
         pass
     assert str(caught.value).endswith("--nproc-per-node 2")
 
