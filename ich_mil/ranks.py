@@ -134,16 +134,23 @@ def joined() -> Iterator[Ranks]:
     Raises:
         ConfigError: more processes than GPUs on a machine that has some, or machines have different numbers
             of processes.
-        RankError: another process cannot be reached, has ended in the middle of the block, or this one was
-            told to end.
+        RankError: another process cannot be reached, or has ended in the middle of the block.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
         return
     ranks = _meet()
+
+    def told(*_: object) -> None:
+        """An exception would be lost in a destructor, or under one of a DataLoader whose workers end too."""
+        os.write(2, f"error: {_ended(ranks, 'was told to end')}\n".encode())
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    # torchrun sends it to those that are left when one has failed, also while they tell of an error
+    before = signal.signal(signal.SIGTERM, told)
     try:
-        with _told_to_end(ranks):
-            yield ranks
+        yield ranks
     except RuntimeError as error:
         # gloo has no error class of its own
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
@@ -151,6 +158,7 @@ def joined() -> Iterator[Ranks]:
         raise _ended(ranks, "has lost another one") from error
     # not after an error: the others are in the middle of something, and `torchrun` ends them
     dist.destroy_process_group()
+    signal.signal(signal.SIGTERM, before)
 
 
 def _meet() -> Ranks:
@@ -183,28 +191,8 @@ def _meet() -> Ranks:
     return ranks
 
 
-@contextmanager
-def _told_to_end(ranks: Ranks) -> Iterator[None]:
-    """Within this block SIGTERM is an error like others: torchrun sends it to those left when one has failed.
-
-    After an error it changes nothing more: this process ends by itself, and says why.
-    """
-
-    def told(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _ended(ranks, "was told to end")
-
-    before = signal.signal(signal.SIGTERM, told)
-    try:
-        yield
-    except BaseException:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise
-    signal.signal(signal.SIGTERM, before)
-
-
 def _ended(ranks: Ranks, how: str) -> RankError:
-    """The error of a process that ends because another one has, or because it must."""
+    """Why this process ends before its time."""
     return RankError(
         f"process {ranks.rank + 1} of {ranks.size} {how}; torchrun tells below which one failed first, and "
         "its own message says why; 'torchrun ... train.py ... --resume' goes on"

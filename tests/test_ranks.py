@@ -1,5 +1,4 @@
 import math
-import os
 import signal
 import time
 
@@ -92,7 +91,6 @@ def torchrun(monkeypatch):
 def test_an_error_of_another_kind_stays_what_it_is():
     with pytest.raises(RuntimeError, match="shapes do not fit"), joined():
         raise RuntimeError("shapes do not fit")
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "torchrun would end it before it has said why"
 
 
 @pytest.mark.usefixtures("torchrun")
@@ -103,12 +101,6 @@ def test_processes_that_cannot_reach_each_other_say_why(monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", refused)
     with pytest.raises(RankError, match=r"cannot reach each other \(connect: no route to host\);"), joined():
         pass
-
-
-@pytest.mark.usefixtures("torchrun")
-def test_a_process_that_is_told_to_end_says_so_and_what_to_do():
-    with pytest.raises(RankError, match=r"process 1 of 1 was told to end; .*--resume' goes on"), joined():
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.usefixtures("torchrun")

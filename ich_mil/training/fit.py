@@ -14,9 +14,7 @@ import csv
 import ctypes
 import logging
 import os
-import signal
 import sys
-import threading
 import warnings
 import zipfile
 from pathlib import Path
@@ -68,22 +66,6 @@ class EpochLog(Callback):
             writer.writeheader()
             writer.writerows(rows)
         say(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value}" for name, value in now.items()))
-
-
-class _EndsAsTold(Callback):
-    """SIGTERM does what it did before training, by default end the process.
-
-    Lightning's own handler ends a run with exit code 0, and on several ranks waits for the others, which are
-    waiting for something else.
-    """
-
-    def __init__(self) -> None:
-        self._before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning has set its handler by now."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before)
 
 
 class _BestEpoch(ModelCheckpoint):
@@ -139,7 +121,7 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
         save_last=True,
         enable_version_counter=False,
     )
-    callbacks: list[Callback] = [best, EpochLog(out / "log.csv"), _EndsAsTold()]
+    callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
     if not training.fixed_epochs:
         callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it advertises and lists devices
@@ -173,6 +155,9 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
         accelerator="gpu" if gpu else "cpu",
         **processes,
     )
+    # Lightning's handler of SIGTERM ends a run with exit code 0, and on several ranks waits for the others,
+    # which are waiting for something else; it cannot be turned off
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer, best
 
 
