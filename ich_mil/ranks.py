@@ -131,6 +131,8 @@ def these_ranks() -> Ranks:
 def joined() -> Iterator[Ranks]:
     """Work together with the other processes that `torchrun` has started, within this block.
 
+    In it, and after an error in it, SIGTERM ends this process with a message that says how to go on.
+
     Raises:
         ConfigError: more processes than GPUs on a machine that has some, or machines have different numbers
             of processes.
