@@ -196,6 +196,6 @@ def _meet() -> Ranks:
 def _ended(ranks: Ranks, how: str) -> RankError:
     """Why this process ends before its time."""
     return RankError(
-        f"process {ranks.rank + 1} of {ranks.size} {how}; torchrun tells below which one failed first, and "
-        "its own message says why; 'torchrun ... train.py ... --resume' goes on"
+        f"process {ranks.rank + 1} of {ranks.size} {how}; torchrun tells below what came first, and a "
+        "process that failed says why itself; 'torchrun ... train.py ... --resume' goes on"
     )

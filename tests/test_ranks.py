@@ -71,7 +71,7 @@ def loses_the_other():
 def test_a_rank_that_has_lost_another_says_so_and_what_to_do(tmp_path):
     first, other = together(loses_the_other, folder=tmp_path)
     assert other == "on purpose"
-    assert first.startswith("process 1 of 2 has lost another one; torchrun tells below which")
+    assert first.startswith("process 1 of 2 has lost another one; torchrun tells below what came first")
     assert "--resume" in first
 
 
@@ -120,6 +120,18 @@ def test_more_processes_than_gpus_are_refused_before_they_wait_for_each_other(mo
     with pytest.raises(ConfigError, match="3 processes on a machine of 2 GPU") as caught, joined():
         pass
     assert str(caught.value).endswith("--nproc-per-node 2")
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_each_process_takes_the_gpu_of_its_number(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with joined():
+        assert taken == [1]
 
 
 def one_here_two_there():
