@@ -33,5 +33,5 @@ class ModelError(IchMilError):
     """A checkpoint, run folder or saved head that cannot be used."""
 
 
-class RankError(IchMilError):
-    """Another process of the same run has ended before its time."""
+class ProcessError(IchMilError):
+    """Another process of the same run cannot be reached, or has ended before its time."""

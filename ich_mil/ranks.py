@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ich_mil.errors import ConfigError, RankError
+from ich_mil.errors import ConfigError, ProcessError
 
 PATIENCE = datetime.timedelta(hours=12)
 """So long the others wait for rank 0 to prepare scans; else as long as torch does by default, minutes."""
@@ -136,7 +136,7 @@ def joined() -> Iterator[Ranks]:
     Raises:
         ConfigError: more processes than GPUs on a machine that has some, or machines have different numbers
             of processes.
-        RankError: another process cannot be reached, or has ended in the middle of the block.
+        ProcessError: another process cannot be reached, or has ended in the middle of the block.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
@@ -182,7 +182,7 @@ def _meet() -> Ranks:
         alike = bool(ranks.most(count) == -ranks.most(-count))
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise RankError(
+        raise ProcessError(
             f"the processes that torchrun has started cannot reach each other ({reason}); let machines "
             "connect to each other, and name their network in GLOO_SOCKET_IFNAME if they are in several"
         ) from error
@@ -193,9 +193,9 @@ def _meet() -> Ranks:
     return ranks
 
 
-def _ended(ranks: Ranks, how: str) -> RankError:
+def _ended(ranks: Ranks, how: str) -> ProcessError:
     """Why this process ends before its time."""
-    return RankError(
+    return ProcessError(
         f"process {ranks.rank + 1} of {ranks.size} {how}; torchrun tells below what came first, and a "
         "process that failed says why itself; 'torchrun ... train.py ... --resume' goes on"
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ich_mil.errors import ConfigError, RankError
+from ich_mil.errors import ConfigError, ProcessError
 from ich_mil.ranks import ALONE, Ranks, joined, these_ranks
 from tests.together import together
 
@@ -56,14 +56,14 @@ def leave_or_sum():
     with joined() as ranks:
         if ranks.rank == 1:
             dist.destroy_process_group()
-            raise RankError("on purpose")
+            raise ProcessError("on purpose")
         ranks.total(torch.ones(2))
 
 
 def loses_the_other():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "init_process_group", lambda *_, **__: None)  # `together` has done it
-        with pytest.raises(RankError) as caught:
+        with pytest.raises(ProcessError) as caught:
             leave_or_sum()
     return str(caught.value)
 
@@ -99,7 +99,8 @@ def test_processes_that_cannot_reach_each_other_say_why(monkeypatch):
         raise dist.DistNetworkError("connect: no route to host\nC++ stack")
 
     monkeypatch.setattr(dist, "init_process_group", refused)
-    with pytest.raises(RankError, match=r"cannot reach each other \(connect: no route to host\);"), joined():
+    reason = r"cannot reach each other \(connect: no route to host\);"
+    with pytest.raises(ProcessError, match=reason), joined():
         pass
 
 
