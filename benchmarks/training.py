@@ -23,7 +23,8 @@ from torch.nn.functional import affine_grid
 
 from benchmarks.record import record, table
 from benchmarks.timing import DEVICE, in_turn, machine_name
-from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, loader
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
+from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.kernels.choice import Impl
 from ich_mil.kernels.pictures import _noise, pictures_of, shifted

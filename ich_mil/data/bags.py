@@ -7,16 +7,14 @@ these faster than they cross to it. Nothing is padded or cropped.
 Shapes: B scans of the batch, N slices of all of them, n of one, C windows, S input size in pixels.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from ich_mil.data.store import PreparedSet
-from ich_mil.errors import IchMilError
 from ich_mil.kernels.pictures import Variation, pictures_of, vary
 from ich_mil.ranks import ALONE, Ranks
 from ich_mil.windows import Windows, to_pictures
@@ -220,50 +218,4 @@ def pack(batches: Sequence[Batch]) -> Batch:
         torch.cat([batch.labels for batch in batches]),
         tuple(scan for batch in batches for scan in batch.scans),
         tuple(one for batch in batches for one in batch.variations),
-    )
-
-
-class _Caught(Dataset[Batch | IchMilError]):
-    """Items are steps, and errors among them: torch would put a worker's traceback into their text."""
-
-    def __init__(self, dataset: Dataset[Batch]) -> None:
-        self.dataset = dataset
-
-    def __getitem__(self, step: Sequence[Any]) -> Batch | IchMilError:
-        try:
-            return pack([self.dataset[item] for item in step])
-        except IchMilError as error:
-            return error
-
-
-class _Loader(DataLoader[Any]):
-    """Raises the errors that come as items."""
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        return map(_raised, super().__iter__())
-
-
-def _raised(item: Batch | IchMilError) -> Batch:
-    if isinstance(item, IchMilError):
-        raise item
-    return item
-
-
-def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]]) -> DataLoader[Batch]:
-    """Batches of `dataset`, one a step, read ahead by `workers` processes.
-
-    Args:
-        dataset: of scans.
-        workers: 0 reads when a batch is asked for.
-        steps: the items of each step, as `dataset` takes them.
-
-    Errors of `dataset` that are an `IchMilError` come as they are, from a worker process too.
-    """
-    return _Loader(
-        _Caught(dataset),
-        batch_size=None,  # an item of the sampler is a step
-        sampler=steps,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        pin_memory=torch.cuda.is_available(),
     )

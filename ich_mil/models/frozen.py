@@ -15,8 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ich_mil.data.bags import Batch, Pictures, ScanDataset, loader
+from ich_mil.data.bags import Batch, Pictures, ScanDataset
 from ich_mil.data.features import FeatureSet, check_features, made_from, read_features, write_features
+from ich_mil.data.loader import loader, reading_ahead
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import digest, whole_file, write_json
@@ -110,6 +111,9 @@ def extract_features(
 
     Returns:
         Features of every slice of `scans`, with the CNN's own scan and slice probabilities.
+
+    Raises:
+        ProcessError: a worker has ended, or cannot hand on what it has read.
     """
     device, ranks = next(model.parameters()).device, these_ranks()
     dataset, pictures = ScanDataset(prepared, scans), Pictures(windows, image_size)
@@ -120,7 +124,7 @@ def extract_features(
         batches = progress(batches, total=len(mine), what="extract features")
     parts: dict[int, list[Tensor]] = {}
     # by default cuDNN rounds what it convolves to the 11 bits of tf32
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), reading_ahead():
         for place, batch in zip(mine, batches, strict=True):
             here = batch.to(device)
             # a copy: a view would hold the memory of the whole inference

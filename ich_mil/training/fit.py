@@ -28,7 +28,8 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, TorchEl
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
-from ich_mil.data.bags import Pictures, ScanDataset, StepSampler, loader
+from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
+from ich_mil.data.loader import loader, reading_ahead
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import whole_file
@@ -200,6 +201,7 @@ def fit_cnn(
     Raises:
         ConfigError: too few scans for as many ranks.
         ModelError: the checkpoint in `out` does not fit, or the loss is not finite.
+        ProcessError: a worker has ended, or cannot hand on what it has read.
     """
     out.mkdir(parents=True, exist_ok=True)
     keep_freed_memory()
@@ -238,13 +240,14 @@ def fit_cnn(
         # its successor is not in torch 2.11
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
         try:
-            trainer.fit(
-                module,
-                loader(varied, workers=training.workers, steps=steps),
-                loader(watched, workers=training.workers, steps=to_watch),
-                ckpt_path=last if last.is_file() else None,
-                weights_only=True,
-            )
+            with reading_ahead():
+                trainer.fit(
+                    module,
+                    loader(varied, workers=training.workers, steps=steps),
+                    loader(watched, workers=training.workers, steps=to_watch),
+                    ckpt_path=last if last.is_file() else None,
+                    weights_only=True,
+                )
         except (RuntimeError, KeyError) as error:
             if last.is_file() and "state_dict" in str(error):
                 raise ModelError(

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from ich_mil.data import bags as module
-from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, loader, pack
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, pack
 from ich_mil.data.prepare import prepare
-from ich_mil.errors import DataError
 from ich_mil.kernels.pictures import Variation
 from ich_mil.ranks import Ranks
 from ich_mil.windows import PRESETS, apply_windows, resize
@@ -59,33 +58,6 @@ def test_writing_into_an_item_does_not_reach_the_file(dataset):
     before = first.clone()
     first += 7
     assert torch.equal(dataset[0].hu[0], before)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_batches_pack_scans_without_padding(dataset, prepared, workers):
-    (batch,) = loader(dataset, workers=workers, steps=[[2, 0, 1]])
-    chosen = [dataset[i] for i in (2, 0, 1)]
-    assert batch.scans == tuple(prepared.scans.index[[2, 0, 1]])
-    assert batch.offsets.diff().tolist() == prepared.scans.slices.iloc[[2, 0, 1]].tolist()
-    assert batch.labels.tolist() == prepared.scans.label.iloc[[2, 0, 1]].tolist()
-    assert all(torch.equal(hu, one.hu[0]) for hu, one in zip(batch.hu, chosen, strict=True))
-
-
-class Unreadable(ScanDataset):
-    def __getitem__(self, index):
-        if index == 1:
-            raise DataError("1.npy: cannot be read; run prepare again")
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_is_raised_as_it_is_also_by_a_worker(prepared, workers):
-    dataset = Unreadable(prepared, list(prepared.scans.index))
-    batches = iter(loader(dataset, workers=workers, steps=[[2], [0, 1, 3]]))
-    assert next(batches).scans == (prepared.scans.index[2],)
-    with pytest.raises(DataError) as caught:
-        next(batches)
-    assert str(caught.value) == "1.npy: cannot be read; run prepare again"
 
 
 def test_packing_keeps_variations_and_changes_with_their_scans():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.data.bags import Pictures, ScanDataset, StepSampler, loader
+from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
+from ich_mil.data.loader import loader
 from ich_mil.data.prepare import prepare
 from ich_mil.training import augment as module
 from ich_mil.training.augment import VariedScans, draw_variation

@@ -15,7 +15,7 @@ import torch
 from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
-from ich_mil.errors import ModelError
+from ich_mil.errors import ModelError, ProcessError
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.training import warmup
@@ -248,6 +248,30 @@ def test_every_epoch_asks_for_its_own_steps_also_after_a_stop(
     # it goes on from the best epoch, so those after it are asked for again
     assert all(order == order[:size] * (len(order) // size) for order in orders)
     assert [len(order) // size for order in orders][::3] == [1, 1]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["fit", "extract"])
+def test_a_worker_that_is_killed_ends_the_work_with_a_clear_error(
+    prepared, splits, tmp_path, monkeypatch, name
+):
+    parent = os.getpid()
+
+    def kill(self, index):
+        assert os.getpid() != parent
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def extract(prepared, splits, out, *, training):
+        model = AttentionCnn(CNN, windows=len(WINDOWS)).eval()
+        size, workers = CNN.image_size, training.workers
+        extract_features(
+            model, prepared, list(splits.scan), windows=WINDOWS, image_size=size, workers=workers
+        )
+
+    monkeypatch.setattr(ScanDataset, "__getitem__", kill)
+    work = {"fit": fit, "extract": extract}[name]
+    with pytest.raises(ProcessError, match="has ended before its time"):
+        work(prepared, splits, tmp_path, training=replace(TRAINING, workers=1))
 
 
 @pytest.mark.slow

@@ -1,0 +1,148 @@
+"""Steps read ahead by workers: they come as they are, and what a worker cannot do is said, not waited for."""
+
+import gc
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import get_worker_info
+
+from ich_mil.data.bags import ScanDataset
+from ich_mil.data.loader import loader, reading_ahead
+from ich_mil.data.prepare import prepare
+from ich_mil.errors import DataError, ProcessError
+from tests import phantoms
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loader")
+    return prepare("rsna", phantoms.rsna(folder / "set", studies=4), folder / "prepared", jobs=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(prepared):
+    return ScanDataset(prepared, list(prepared.scans.index))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_pack_scans_without_padding(dataset, prepared, workers):
+    (batch,) = loader(dataset, workers=workers, steps=[[2, 0, 1]])
+    chosen = [dataset[i] for i in (2, 0, 1)]
+    assert batch.scans == tuple(prepared.scans.index[[2, 0, 1]])
+    assert batch.offsets.diff().tolist() == prepared.scans.slices.iloc[[2, 0, 1]].tolist()
+    assert batch.labels.tolist() == prepared.scans.label.iloc[[2, 0, 1]].tolist()
+    assert all(torch.equal(hu, one.hu[0]) for hu, one in zip(batch.hu, chosen, strict=True))
+
+
+class Unreadable(ScanDataset):
+    def __getitem__(self, index):
+        if index == 1:
+            raise DataError("1.npy: cannot be read; run prepare again")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_is_raised_as_it_is_also_by_a_worker(prepared, workers):
+    dataset = Unreadable(prepared, list(prepared.scans.index))
+    batches = iter(loader(dataset, workers=workers, steps=[[2], [0, 1, 3]]))
+    assert next(batches).scans == (prepared.scans.index[2],)
+    with pytest.raises(DataError) as caught:
+        next(batches)
+    assert str(caught.value) == "1.npy: cannot be read; run prepare again"
+
+
+class Cramped(ScanDataset):
+    """In a worker no file may grow beyond some bytes, not in shared memory either."""
+
+    def __getitem__(self, index):
+        assert get_worker_info() is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+        return super().__getitem__(index)
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_without_shared_memory_says_so(prepared):
+    dataset = Cramped(prepared, list(prepared.scans.index))
+    with pytest.raises(ProcessError) as caught:
+        list(loader(dataset, workers=1, steps=[[0, 1]]))
+    for words in ("has no shared memory for a step of", "File too large", "lower training.workers"):
+        assert words in str(caught.value)
+
+
+class FewFiles(ScanDataset):
+    """In a worker few files may be open beside those that are."""
+
+    def __getitem__(self, index):
+        assert get_worker_info() is not None
+        taken = max(int(file.name) for file in Path("/proc/self/fd").iterdir())
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 16, hard))
+        return super().__getitem__(index)
+
+
+@pytest.mark.timeout(60)
+def test_a_step_of_many_scans_takes_few_open_files(prepared):
+    dataset = FewFiles(prepared, list(prepared.scans.index))
+    (batch,) = loader(dataset, workers=1, steps=[[0, 1, 2, 3] * 5])
+    assert batch.scans == tuple(prepared.scans.index) * 5
+
+
+class Killed(ScanDataset):
+    """A worker that is asked for scan 1 is killed, as where memory runs out."""
+
+    def __getitem__(self, index):
+        if index == 1:
+            assert get_worker_info() is not None
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.timeout(60)
+def test_the_end_of_a_worker_is_an_error_that_says_so(prepared):
+    dataset = Killed(prepared, list(prepared.scans.index))
+    with pytest.raises(ProcessError, match="has ended before its time"), reading_ahead():
+        list(loader(dataset, workers=1, steps=[[0], [1]]))
+
+
+class Tidy(ScanDataset):
+    """Collects garbage, and fails where that fails."""
+
+    def __getitem__(self, index):
+        failed = []
+        sys.unraisablehook = lambda about: failed.append(str(about.exc_value))
+        gc.collect()
+        if failed:
+            raise DataError(failed[0])
+        return super().__getitem__(index)
+
+
+def test_a_worker_leaves_an_old_loader_of_its_parent_alone(prepared):
+    scans = list(prepared.scans.index)
+    gc.disable()
+    try:
+        old = iter(loader(ScanDataset(prepared, scans), workers=1, steps=[[0], [1]]))
+        kept = [old]
+        kept.append(kept)  # a cycle: it waits for the collector
+        next(old)
+        del old, kept
+        (batch,) = loader(Tidy(prepared, scans), workers=1, steps=[[2]])
+    finally:
+        gc.enable()
+    assert batch.scans == (scans[2],)
+
+
+class Wrong(ScanDataset):
+    def __getitem__(self, index):
+        raise RuntimeError("shapes do not fit")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_other_errors_while_reading_are_left_alone(prepared, workers):
+    dataset = Wrong(prepared, list(prepared.scans.index))
+    with pytest.raises(RuntimeError, match="shapes do not fit"), reading_ahead():
+        list(loader(dataset, workers=workers, steps=[[0]]))
