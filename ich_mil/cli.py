@@ -258,6 +258,10 @@ def _guard(work: Callable[[], None]) -> int:
         except IchMilError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except KeyboardInterrupt:
+            # Python then ends as one that SIGINT has ended: a shell's loop ends with it
+            sys.excepthook = lambda *_: print("stopped", file=sys.stderr)
+            raise
         except BrokenPipeError:  # the reader of our output went away, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1

@@ -2,6 +2,10 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pandas as pd
@@ -421,3 +425,17 @@ def test_torchrun_is_for_train_alone(monkeypatch, capsys, tmp_path):
     assert main(["reproduce", "features", "--out", str(tmp_path / "out")]) == 2
     assert "torchrun is for 'train' alone, not for 'reproduce'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_is_one_word_and_ends_a_loop_of_a_shell_too():
+    program = """
+        import os, signal, sys
+        from ich_mil import cli
+        cli._train = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+        sys.exit(cli.train_main([]))
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == "stopped\n"
+    assert ended.returncode == -signal.SIGINT

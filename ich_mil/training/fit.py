@@ -14,6 +14,7 @@ import csv
 import ctypes
 import logging
 import os
+import signal
 import sys
 import warnings
 import zipfile
@@ -239,6 +240,7 @@ def fit_cnn(
         warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
         # its successor is not in torch 2.11
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
+        interrupted = signal.getsignal(signal.SIGINT)
         try:
             with reading_ahead():
                 trainer.fit(
@@ -254,6 +256,10 @@ def fit_cnn(
                     f"{last}: belongs to another model; start the run in an empty folder"
                 ) from error
             raise
+        except SystemExit as error:
+            # Lightning's answer to Ctrl-C: it would end a notebook, and leave it deaf to the next
+            signal.signal(signal.SIGINT, interrupted)
+            raise KeyboardInterrupt from error
     state = _best_state(out, best, training)
     trained = AttentionCnn(cnn, windows=len(windows))  # without what ranks or a GPU have left in `model`
     trained.load_state_dict(state)

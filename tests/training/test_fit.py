@@ -250,6 +250,14 @@ def test_every_epoch_asks_for_its_own_steps_also_after_a_stop(
     assert [len(order) // size for order in orders][::3] == [1, 1]
 
 
+def test_ctrl_c_is_a_keyboard_interrupt_and_so_is_the_next(prepared, splits, tmp_path, monkeypatch):
+    monkeypatch.setattr(ScanDataset, "__getitem__", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(prepared, splits, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["fit", "extract"])
 def test_a_worker_that_is_killed_ends_the_work_with_a_clear_error(
