@@ -8,9 +8,11 @@ of one.
 import gc
 import io
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -21,45 +23,47 @@ from ich_mil.data.bags import Batch, pack
 from ich_mil.errors import IchMilError, ProcessError
 
 
-class _ByValue(pickle.Pickler):
-    """Pickles small tensors as arrays: torch writes a file for each, in ten times the time."""
+class _Pickler(ForkingPickler):
+    """Hands shared memory on as such, and other tensors by value: torch would share each of them."""
 
     def reducer_override(self, obj: Any) -> Any:
-        return (torch.from_numpy, (obj.numpy(),)) if isinstance(obj, Tensor) else NotImplemented
+        if isinstance(obj, Tensor) and not obj.is_shared():
+            return torch.from_numpy, (obj.numpy(),)
+        return NotImplemented
 
 
 class _Sent:
     """A batch that a worker process hands on; it arrives as the `Batch`.
 
-    Its HU travel as one block of shared memory. torch would take one, and an open file, for each tensor, and
-    later: where there were no more of them the batch would be lost and its reader would wait for ever.
+    Its HU travel in one block of shared memory. All is made ready here: torch would do so in a thread, with a
+    block and open files for each tensor, and what fails there is lost while its reader waits for ever.
     """
 
     def __init__(self, batch: Batch) -> None:
         size = sum(one.nbytes for one in batch.hu)
+        shapes = [one.shape for one in batch.hu]
+        content = io.BytesIO()
         try:
             # as torch's own collate functions: `share_memory_` would copy once more
-            block = torch.UntypedStorage._new_shared(size)
-        except RuntimeError as error:
+            hu = torch.empty(0, dtype=torch.int16).set_(torch.UntypedStorage._new_shared(size))
+            torch.cat([one.flatten() for one in batch.hu], out=hu)
+            _Pickler(content).dump((hu, shapes, replace(batch, hu=())))
+        except (RuntimeError, OSError) as error:
             raise ProcessError(
-                f"a process that reads scans ahead has no shared memory for a step of {size >> 20} MB "
-                f"({error}); give the machine more (Docker: --shm-size), or lower training.workers: "
-                "0 needs none"
+                f"a process that reads scans ahead cannot hand on a step of {size / 1e6:.1f} MB ({error}); "
+                "give the machine more shared memory (Docker: --shm-size) or open files (ulimit -n), or "
+                "lower training.workers: 0 needs neither"
             ) from error
-        self.hu = torch.empty(0, dtype=torch.int16).set_(block)
-        torch.cat([one.flatten() for one in batch.hu], out=self.hu)
-        self.shapes = [one.shape for one in batch.hu]
-        file = io.BytesIO()
-        _ByValue(file).dump(replace(batch, hu=()))
-        self.rest = file.getvalue()
+        self.content = content.getvalue()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (self.hu, self.shapes, self.rest)
+        return _arrived, (self.content,)
 
 
-def _received(hu: Tensor, shapes: list[torch.Size], rest: bytes) -> Batch:
+def _arrived(content: bytes) -> Batch:
+    """The batch; its scans share the block, which is free when all of them are gone."""
+    hu, shapes, batch = pickle.loads(content)
     parts = hu.split([shape.numel() for shape in shapes])
-    batch: Batch = pickle.loads(rest)
     return replace(batch, hu=tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
@@ -87,16 +91,24 @@ def _leave_garbage(_worker: int) -> None:
 
 
 class _Loader(DataLoader[Any]):
-    """Raises the errors that come as items."""
+    """Raises the errors that come as items, and those of workers that end on the way."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        return map(_raised, super().__iter__())
+        return _told(super().__iter__())
 
 
-def _raised(item: Batch | IchMilError) -> Batch:
-    if isinstance(item, IchMilError):
-        raise item
-    return item
+def _told(items: Iterator[Batch | IchMilError]) -> Iterator[Batch]:
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except (EOFError, ConnectionError) as error:
+            time.sleep(1)  # the worker has ended, and the signal of its end raises an error that says so
+            raise _lost(repr(error)) from error
+        if isinstance(item, IchMilError):
+            raise item
+        yield item
 
 
 def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]]) -> DataLoader[Batch]:
@@ -126,16 +138,22 @@ def reading_ahead() -> Iterator[None]:
     """The block in which a `loader` is read.
 
     Raises:
-        ProcessError: one of its workers has ended before its time. It comes wherever this process is just
-            then, not from the loader alone.
+        ProcessError: one of its workers has ended before its time, or this process has no open files left for
+            what they hand on. It comes wherever this process is just then, not from the loader alone.
     """
     try:
         yield
     except RuntimeError as error:
         # torch has no error class of its own
-        if not str(error).startswith("DataLoader worker"):
+        if not str(error).startswith(
+            ("DataLoader worker", "Pin memory thread exited", "Too many open files")
+        ):
             raise
-        raise ProcessError(
-            f"a process that reads scans ahead has ended before its time ({str(error).strip()}); where "
-            "memory ran out, lower training.workers or training.bags; a run goes on with --resume"
-        ) from error
+        raise _lost(str(error).strip().splitlines()[0]) from error
+
+
+def _lost(reason: str) -> ProcessError:
+    return ProcessError(
+        f"scans are no longer read ahead ({reason}); where memory or open files (ulimit -n) ran out, lower "
+        "training.workers or training.bags; a run goes on with --resume"
+    )

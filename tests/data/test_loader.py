@@ -5,8 +5,12 @@ import os
 import resource
 import signal
 import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import get_worker_info
@@ -70,43 +74,81 @@ def test_a_worker_without_shared_memory_says_so(prepared):
     dataset = Cramped(prepared, list(prepared.scans.index))
     with pytest.raises(ProcessError) as caught:
         list(loader(dataset, workers=1, steps=[[0, 1]]))
-    for words in ("has no shared memory for a step of", "File too large", "lower training.workers"):
+    for words in ("cannot hand on a step of", "File too large", "lower training.workers"):
         assert words in str(caught.value)
 
 
 class FewFiles(ScanDataset):
-    """In a worker few files may be open beside those that are."""
+    """In a worker so many files can be opened beside those that are, once it has read a scan."""
+
+    left = 0
+    full = False
 
     def __getitem__(self, index):
         assert get_worker_info() is not None
-        taken = max(int(file.name) for file in Path("/proc/self/fd").iterdir())
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 16, hard))
-        return super().__getitem__(index)
+        batch = super().__getitem__(index)
+        if not self.full:
+            highest = max(int(file.name) for file in Path("/proc/self/fd").iterdir())
+            held = [os.open(os.devnull, os.O_RDONLY)]
+            while held[-1] < highest + self.left:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+            for number in held[len(held) - self.left :]:
+                os.close(number)
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1, hard))
+            self.full = True
+        # a copy: it needs no file
+        return replace(batch, hu=tuple(one.clone() for one in batch.hu))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("left", range(8))
+def test_a_worker_without_open_files_hands_on_or_says_so(prepared, left):
+    dataset = FewFiles(prepared, list(prepared.scans.index))
+    dataset.left = left
+    got, refused = [], ""
+    try:
+        with reading_ahead():
+            got = [batch.scans[0] for batch in loader(dataset, workers=1, steps=[[0], [1], [0], [1]])]
+    except (ProcessError, DataError) as error:
+        refused = str(error)
+    if left < 4:
+        assert "Too many open files" in refused or "no longer read ahead" in refused
+    if left > 6 or not refused:
+        assert got == [dataset.scans[place] for place in (0, 1, 0, 1)]
 
 
 @pytest.mark.timeout(60)
 def test_a_step_of_many_scans_takes_few_open_files(prepared):
     dataset = FewFiles(prepared, list(prepared.scans.index))
+    dataset.left = 12
     (batch,) = loader(dataset, workers=1, steps=[[0, 1, 2, 3] * 5])
     assert batch.scans == tuple(prepared.scans.index) * 5
 
 
 class Killed(ScanDataset):
-    """A worker that is asked for scan 1 is killed, as where memory runs out."""
+    """Some time after its first scan a worker is killed, as where memory runs out."""
+
+    after = 0.0
+    armed = False
 
     def __getitem__(self, index):
-        if index == 1:
-            assert get_worker_info() is not None
-            os.kill(os.getpid(), signal.SIGKILL)
+        assert get_worker_info() is not None
+        if not self.armed:
+            threading.Timer(self.after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            self.armed = True
         return super().__getitem__(index)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets to the dead
 def test_the_end_of_a_worker_is_an_error_that_says_so(prepared):
     dataset = Killed(prepared, list(prepared.scans.index))
-    with pytest.raises(ProcessError, match="has ended before its time"), reading_ahead():
-        list(loader(dataset, workers=1, steps=[[0], [1]]))
+    for dataset.after in np.linspace(0, 0.03, 40):
+        with pytest.raises(ProcessError, match="are no longer read ahead"), reading_ahead():
+            for _ in loader(dataset, workers=1, steps=[[0, 1]] * 100_000):
+                pass
+        time.sleep(0.05)  # no second error comes
 
 
 class Tidy(ScanDataset):

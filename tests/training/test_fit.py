@@ -278,7 +278,7 @@ def test_a_worker_that_is_killed_ends_the_work_with_a_clear_error(
 
     monkeypatch.setattr(ScanDataset, "__getitem__", kill)
     work = {"fit": fit, "extract": extract}[name]
-    with pytest.raises(ProcessError, match="has ended before its time"):
+    with pytest.raises(ProcessError, match="are no longer read ahead"):
         work(prepared, splits, tmp_path, training=replace(TRAINING, workers=1))
 
 
