@@ -6,6 +6,7 @@ training alone takes seconds to import, and a node that does not judge itself sh
 """
 
 import argparse
+import errno
 import math
 import os
 import sys
@@ -251,6 +252,9 @@ def _report(chosen: argparse.Namespace) -> None:
 
 
 def _guard(work: Callable[[], None]) -> int:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -265,7 +269,23 @@ def _guard(work: Callable[[], None]) -> int:
         except BrokenPipeError:  # the reader of our output went away, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
+        except (OSError, MemoryError) as error:
+            if not (reason := _of_the_machine(error)):
+                raise
+            print(f"error: {reason}", file=sys.stderr)
+            return 2
     return 0
+
+
+def _of_the_machine(error: OSError | MemoryError) -> str:
+    """What is wrong with the machine; '' where the error may be the program's."""
+    if isinstance(error, MemoryError):
+        told = f" ({error})" if str(error) else ""
+        return f"memory ran out{told}; lower --jobs or training.workers, or use a larger machine"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE):
+        return ""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{os.strerror(error.errno)}; mend that and run the same command again"
 
 
 def _show_warning(

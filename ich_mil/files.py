@@ -2,9 +2,11 @@
 
 import csv
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,7 +46,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         # safetensors puts the system's error into words
-        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
+        if number is None and (told := re.search(r"\b(?:os error|code:) (\d+)", str(error))):
+            number = int(told[1])
+        if number in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(f"{path}: the disk is full; free space and run the same command again") from error
         if number is not None:
             raise DataError(
@@ -54,6 +58,27 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def alone(folder: Path, *, doing: str) -> Iterator[None]:
+    """Hold a folder for one run; the system lets go of it when the process ends, however it ends.
+
+    Raises:
+        DataError: another run holds it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror or error}); choose another folder"
+        raise DataError(f"{folder}: {reason}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(f"{folder}: another run is {doing} it; wait for that one") from error
+        yield
 
 
 def remove_leftovers(*folders: Path) -> None:

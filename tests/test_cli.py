@@ -1,6 +1,8 @@
 """The commands as a user types them: bad input ends in one line and exit code 2, nothing half-written."""
 
+import errno
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,10 +14,13 @@ import pandas as pd
 import pytest
 import yaml
 
+from ich_mil import cli
 from ich_mil.cli import main, train_main
 from ich_mil.config import read_config
 from ich_mil.data.features import read_feature_csv
+from ich_mil.data.store import open_prepared
 from ich_mil.dicom.header import read_headers
+from ich_mil.files import alone
 from ich_mil.gp.head import Head
 from tests import phantoms
 from tests.feature_table import write_features
@@ -244,6 +249,9 @@ def test_a_finished_run_is_not_overwritten_and_resumes_in_place(place, capsys):
     assert "holds a run already; add --resume" in capsys.readouterr().err
     assert train_main([*words, "--resume", "--seed", "5"]) == 2
     assert "was started with other settings (seed)" in capsys.readouterr().err
+    with alone(place / "run", doing="holding"):
+        assert train_main([*words, "--resume"]) == 2
+    assert f"{place / 'run'}: another run is writing it; wait for that one" in capsys.readouterr().err
     predictions = (place / "run" / "external" / "predictions.csv").read_bytes()
     assert train_main([*words, "--resume"]) == 0
     assert {path: path.read_bytes() for path in (place / "run").rglob("*.safetensors")} == before
@@ -439,3 +447,38 @@ def test_ctrl_c_is_one_word_and_ends_a_loop_of_a_shell_too():
     )
     assert ended.stderr == "stopped\n"
     assert ended.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        (
+            OSError(errno.ENOSPC, "x", "/out/log"),
+            "error: /out/log: No space left on device; mend that",
+        ),
+        (OSError(errno.EMFILE, "x"), "error: Too many open files; mend that and run the same command again"),
+        (MemoryError(), "error: memory ran out; lower --jobs or training.workers, or use a larger machine"),
+        (MemoryError("15 MiB"), "error: memory ran out (15 MiB); lower --jobs"),
+    ],
+)
+def test_trouble_of_the_machine_is_one_line(monkeypatch, capsys, trouble, message):
+    def fail(*_, **__):
+        raise trouble
+
+    monkeypatch.setattr(cli, "_train", fail)
+    assert train_main([]) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_errors_of_the_program_are_not_hidden(monkeypatch):
+    monkeypatch.setattr(cli, "_train", lambda *_, **__: Path("/absent/file").read_text())
+    with pytest.raises(FileNotFoundError):
+        train_main([])
+
+
+def test_closed_output_is_no_error(place, tmp_path):
+    program = "import sys; from ich_mil.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", program, "prepare", str(place / "a"), "--layout", "rsna"]
+    line = shlex.join([*words, "--out", str(tmp_path / "out"), "--jobs", "1"])
+    assert subprocess.run(["sh", "-c", f"{line} >&- 2>&-"], check=False).returncode == 0
+    assert len(open_prepared(tmp_path / "out").scans) == 16

@@ -160,6 +160,8 @@ class HeaderIndex:
             yield LedgerEntry(scan, "", Code.SCAN_EMPTY, detail)
 
     def _told(self, error: Exception) -> DataError:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            return DataError(f"{self.path}: the disk is full; free space and run the same command again")
         reason = "delete it and run the same command again; the headers are read anew"
         return DataError(f"{self.path}: cannot be used ({error}); {reason}")
 

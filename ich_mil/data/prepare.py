@@ -7,11 +7,10 @@ does only what is missing or has changed; a killed run leaves whole scans only. 
 so memory does not grow with the collection.
 """
 
-import fcntl
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +28,7 @@ from ich_mil.data.scan import ScanRecord, ScanTask, prepare_scans, read_record, 
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError
-from ich_mil.files import CsvRows, digest, remove_leftovers, whole_file, write_json
+from ich_mil.files import CsvRows, alone, digest, remove_leftovers, whole_file, write_json
 from ich_mil.ledger import PASSING, LedgerWriter
 from ich_mil.progress import progress, say
 
@@ -58,7 +57,8 @@ def prepare(
     Args:
         layout: how the files and labels are laid out.
         root: the folder to read.
-        out: the folder to write; an earlier result for the same root is completed.
+        out: the folder to write; an earlier result for the same root is completed. A finished one that
+            cannot be written, as on a cluster, is used as it is.
         jobs: worker processes.
         thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
 
@@ -75,10 +75,12 @@ def prepare(
         "root": str(root.resolve()),
         "thickness_mm": float(thickness_mm),
     }
-    _check_target(out, about)
+    if _check_target(out, about) and not os.access(out, os.W_OK):
+        say(f"{out}: is read-only; used as it is, whatever has become of its files since")
+        return open_prepared(out)
     collection = open_collection(layout, root)
     place = out / "index.sqlite"
-    with _alone(out), HeaderIndex(place, collection, layout=layout, leave_out=out) as index:
+    with alone(out, doing="preparing"), HeaderIndex(place, collection, layout=layout, leave_out=out) as index:
         remove_leftovers(out, out / "scans")
         n_files = index.update(jobs=jobs)
         if next(index.scans(), None) is None:
@@ -99,19 +101,19 @@ def prepare(
     return open_prepared(out)
 
 
-def _check_target(out: Path, about: dict[str, Any]) -> None:
-    """Refuse a folder that holds something else."""
+def _check_target(out: Path, about: dict[str, Any]) -> bool:
+    """Refuse a folder that holds something else. Returns whether it holds this set, finished."""
     if str(out.resolve()) == about["root"]:
         raise DataError(f"{out}: is the folder to read; choose another folder for the prepared set")
     path = out / "prepared.json"
     if not path.is_file():
-        return
+        return False
     try:
         old = {**json.loads(path.read_text(encoding="utf-8"))}
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: is damaged ({error}); delete it and run the same command again") from error
     if old.get("format") != FORMAT or not {*about} <= {*old}:
-        return  # of another version: everything is prepared again
+        return False  # of another version: everything is prepared again
     if (old["root"], old["layout"]) != (about["root"], about["layout"]):
         raise DataError(
             f"{out}: was prepared from {old['root']} ({old['layout']}), not from {about['root']} "
@@ -122,23 +124,7 @@ def _check_target(out: Path, about: dict[str, Any]) -> None:
             f"{out}: was prepared with thickness {old['thickness_mm']}, not {about['thickness_mm']}; "
             "choose another folder for the prepared set"
         )
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder for one run; the system lets go of it when the process ends, however it ends."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        file = (out / ".lock").open("w")
-    except OSError as error:
-        reason = f"cannot be written ({error.strerror or error}); choose another folder"
-        raise DataError(f"{out}: {reason}") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataError(f"{out}: another run is preparing it; wait for that one") from error
-        yield
+    return bool(old["files"] != UNFINISHED)
 
 
 def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:

@@ -8,13 +8,13 @@ Legend: `H, W` pixels.
 """
 
 import math
+import os
 import re
 import stat
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard
 
 from pydicom.datadict import tag_for_keyword
 from pydicom.uid import (
@@ -222,8 +222,8 @@ def read_headers(path: Path) -> tuple[SliceHeader, ...]:
         except NotDicomError as error:
             raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
-            if is_of_the_system(error):
-                raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {error.strerror}") from error
+            if reason := reason_of_the_system(error):
+                raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {reason}") from error
             reason = f"its header cannot be parsed: {one_line(error)}"
             raise refusal(path, Code.UNREADABLE, reason) from error
 
@@ -234,9 +234,14 @@ def refusal(path: str | Path, code: Code, reason: str) -> DicomError:
     return DicomError(f"{path}: {shown[:MOST_REASON]}", code=code)
 
 
-def is_of_the_system(error: Exception) -> TypeGuard[OSError]:
-    """Whether the system, and not pydicom, raised this `OSError`: only then it has a number."""
-    return isinstance(error, OSError) and error.errno is not None
+def reason_of_the_system(error: Exception) -> str | None:
+    """What the system says where it, and not the file, is to blame; None where that is the file.
+
+    An `OSError` that pydicom raises has no number.
+    """
+    if isinstance(error, MemoryError):
+        return "there is too little memory"
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno is not None else None
 
 
 def one_line(error: BaseException) -> str:

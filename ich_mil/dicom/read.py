@@ -17,7 +17,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from ich_mil.dicom.codec import CodecError, NoDecoderError, decode
 from ich_mil.dicom.elements import inflate
-from ich_mil.dicom.header import NATIVE, SliceHeader, is_of_the_system, one_line, refusal
+from ich_mil.dicom.header import NATIVE, SliceHeader, one_line, reason_of_the_system, refusal
 from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
 from ich_mil.ledger import Code
@@ -50,8 +50,8 @@ def read_slice(
     except NoDecoderError as error:
         raise refusal(path, Code.NO_DECODER, str(error)) from error
     except Exception as error:  # decoders raise anything; they have no common base class
-        if is_of_the_system(error):
-            raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {error.strerror}") from error
+        if reason := reason_of_the_system(error):
+            raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {reason}") from error
         reason = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded: {one_line(error)}"
         raise refusal(path, Code.UNREADABLE, reason) from error
     if stored.shape != (header.rows, header.columns):

@@ -18,6 +18,7 @@ Under `torchrun` all ranks go through this together: rank 0 prepares and writes 
 fit. They must see the same folders.
 """
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -30,7 +31,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_current, draw_splits, load_splits, read_splits, write_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.files import write_json, write_text
+from ich_mil.files import alone, write_json, write_text
 from ich_mil.model import RUN_FORMAT, read_run
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
@@ -49,12 +50,17 @@ def train(config: RunConfig, *, resume: bool) -> None:
 
     Raises:
         ConfigError: the folder holds a run already, or one with other settings.
-        DataError: data that cannot be used.
+        DataError: data that cannot be used, or a folder that another run is writing.
     """
     ranks = these_ranks()
     _check_sets(config)
-    if config.train.layout == "features":
-        features = read_feature_csv(config.train.path)
+    table = read_feature_csv(config.train.path) if config.train.layout == "features" else None
+    with alone(config.out, doing="writing") if ranks.first else nullcontext():
+        _train(config, table, ranks, resume=resume)
+
+
+def _train(config: RunConfig, features: FeatureSet | None, ranks: Ranks, *, resume: bool) -> None:
+    if features is not None:
         columns = {"patient": features.patients, "label": features.labels.tolist()}
         with ranks.first_ahead():
             _check_folder(config, resume or not ranks.first)

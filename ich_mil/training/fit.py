@@ -25,6 +25,7 @@ import lightning.pytorch as pl
 import pandas as pd
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
@@ -33,7 +34,7 @@ from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader, reading_ahead
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, ModelError
-from ich_mil.files import whole_file
+from ich_mil.files import remove_leftovers, whole_file
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.shared_norm import share_statistics
 from ich_mil.progress import say
@@ -81,6 +82,17 @@ class _BestEpoch(ModelCheckpoint):
         moved = {name: here(state_dict[name]) for name in paths}
         models = {here(path): score for path, score in state_dict["best_k_models"].items()}
         super().load_state_dict({**state_dict, **moved, "best_k_models": models, "dirpath": self.dirpath})
+
+
+class _WholeCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint whole or not at all; Lightning may copy it over the old one, from another disk."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
+        """Write it to `path`. `DataError` if the disk is full."""
+        with whole_file(Path(path)) as temporary, temporary.open("wb") as file:
+            torch.save(checkpoint, file)
 
 
 def keep_freed_memory() -> None:
@@ -131,7 +143,7 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
     if terminal:
         callbacks.append(TQDMProgressBar())
     # or Lightning would look for other launchers, as SLURM, that have not shared the work
-    processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment()]}
+    processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment(), _WholeCheckpoints()]}
     if ranks.size > 1:
         here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun says so
         # ranks may watch different numbers of scans, so no call of the model alone may wait for the others
@@ -140,7 +152,7 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
             "devices": here,
             "num_nodes": ranks.size // here,
             "strategy": strategy,
-            "plugins": [TorchElasticEnvironment()],
+            "plugins": [TorchElasticEnvironment(), _WholeCheckpoints()],
         }
     gpu = device().type == "cuda"
     trainer = pl.Trainer(
@@ -200,13 +212,16 @@ def fit_cnn(
         in evaluation mode.
 
     Raises:
-        ConfigError: too few scans for as many ranks.
+        ConfigError: too few scans for as many ranks, or too many a step for the GPU.
+        DataError: a scan cannot be read, or the disk is full.
         ModelError: the checkpoint in `out` does not fit, or the loss is not finite.
         ProcessError: a worker has ended, or cannot hand on what it has read.
     """
-    out.mkdir(parents=True, exist_ok=True)
     keep_freed_memory()
     ranks = these_ranks()
+    if ranks.first:
+        out.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(out)
     torch.manual_seed(seed)
     model = AttentionCnn(cnn, windows=len(windows))
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
@@ -250,6 +265,11 @@ def fit_cnn(
                     ckpt_path=last if last.is_file() else None,
                     weights_only=True,
                 )
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"a step does not fit into the GPU's memory ({str(error).splitlines()[0]}); "
+                "lower training.bags, and raise training.accumulate for it"
+            ) from error
         except (RuntimeError, KeyError) as error:
             if last.is_file() and "state_dict" in str(error):
                 raise ModelError(

@@ -1,6 +1,8 @@
 """Prepare: pixels and labels arrive rightly, a second run does only what is missing, bad input is told."""
 
+import errno
 import fcntl
+import json
 import os
 import shutil
 from pathlib import Path
@@ -17,6 +19,8 @@ from ich_mil.data import scan as module
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.prepare import prepare
 from ich_mil.data.store import open_prepared, scan_file
+from ich_mil.dicom import header as header_module
+from ich_mil.dicom import read as read_module
 from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DataError
@@ -203,6 +207,53 @@ def test_two_runs_cannot_write_one_folder(study, tmp_path):
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
 
 
+def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    before = prepare("unlabelled", study, out, jobs=1)
+    next((study / "b").iterdir()).unlink()
+    monkeypatch.setattr(os, "access", lambda path, _: path != out)  # root may write anywhere else
+    content = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert prepare("unlabelled", study, out, jobs=1).table.equals(before.table)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == content
+    assert "out: is read-only; used as it is" in capsys.readouterr().out
+    with pytest.raises(DataError, match="was prepared with thickness"):
+        prepare("unlabelled", study, out, jobs=1, thickness_mm=0)
+    about = json.loads((out / "prepared.json").read_text())
+    (out / "prepared.json").write_text(json.dumps(about | {"files": ""}))
+    assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1, "it was unfinished"
+
+
+def test_a_slice_that_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch):
+    """A run with less memory must not end as if the files were broken."""
+    n_files = sum(path.is_file() for path in study.rglob("*"))
+    read, calls = read_module._stored_values, iter(range(10_000))
+
+    def short_of_memory(*words):
+        if next(calls) % 7 == 3:
+            raise MemoryError
+        return read(*words)
+
+    with monkeypatch.context() as short:
+        short.setattr(read_module, "_stored_values", short_of_memory)
+        first = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert len(first.table) < n_files
+    told = first.ledger[first.ledger.code == Code.NOT_OPENED].detail
+    assert len(told) == n_files - len(first.table)
+    assert told.str.contains("it cannot be opened: there is too little memory").all()
+    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).table) == n_files
+
+
+def test_a_header_that_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch):
+    def short_of_memory(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as short:
+        short.setattr(header_module, "read_elements", short_of_memory)
+        with pytest.raises(DataError, match="there is too little memory"):
+            prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).table) > 0
+
+
 def test_thickness(cq500_root, tmp_path):
     """0 leaves thin slices as they are; one set has one thickness."""
     thin = next(
@@ -267,6 +318,26 @@ def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
         interrupted()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EROFS, "x"), "file: cannot be written (Read-only file system); choose another folder"),
+        (
+            RuntimeError('I/O error: Read-only file system (os error 30) at path "/x/.tmpEXGcTV"'),
+            "file: cannot be written (Read-only file system); choose another folder",
+        ),
+        (
+            RuntimeError("I/O error: Disk quota exceeded (os error 122)"),
+            "file: the disk is full; free space and run the same command again",
+        ),
+    ],
+)
+def test_what_the_system_says_is_told_also_where_a_library_quotes_it(tmp_path, error, message):
+    with pytest.raises(DataError) as caught, files.whole_file(tmp_path / "file"):
+        raise error
+    assert str(caught.value) == f"{tmp_path}/{message}"
 
 
 def write_labels(study: Path, text: str) -> Path:

@@ -1,9 +1,11 @@
 """The CNN's training: class weights, the best epoch kept, a killed run goes on as if it never stopped."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ import torch
 from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
-from ich_mil.errors import ModelError, ProcessError
+from ich_mil.errors import ConfigError, DataError, ModelError, ProcessError
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.training import warmup
@@ -248,6 +250,38 @@ def test_every_epoch_asks_for_its_own_steps_also_after_a_stop(
     # it goes on from the best epoch, so those after it are asked for again
     assert all(order == order[:size] * (len(order) // size) for order in orders)
     assert [len(order) // size for order in orders][::3] == [1, 1]
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_leaves_the_last_whole_checkpoint(prepared, splits, tmp_path, monkeypatch):
+    fixed = replace(TRAINING, fixed_epochs=True)
+    straight = predictions(fit(prepared, splits, tmp_path / "a", training=fixed), prepared)
+    save, calls = torch.save, iter(range(100))
+
+    def fill(state, file):
+        if next(calls) < 3:
+            return save(state, file)
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(torch, "save", fill)
+        with pytest.raises(DataError, match=r"ckpt: the disk is full; free space"):
+            fit(prepared, splits, tmp_path / "b", training=fixed)
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["best.ckpt", "last.ckpt", "log.csv"]
+    # nor is it written anywhere else first
+    monkeypatch.setattr(tempfile, "mkstemp", lambda *_, **__: pytest.fail("a file elsewhere"))
+    resumed = predictions(fit(prepared, splits, tmp_path / "b", training=fixed), prepared)
+    assert torch.equal(resumed[1], straight[1])
+
+
+def test_a_step_too_large_for_the_gpu_is_told(prepared, splits, tmp_path, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore is told.")
+
+    monkeypatch.setattr(MilModule, "training_step", full)
+    with pytest.raises(ConfigError, match=r"GPU's memory \(CUDA out of .* 20.00 GiB.\); lower training.bags"):
+        fit(prepared, splits, tmp_path)
 
 
 def test_ctrl_c_is_a_keyboard_interrupt_and_so_is_the_next(prepared, splits, tmp_path, monkeypatch):
