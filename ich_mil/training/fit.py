@@ -12,6 +12,7 @@ long a step takes, and of its result rounding, the dropout masks, and where a st
 
 import csv
 import ctypes
+import io
 import logging
 import os
 import signal
@@ -91,8 +92,10 @@ class _WholeCheckpoints(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
         """Write it to `path`. `DataError` if the disk is full."""
-        with whole_file(Path(path)) as temporary, temporary.open("wb") as file:
-            torch.save(checkpoint, file)
+        content = io.BytesIO()
+        torch.save(checkpoint, content)  # straight to a file it would hide why that cannot be written
+        with whole_file(Path(path)) as temporary:
+            temporary.write_bytes(content.getbuffer())
 
 
 def keep_freed_memory() -> None:

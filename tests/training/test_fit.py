@@ -1,7 +1,7 @@
 """The CNN's training: class weights, the best epoch kept, a killed run goes on as if it never stopped."""
 
-import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -256,18 +256,18 @@ def test_every_epoch_asks_for_its_own_steps_also_after_a_stop(
 def test_a_disk_that_fills_leaves_the_last_whole_checkpoint(prepared, splits, tmp_path, monkeypatch):
     fixed = replace(TRAINING, fixed_epochs=True)
     straight = predictions(fit(prepared, splits, tmp_path / "a", training=fixed), prepared)
-    save, calls = torch.save, iter(range(100))
+    save, calls, limits = torch.save, iter(range(100)), resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill(state, file):
-        if next(calls) < 3:
-            return save(state, file)
-        file.write(b"half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if next(calls) == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+        return save(state, file)
 
     with monkeypatch.context() as full:
         full.setattr(torch, "save", fill)
-        with pytest.raises(DataError, match=r"ckpt: the disk is full; free space"):
+        with pytest.raises(DataError, match=r"last\.ckpt: cannot be written \(File too large\)"):
             fit(prepared, splits, tmp_path / "b", training=fixed)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["best.ckpt", "last.ckpt", "log.csv"]
     # nor is it written anywhere else first
     monkeypatch.setattr(tempfile, "mkstemp", lambda *_, **__: pytest.fail("a file elsewhere"))
