@@ -263,11 +263,13 @@ def test_a_disk_that_fills_leaves_the_last_whole_checkpoint(prepared, splits, tm
             resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
         return save(state, file)
 
-    with monkeypatch.context() as full:
-        full.setattr(torch, "save", fill)
-        with pytest.raises(DataError, match=r"last\.ckpt: cannot be written \(File too large\)"):
-            fit(prepared, splits, tmp_path / "b", training=fixed)
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        with monkeypatch.context() as full:
+            full.setattr(torch, "save", fill)
+            with pytest.raises(DataError, match=r"last\.ckpt: cannot be written \(File too large\)"):
+                fit(prepared, splits, tmp_path / "b", training=fixed)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["best.ckpt", "last.ckpt", "log.csv"]
     # nor is it written anywhere else first
     monkeypatch.setattr(tempfile, "mkstemp", lambda *_, **__: pytest.fail("a file elsewhere"))
