@@ -78,6 +78,7 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DataError(f"{folder}: another run is {doing} it; wait for that one") from error
+        os.register_at_fork(after_in_child=file.close)  # or it were held until the last child has ended
         yield
 
 

@@ -5,6 +5,10 @@ import fcntl
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import joblib
@@ -205,6 +209,31 @@ def test_two_runs_cannot_write_one_folder(study, tmp_path):
         with pytest.raises(DataError, match="out: another run is preparing it"):
             prepare("unlabelled", study, tmp_path / "out", jobs=1)
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
+def test_a_killed_run_lets_go_of_its_folder_though_its_children_live_on(tmp_path):
+    """As the workers of a DataLoader do, for seconds."""
+    program = """
+        import os, pathlib, signal, sys, time
+        from ich_mil.files import alone
+        with alone(pathlib.Path(sys.argv[1]), doing="holding"):
+            child = os.fork()
+            if not child:
+                os.close(1)
+                time.sleep(60)
+                os._exit(0)
+            print(child, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    words = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    child = int(killed.stdout)
+    try:
+        with files.alone(tmp_path, doing="holding"):
+            os.kill(child, 0)  # it lives
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path, monkeypatch, capsys):
