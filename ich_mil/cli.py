@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import TracebackType
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError, IchMilError
@@ -264,12 +265,12 @@ def _guard(work: Callable[[], None]) -> int:
             return 2
         except KeyboardInterrupt:
             # Python then ends as one that SIGINT has ended: a shell's loop ends with it
-            sys.excepthook = lambda *_: print("stopped", file=sys.stderr)
+            sys.excepthook = _say_stopped
             raise
         except BrokenPipeError:  # the reader of our output went away, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, RuntimeError) as error:
             if not (reason := _of_the_machine(error)):
                 raise
             print(f"error: {reason}", file=sys.stderr)
@@ -277,12 +278,22 @@ def _guard(work: Callable[[], None]) -> int:
     return 0
 
 
-def _of_the_machine(error: OSError | MemoryError) -> str:
+def _say_stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("stopped", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def _of_the_machine(error: Exception) -> str:
     """What is wrong with the machine; '' where the error may be the program's."""
-    if isinstance(error, MemoryError):
-        told = f" ({error})" if str(error) else ""
-        return f"memory ran out{told}; lower --jobs or training.workers, or use a larger machine"
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE):
+    text = str(error)
+    # torch has no error class of its own for the memory of a CPU
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
+        told = f" ({text.splitlines()[0]})" if text else ""
+        return f"memory ran out{told}; use a machine with more, or lower what --jobs and training.workers set"
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+    if not isinstance(error, OSError) or error.errno not in numbers:
         return ""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{os.strerror(error.errno)}; mend that and run the same command again"

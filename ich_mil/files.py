@@ -60,6 +60,11 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+_HELD: set[TextIO] = set()
+"""The locks of this process. A child that is forked lets go of them: else they were held until it ends."""
+os.register_at_fork(after_in_child=lambda: [file.close() for file in _HELD])
+
+
 @contextmanager
 def alone(folder: Path, *, doing: str) -> Iterator[None]:
     """Hold a folder for one run; the system lets go of it when the process ends, however it ends.
@@ -78,8 +83,11 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DataError(f"{folder}: another run is {doing} it; wait for that one") from error
-        os.register_at_fork(after_in_child=file.close)  # or it were held until the last child has ended
-        yield
+        _HELD.add(file)
+        try:
+            yield
+        finally:
+            _HELD.remove(file)
 
 
 def remove_leftovers(*folders: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from ich_mil import cli
@@ -457,8 +458,8 @@ def test_ctrl_c_is_one_word_and_ends_a_loop_of_a_shell_too():
             "error: /out/log: No space left on device; mend that",
         ),
         (OSError(errno.EMFILE, "x"), "error: Too many open files; mend that and run the same command again"),
-        (MemoryError(), "error: memory ran out; lower --jobs or training.workers, or use a larger machine"),
-        (MemoryError("15 MiB"), "error: memory ran out (15 MiB); lower --jobs"),
+        (MemoryError(), "error: memory ran out; use a machine with more, or lower what --jobs"),
+        (MemoryError("15 MiB"), "error: memory ran out (15 MiB); use a machine with more"),
     ],
 )
 def test_trouble_of_the_machine_is_one_line(monkeypatch, capsys, trouble, message):
@@ -468,6 +469,13 @@ def test_trouble_of_the_machine_is_one_line(monkeypatch, capsys, trouble, messag
     monkeypatch.setattr(cli, "_train", fail)
     assert train_main([]) == 2
     assert capsys.readouterr().err.startswith(message)
+
+
+def test_so_is_a_tensor_too_large_for_memory(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_train", lambda *_, **__: torch.empty(1 << 46))
+    assert train_main([]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: memory ran out (")
 
 
 def test_errors_of_the_program_are_not_hidden(monkeypatch):

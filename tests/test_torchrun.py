@@ -15,6 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from ich_mil.files import alone
 from tests import phantoms
 
 ROOT = Path(__file__).parents[1]
@@ -135,3 +136,12 @@ def test_bad_input_is_one_clear_error(folder):
     assert ended.returncode != 0
     assert f"{folder / 'absent'}: no such file or folder" in ended.stderr
     assert "Traceback" not in ended.stderr.split("ChildFailedError")[0].split("torch/distributed")[0]
+
+
+@pytest.mark.slow
+def test_a_folder_that_another_run_writes_is_told_by_one_and_not_waited_for_by_the_other(folder):
+    with alone(folder / "held", doing="holding"):
+        ended = run(folder, "held")
+    assert ended.returncode != 0
+    assert f"error: {folder / 'held'}: another run is writing it" in ended.stderr
+    assert "error: process 2 of 2" in ended.stderr

@@ -67,17 +67,20 @@ def _arrived(content: bytes) -> Batch:
     return replace(batch, hu=tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
-class _Caught(Dataset[Batch | _Sent | IchMilError]):
-    """Items are steps, and errors among them: torch would put a worker's traceback into their text."""
+class _Caught(Dataset[Batch | _Sent | Exception]):
+    """Items are steps, and errors among them that are not the program's.
+
+    torch would put a worker's traceback into their text, and lose the number of an `OSError`.
+    """
 
     def __init__(self, dataset: Dataset[Batch]) -> None:
         self.dataset = dataset
 
-    def __getitem__(self, step: Sequence[Any]) -> Batch | _Sent | IchMilError:
+    def __getitem__(self, step: Sequence[Any]) -> Batch | _Sent | Exception:
         try:
             batch = pack([self.dataset[item] for item in step])
             return batch if get_worker_info() is None else _Sent(batch)
-        except IchMilError as error:
+        except (IchMilError, OSError, MemoryError) as error:
             return error
 
 
@@ -94,21 +97,28 @@ class _Loader(DataLoader[Any]):
     """Raises the errors that come as items, and those of workers that end on the way."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        return _told(super().__iter__())
+        items = super().__iter__()
+        return _told(items) if self.num_workers else map(_raised, items)
 
 
-def _told(items: Iterator[Batch | IchMilError]) -> Iterator[Batch]:
+def _raised(item: Batch | Exception) -> Batch:
+    if isinstance(item, Exception):
+        raise item
+    return item
+
+
+def _told(items: Iterator[Batch | Exception]) -> Iterator[Batch]:
     while True:
         try:
             item = next(items)
         except StopIteration:
             return
         except (EOFError, ConnectionError) as error:
+            if str(error).startswith("Caught "):  # by torch, in the dataset
+                raise
             time.sleep(1)  # the worker has ended, and the signal of its end raises an error that says so
             raise _lost(repr(error)) from error
-        if isinstance(item, IchMilError):
-            raise item
-        yield item
+        yield _raised(item)
 
 
 def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]]) -> DataLoader[Batch]:
@@ -119,8 +129,9 @@ def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]])
         workers: 0 reads when a batch is asked for.
         steps: the items of each step, as `dataset` takes them.
 
-    Errors of `dataset` that are an `IchMilError` come as they are, from a worker process too. A batch that a
-    worker cannot hand on is a `ProcessError`; read within `reading_ahead`, so that a worker's end is one too.
+    Each `IchMilError`, `OSError` and `MemoryError` of `dataset` comes as it is, from a worker process too. A
+    batch that a worker cannot hand on is a `ProcessError`; read within `reading_ahead`, so that the end of a
+    worker is one too.
     """
     return _Loader(
         _Caught(dataset),

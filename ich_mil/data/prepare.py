@@ -124,7 +124,7 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
             f"{out}: was prepared with thickness {old['thickness_mm']}, not {about['thickness_mm']}; "
             "choose another folder for the prepared set"
         )
-    return bool(old["files"] != UNFINISHED)
+    return bool(old.get("files", UNFINISHED) != UNFINISHED)
 
 
 def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:

@@ -106,7 +106,7 @@ class PreparedSet:
         path = scan_file(self.folder, scan)
         try:
             stack: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
         return stack
 

@@ -11,14 +11,15 @@ In: a `RunConfig`. Out, in `config.out`:
     head.safetensors/.json the Gaussian process with its calibration
     head_fit.json          bound and validation loss of each sweep
 
-Nothing is written into a run's folder before the data were read and divided. Each file is written whole; with
+Nothing is written into a run's folder before the data were read and divided, but the lock that keeps other
+runs out until the head is fitted. Each file is written whole; with
 `resume` a step whose file is there is not done again, and the CNN goes on from its last epoch.
 
 Under `torchrun` all ranks go through this together: rank 0 prepares and writes files, all train, extract and
 fit. They must see the same folders.
 """
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -54,25 +55,22 @@ def train(config: RunConfig, *, resume: bool) -> None:
     """
     ranks = these_ranks()
     _check_sets(config)
-    table = read_feature_csv(config.train.path) if config.train.layout == "features" else None
-    with alone(config.out, doing="writing") if ranks.first else nullcontext():
-        _train(config, table, ranks, resume=resume)
-
-
-def _train(config: RunConfig, features: FeatureSet | None, ranks: Ranks, *, resume: bool) -> None:
-    if features is not None:
-        columns = {"patient": features.patients, "label": features.labels.tolist()}
+    features = read_feature_csv(config.train.path) if config.train.layout == "features" else None
+    with ExitStack() as held:
         with ranks.first_ahead():
+            if ranks.first:
+                held.enter_context(alone(config.out, doing="writing"))
             _check_folder(config, resume or not ranks.first)
-            splits = _start(config, pd.DataFrame(columns, index=features.scans))
-    else:
-        with ranks.first_ahead():
-            _check_folder(config, resume or not ranks.first)
-            prepared = _prepared(config, ranks)
-            splits = _start(config, prepared.scans)
-        features = _cnn_features(config, prepared, splits, ranks)
-    if not (config.out / "head.json").is_file():
-        fit_head(features, splits, config, ranks)
+            if features is None:
+                prepared = _prepared(config, ranks)
+                splits = _start(config, prepared.scans)
+            else:
+                columns = {"patient": features.patients, "label": features.labels.tolist()}
+                splits = _start(config, pd.DataFrame(columns, index=features.scans))
+        if features is None:
+            features = _cnn_features(config, prepared, splits, ranks)
+        if not (config.out / "head.json").is_file():
+            fit_head(features, splits, config, ranks)
 
 
 def _prepared(config: RunConfig, ranks: Ranks) -> PreparedSet:

@@ -19,6 +19,8 @@ import signal
 import sys
 import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,18 @@ class _WholeCheckpoints(TorchCheckpointIO):
         torch.save(checkpoint, content)  # straight to a file it would hide why that cannot be written
         with whole_file(Path(path)) as temporary:
             temporary.write_bytes(content.getbuffer())
+
+
+@contextmanager
+def _within_memory() -> Iterator[None]:
+    """Tell that the memory of a GPU is too small, and what to do. `ConfigError`."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"a step does not fit into the GPU's memory ({str(error).splitlines()[0]}); lower training.bags, "
+            "and raise training.accumulate for it, or lower cnn.chunk_slices"
+        ) from error
 
 
 def keep_freed_memory() -> None:
@@ -246,7 +260,8 @@ def fit_cnn(
         steps.set_epoch(state["epoch_progress"]["current"]["processed"])
     if training.warmup_steps:
         if not last.is_file():
-            warm_up(model.to(device()), varied, pictures, steps=training.warmup_steps, seed=seed)
+            with _within_memory():
+                warm_up(model.to(device()), varied, pictures, steps=training.warmup_steps, seed=seed)
             ranks.agree(model)  # each has warmed up by itself
         module.keep_features()
     if ranks.size > 1:
@@ -260,7 +275,7 @@ def fit_cnn(
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
         interrupted = signal.getsignal(signal.SIGINT)
         try:
-            with reading_ahead():
+            with reading_ahead(), _within_memory():
                 trainer.fit(
                     module,
                     loader(varied, workers=training.workers, steps=steps),
@@ -268,11 +283,6 @@ def fit_cnn(
                     ckpt_path=last if last.is_file() else None,
                     weights_only=True,
                 )
-        except torch.OutOfMemoryError as error:
-            raise ConfigError(
-                f"a step does not fit into the GPU's memory ({str(error).splitlines()[0]}); "
-                "lower training.bags, and raise training.accumulate for it"
-            ) from error
         except (RuntimeError, KeyError) as error:
             if last.is_file() and "state_dict" in str(error):
                 raise ModelError(
@@ -280,6 +290,8 @@ def fit_cnn(
                 ) from error
             raise
         except SystemExit as error:
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
             # Lightning's answer to Ctrl-C: it would end a notebook, and leave it deaf to the next
             signal.signal(signal.SIGINT, interrupted)
             raise KeyboardInterrupt from error

@@ -1,5 +1,6 @@
 """Steps read ahead by workers: they come as they are, and what a worker cannot do is said, not waited for."""
 
+import errno
 import gc
 import os
 import resource
@@ -58,6 +59,20 @@ def test_an_error_is_raised_as_it_is_also_by_a_worker(prepared, workers):
     with pytest.raises(DataError) as caught:
         next(batches)
     assert str(caught.value) == "1.npy: cannot be read; run prepare again"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("error", [MemoryError("15 MiB"), OSError(errno.EIO, "x", "1.npy"), EOFError("end")])
+def test_so_are_those_of_the_machine(prepared, monkeypatch, workers, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(ScanDataset, "__getitem__", fail)
+    dataset = ScanDataset(prepared, list(prepared.scans.index))
+    with pytest.raises(type(error), match=str(error.args[-1])) as caught, reading_ahead():
+        list(loader(dataset, workers=workers, steps=[[0]]))
+    if not isinstance(error, EOFError):  # torch puts a worker's traceback into the program's own
+        assert str(caught.value) == str(error)
 
 
 class Cramped(ScanDataset):

@@ -240,7 +240,7 @@ def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path,
     out = tmp_path / "out"
     before = prepare("unlabelled", study, out, jobs=1)
     next((study / "b").iterdir()).unlink()
-    monkeypatch.setattr(os, "access", lambda path, _: path != out)  # root may write anywhere else
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: path != out)  # root may write anywhere else
     content = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert prepare("unlabelled", study, out, jobs=1).table.equals(before.table)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == content
@@ -250,6 +250,8 @@ def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path,
     about = json.loads((out / "prepared.json").read_text())
     (out / "prepared.json").write_text(json.dumps(about | {"files": ""}))
     assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1, "it was unfinished"
+    (out / "prepared.json").write_text(json.dumps({k: v for k, v in about.items() if k != "files"}))
+    assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1
 
 
 def test_a_slice_that_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch):

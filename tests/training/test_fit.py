@@ -277,13 +277,15 @@ def test_a_disk_that_fills_leaves_the_last_whole_checkpoint(prepared, splits, tm
     assert torch.equal(resumed[1], straight[1])
 
 
-def test_a_step_too_large_for_the_gpu_is_told(prepared, splits, tmp_path, monkeypatch):
-    def full(*_):
+@pytest.mark.parametrize("step", [(AttentionCnn, "encode"), (MilModule, "training_step")], ids=str)
+def test_a_step_too_large_for_the_gpu_is_told(prepared, splits, tmp_path, monkeypatch, step):
+    def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore is told.")
 
-    monkeypatch.setattr(MilModule, "training_step", full)
+    monkeypatch.setattr(*step, full)
+    monkeypatch.setattr(warmup, "SLICES", 8)
     with pytest.raises(ConfigError, match=r"GPU's memory \(CUDA out of .* 20.00 GiB.\); lower training.bags"):
-        fit(prepared, splits, tmp_path)
+        fit(prepared, splits, tmp_path, training=replace(TRAINING, warmup_steps=2))
 
 
 def test_ctrl_c_is_a_keyboard_interrupt_and_so_is_the_next(prepared, splits, tmp_path, monkeypatch):
@@ -292,6 +294,13 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_so_is_the_next(prepared, splits, tmp
     with pytest.raises(KeyboardInterrupt):
         fit(prepared, splits, tmp_path)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_exit_that_somebody_else_asks_for_is_left_alone(prepared, splits, tmp_path, monkeypatch):
+    monkeypatch.setattr(ScanDataset, "__getitem__", lambda *_: sys.exit(3))
+    with pytest.raises(SystemExit) as caught:
+        fit(prepared, splits, tmp_path)
+    assert caught.value.code == 3
 
 
 @pytest.mark.timeout(120)
