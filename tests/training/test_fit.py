@@ -277,7 +277,9 @@ def test_a_disk_that_fills_leaves_the_last_whole_checkpoint(prepared, splits, tm
     assert torch.equal(resumed[1], straight[1])
 
 
-@pytest.mark.parametrize("step", [(AttentionCnn, "encode"), (MilModule, "training_step")], ids=str)
+@pytest.mark.parametrize(
+    "step", [(AttentionCnn, "encode"), (MilModule, "training_step")], ids=["warm-up", "training"]
+)
 def test_a_step_too_large_for_the_gpu_is_told(prepared, splits, tmp_path, monkeypatch, step):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore is told.")
