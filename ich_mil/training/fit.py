@@ -97,7 +97,7 @@ class _WholeCheckpoints(TorchCheckpointIO):
         content = io.BytesIO()
         torch.save(checkpoint, content)  # straight to a file it would hide why that cannot be written
         with whole_file(Path(path)) as temporary:
-            temporary.write_bytes(content.getbuffer())
+            temporary.write_bytes(content.getvalue())
 
 
 @contextmanager
