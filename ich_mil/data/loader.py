@@ -84,20 +84,17 @@ class _Caught(Dataset[Batch | _Sent | Exception]):
             return error
 
 
-def _leave_garbage(_worker: int) -> None:
-    """In a worker: do not collect what lay about in the process it was made from.
-
-    An old loader there would fail to end workers that are not this one's (pytorch issue 149837), and in
-    Python 3.11 the telling of it breaks what reads the header of a file just then.
-    """
-    gc.freeze()
-
-
 class _Loader(DataLoader[Any]):
     """Raises the errors that come as items, and those of workers that end on the way."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        items = super().__iter__()
+        # workers must not collect what lies about here: an old loader would look for workers that are not
+        # theirs (pytorch issue 149837), a temporary file would be removed under this process
+        gc.freeze()
+        try:
+            items = super().__iter__()
+        finally:
+            gc.unfreeze()
         return _told(items) if self.num_workers else map(_raised, items)
 
 
@@ -119,6 +116,7 @@ def _told(items: Iterator[Batch | Exception]) -> Iterator[Batch]:
             time.sleep(1)  # the worker has ended, and the signal of its end raises an error that says so
             raise _lost(repr(error)) from error
         yield _raised(item)
+        del item  # or its memory were held until the next one is there
 
 
 def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]]) -> DataLoader[Batch]:
@@ -138,7 +136,6 @@ def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]])
         batch_size=None,  # an item of the sampler is a step
         sampler=steps,
         num_workers=workers,
-        worker_init_fn=_leave_garbage,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),
     )
