@@ -160,7 +160,7 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
     if terminal:
         callbacks.append(TQDMProgressBar())
     # or Lightning would look for other launchers, as SLURM, that have not shared the work
-    processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment(), _WholeCheckpoints()]}
+    processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment()]}
     if ranks.size > 1:
         here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun says so
         # ranks may watch different numbers of scans, so no call of the model alone may wait for the others
@@ -169,8 +169,9 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
             "devices": here,
             "num_nodes": ranks.size // here,
             "strategy": strategy,
-            "plugins": [TorchElasticEnvironment(), _WholeCheckpoints()],
+            "plugins": [TorchElasticEnvironment()],
         }
+    processes["plugins"].append(_WholeCheckpoints())
     gpu = device().type == "cuda"
     trainer = pl.Trainer(
         max_epochs=training.max_epochs,

@@ -5,25 +5,12 @@ import pytest
 import torch
 
 from ich_mil.data import bags as module
-from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, pack
-from ich_mil.data.prepare import prepare
+from ich_mil.data.bags import Batch, Pictures, StepSampler, pack
 from ich_mil.kernels.pictures import Variation
 from ich_mil.ranks import Ranks
 from ich_mil.windows import PRESETS, apply_windows, resize
-from tests import phantoms
 
 WINDOWS = PRESETS["papers"]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bags")
-    return prepare("rsna", phantoms.rsna(folder / "set", studies=4), folder / "prepared", jobs=1)
-
-
-@pytest.fixture(scope="module")
-def dataset(prepared):
-    return ScanDataset(prepared, list(prepared.scans.index))
 
 
 def a_batch(*sizes, side=20, seed=0, changed=None):

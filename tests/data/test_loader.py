@@ -18,20 +18,7 @@ from torch.utils.data import get_worker_info
 
 from ich_mil.data.bags import ScanDataset
 from ich_mil.data.loader import loader, reading_ahead
-from ich_mil.data.prepare import prepare
 from ich_mil.errors import DataError, ProcessError
-from tests import phantoms
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("loader")
-    return prepare("rsna", phantoms.rsna(folder / "set", studies=4), folder / "prepared", jobs=1)
-
-
-@pytest.fixture(scope="module")
-def dataset(prepared):
-    return ScanDataset(prepared, list(prepared.scans.index))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
