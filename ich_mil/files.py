@@ -46,7 +46,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         # safetensors puts the system's error into words
-        if number is None and (told := re.search(r"\b(?:os error|code:) (\d+)", str(error))):
+        if number is None and (told := re.search(r"(?:\(os error|Os { code:) (\d+)", str(error))):
             number = int(told[1])
         if number in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(f"{path}: the disk is full; free space and run the same command again") from error

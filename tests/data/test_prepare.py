@@ -371,6 +371,11 @@ def test_what_the_system_says_is_told_also_where_a_library_quotes_it(tmp_path, e
     assert str(caught.value) == f"{tmp_path}/{message}"
 
 
+def test_an_error_that_names_another_number_is_left_alone(tmp_path):
+    with pytest.raises(RuntimeError, match="exit code: 28"), files.whole_file(tmp_path / "file"):
+        raise RuntimeError("a decoder ended with exit code: 28")
+
+
 def write_labels(study: Path, text: str) -> Path:
     (study / "labels.csv").write_text(text)
     return study
