@@ -9,7 +9,12 @@ float32 products are made of three tf32 ones. A tensor core cuts off where float
 of steps would cost two digits: after `DEPTH` slices each block goes into a float64 sum. Every sum has one
 owner and one order, so results are the same to the bit in every run.
 
-Shapes: N slices, n of a tile, D features, M inducing points, P directions, R replicates.
+Tiles lie in memory of whole blocks, zero beyond their rows and columns, so that they are read without masks,
+16 bytes at a time. A block of G reads 16 KB a step for 0.26 MFlop; at what the tensor cores could do that is
+more than the cache gives, so a program makes the blocks of two replicates from what it has read.
+
+Shapes: N slices, n of a tile, w of its memory, D features, M inducing points, P directions (P' with zeros),
+R replicates.
 """
 
 from collections.abc import Iterator
@@ -24,13 +29,19 @@ BLOCK = 64
 
 DEPTH = 32
 """Slices, or directions, a block's product sums before it goes into the float64 sum; with half as many
-features at a time, and the `num_warps` below, no kernel spills a register on sm_90 (ptxas -v)."""
+features at a time, and 4 warps, no loop over float32 products spills a register on sm_90 (cuobjdump)."""
 
-PROGRAMS = 528
-"""Programs a launch aims at, 4 on each of 132 multiprocessors (H200): rows are split until it has them."""
+PROGRAMS = 1056
+"""Programs a launch aims at, 8 on each of 132 multiprocessors (H200), which hold 2 at a time: rows are split
+until it has them, and the last ones to end are a small part."""
 
-MOST_SPLITS = 32
-"""And no further: each part of the rows has sums (R, P, P) of its own."""
+MOST_SPLITS = 26
+"""And no further: each part of the rows has sums (R, P, P) of its own. The 10 blocks of 200 directions and of
+one replicate then fill the card once."""
+
+PARTS = 64
+"""Parts of a tile whose shares of g a library makes side by side: one product (R, n) by (n, P) might run in
+no more programs than g has blocks. A divisor of `BLOCK`."""
 
 
 @triton.jit
@@ -83,47 +94,77 @@ def _kernel_tile(
 
 
 @triton.jit
+def _halves(x):
+    """Two parts of x of the 11 bits that a tensor core sees: the nearest one, and what is left."""
+    high = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return high, x - high
+
+
+@triton.jit
+def _three(a, b, c, d):
+    """(a + b)(c + d) of two pairs of halves, without the product of the small ones."""
+    product = tl.dot(b, c, input_precision="tf32")
+    product = tl.dot(a, d, product, input_precision="tf32")
+    return tl.dot(a, c, product, input_precision="tf32").to(tl.float64)
+
+
+@triton.jit
 def _gram_tile(
     phi,
     theta,
     sums,
-    first,
     n,
     span,
+    width,
     n_directions,
-    stride_phi,
-    stride_theta,
+    replicates,
     SINGLE: tl.constexpr,
+    TWO: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Add Φ diag(θ) Φᵀ of `span` slices to the sums of this part: one block, on or below the diagonal."""
+    """Add Φ diag(θ) Φᵀ of `span` slices to the sums of this part: one block, on or below the diagonal.
+
+    If `TWO`, of a replicate and of the next one.
+    """
     blocks = tl.cdiv(n_directions, BLOCK)
     row, column = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     if column <= row:
         i = row * BLOCK + tl.arange(0, BLOCK)
         j = column * BLOCK + tl.arange(0, BLOCK)
-        in_i, in_j = i < n_directions, j < n_directions
-        at_i, at_j = phi + i[:, None] * stride_phi, phi + j[:, None] * stride_phi
+        s = tl.arange(0, DEPTH)
+        at_i, at_j = phi + i[:, None] * width + s[None, :], phi + j[:, None] * width + s[None, :]
         start = tl.program_id(2) * span
         end = tl.minimum(start + span, n)
-        weights = theta + tl.program_id(1).to(tl.int64) * stride_theta + first
+        replicate = tl.program_id(1) * (2 if TWO else 1)
+        weights = theta + replicate * width + s
+        # an odd last one is made twice and stored once
+        step = tl.where(replicate + 1 < replicates, width, 0)
         total = tl.zeros((BLOCK, BLOCK), tl.float64)
+        other = tl.zeros((BLOCK, BLOCK), tl.float64)
         for k in range(start, end, DEPTH):
-            s = k + tl.arange(0, DEPTH)
-            here = s < end
-            left = tl.load(at_i + s[None, :], mask=in_i[:, None] & here[None, :], other=0.0)
-            right = tl.load(at_j + s[None, :], mask=in_j[:, None] & here[None, :], other=0.0)
-            weight = tl.load(weights + s, mask=here, other=0.0).to(phi.dtype.element_ty)
-            weighted = tl.trans(right * weight[None, :])
+            left = tl.load(at_i + k)
+            right = tl.trans(tl.load(at_j + k))
+            weighted = left * tl.load(weights + k)[None, :]
             if SINGLE:
-                total += tl.dot(left, weighted, input_precision="tf32x3", out_dtype=tl.float32).to(tl.float64)
+                high, low = _halves(right)
+                total += _three(*_halves(weighted), high, low)
             else:
-                total = tl.dot(left, weighted, total, out_dtype=tl.float64)
-        there = in_i[:, None] & in_j[None, :]
-        matrix = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
+                total = tl.dot(weighted, right, total, out_dtype=tl.float64)
+            if TWO:
+                weighted = left * tl.load(weights + step + k)[None, :]
+                if SINGLE:
+                    other += _three(*_halves(weighted), high, low)
+                else:
+                    other = tl.dot(weighted, right, other, out_dtype=tl.float64)
+        there = (i < n_directions)[:, None] & (j < n_directions)[None, :]
+        matrix = (tl.program_id(2) * replicates + replicate).to(tl.int64)
         at = sums + matrix * n_directions * n_directions + i[:, None] * n_directions + j[None, :]
         tl.store(at, tl.load(at, mask=there, other=0.0) + total, mask=there)
+        if TWO:
+            at += n_directions * n_directions
+            there = (i < tl.where(step > 0, n_directions, 0))[:, None] & (j < n_directions)[None, :]
+            tl.store(at, tl.load(at, mask=there, other=0.0) + other, mask=there)
 
 
 @triton.jit
@@ -133,8 +174,8 @@ def _spread_tile(
     out,
     first,
     n,
+    width,
     n_directions,
-    stride_phi,
     stride_out,
     SINGLE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -142,25 +183,22 @@ def _spread_tile(
 ):
     """Σ_i (W φ)_i² of a block of slices for one replicate."""
     s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    slice_, at_s = s < n, phi + s[None, :]
-    W = root + tl.program_id(1).to(tl.int64) * n_directions * n_directions
+    rows = tl.cdiv(n_directions, BLOCK) * BLOCK
+    W = root + tl.program_id(1).to(tl.int64) * rows * rows
     total = tl.zeros((BLOCK,), tl.float64)
     for top in range(0, n_directions, BLOCK):
-        i = top + tl.arange(0, BLOCK)
-        in_i, at_i = i < n_directions, W + i[:, None] * n_directions
+        at_i = W + (top + tl.arange(0, BLOCK))[:, None] * rows
         product = tl.zeros((BLOCK, BLOCK), tl.float64)
         for k in range(0, n_directions, DEPTH):
             p = k + tl.arange(0, DEPTH)
-            in_p = p < n_directions
-            left = tl.load(at_i + p[None, :], mask=in_i[:, None] & in_p[None, :], other=0.0)
-            left = left.to(phi.dtype.element_ty)
-            right = tl.load(at_s + p[:, None] * stride_phi, mask=in_p[:, None] & slice_[None, :], other=0.0)
+            left = tl.load(at_i + p[None, :])
+            right = tl.load(phi + p[:, None] * width + s[None, :])
             if SINGLE:
-                product += tl.dot(left, right, input_precision="tf32x3", out_dtype=tl.float32).to(tl.float64)
+                product += _three(*_halves(left), *_halves(right))
             else:
                 product = tl.dot(left, right, product, out_dtype=tl.float64)
         total += tl.sum(product * product, axis=0)
-    tl.store(out + tl.program_id(1).to(tl.int64) * stride_out + first + s, total, mask=slice_)
+    tl.store(out + tl.program_id(1).to(tl.int64) * stride_out + first + s, total, mask=s < n)
 
 
 def _tiles(
@@ -173,12 +211,16 @@ def _tiles(
     single: bool,
     tile: int,
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """First slice, number of slices, Φ (P, tile) in the dtype of the products, and the same in float64."""
+    """First slice, number of slices, Φ (P', w) in the dtype of the products, and the same in float64.
+
+    What lies beyond P is 0, and beyond n 0 or of an earlier tile.
+    """
     n_slices, (n_points, n_features) = len(x if rows is None else rows), z.shape
     tile = min(tile, n_slices)
     K = z.new_empty(n_points, tile)
-    phi = z.new_empty(len(projection), tile)
-    rounded = phi.float() if single else phi
+    whole = z.new_zeros(_in_blocks(len(projection)), _in_blocks(tile))
+    phi = whole[: len(projection)]
+    rounded = whole.float() if single else whole
     half_z = z.square().sum(1) / 2
     for first in range(0, n_slices, tile):
         n = min(tile, n_slices - first)
@@ -204,9 +246,14 @@ def _tiles(
         )
         torch.mm(projection, K[:, :n], out=phi[:, :n])
         if single:
-            rounded[:, :n] = phi[:, :n]
-            phi[:, :n] = rounded[:, :n]
-        yield first, n, rounded, phi
+            rounded[: len(phi), :n] = phi[:, :n]
+            phi[:, :n] = rounded[: len(phi), :n]
+        yield first, n, rounded, whole
+
+
+def _in_blocks(length: int) -> int:
+    """The length of whole blocks."""
+    return triton.cdiv(length, BLOCK) * BLOCK
 
 
 @torch.library.custom_op("ich_mil::rbf_gram", mutates_args=())
@@ -224,33 +271,40 @@ def rbf_gram(
 ) -> tuple[Tensor, Tensor]:
     """G (R, P, P) and g (R, P); `projection` has the variance in it, products are of float32 if `single`."""
     replicates, n_slices = theta.shape
-    directions = len(projection)
+    directions, most = len(projection), min(tile, n_slices)
     blocks = triton.cdiv(directions, BLOCK)
-    launched = blocks * (blocks + 1) // 2 * replicates
-    splits = max(1, min(MOST_SPLITS, PROGRAMS // launched, min(tile, n_slices) // (8 * DEPTH)))
+    two = replicates > 1
+    launched = blocks * (blocks + 1) // 2 * (triton.cdiv(replicates, 2) if two else 1)
+    splits = max(1, min(MOST_SPLITS, PROGRAMS // launched, most // (8 * DEPTH)))
     sums = z.new_zeros(splits, replicates, directions, directions)
-    g = z.new_zeros(replicates, directions)
+    width = _in_blocks(most)
+    weights = torch.zeros(replicates, width, dtype=torch.float32 if single else z.dtype, device=z.device)
+    targets = z.new_zeros(replicates, PARTS, width // PARTS)
+    g = z.new_zeros(PARTS, replicates, _in_blocks(directions))
     with torch.cuda.device_of(x):
         for first, n, phi, phi64 in _tiles(x, rows, shift, scale, z, projection, single, tile):
-            _gram_tile[(blocks * blocks, replicates, splits)](
+            for part, whole in ((weights, theta), (targets.flatten(1), target)):
+                part[:, :n] = whole[:, first : first + n]
+                part[:, n:] = 0
+            _gram_tile[(blocks * blocks, triton.cdiv(replicates, 2) if two else 1, splits)](
                 phi,
-                theta,
+                weights,
                 sums,
-                first,
-                n,
+                triton.cdiv(n, DEPTH) * DEPTH,
                 triton.cdiv(triton.cdiv(n, splits), DEPTH) * DEPTH,
+                width,
                 directions,
-                phi.stride(0),
-                theta.stride(0),
+                replicates,
                 SINGLE=single,
+                TWO=two,
                 BLOCK=BLOCK,
                 DEPTH=DEPTH,
                 num_warps=4,
                 enable_fp_fusion=True,
             )
-            g.addmm_(target[:, first : first + n], phi64[:, :n].mT)
+            g.baddbmm_(targets.transpose(0, 1), phi64.unflatten(1, (PARTS, -1)).permute(1, 2, 0))
     lower = sums.sum(0).tril()
-    return lower + lower.tril(-1).mT, g
+    return lower + lower.tril(-1).mT, g.sum(0)[:, :directions].contiguous()
 
 
 @rbf_gram.register_fake
@@ -276,22 +330,25 @@ def rbf_moments(
     (replicates, directions), n_slices = mean.shape, len(x if rows is None else rows)
     mu = z.new_empty(replicates, n_slices)
     spread = torch.empty_like(mu)
+    padded = _in_blocks(directions)
+    W = torch.zeros(replicates, padded, padded, dtype=torch.float32 if single else z.dtype, device=z.device)
+    W[:, :directions, :directions] = root
     with torch.cuda.device_of(x):
         for first, n, phi, phi64 in _tiles(x, rows, shift, scale, z, projection, single, tile):
-            torch.mm(mean, phi64[:, :n], out=mu[:, first : first + n])
+            torch.mm(mean, phi64[:directions, :n], out=mu[:, first : first + n])
             _spread_tile[(triton.cdiv(n, BLOCK), replicates)](
                 phi,
-                root,
+                W,
                 spread,
                 first,
                 n,
-                directions,
                 phi.stride(0),
+                directions,
                 n_slices,
                 SINGLE=single,
                 BLOCK=BLOCK,
                 DEPTH=DEPTH,
-                num_warps=8,
+                num_warps=4,
                 enable_fp_fusion=True,
             )
     return mu, spread
