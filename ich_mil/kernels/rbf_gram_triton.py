@@ -29,7 +29,7 @@ BLOCK = 64
 
 DEPTH = 32
 """Slices, or directions, a block's product sums before it goes into the float64 sum; with half as many
-features at a time, and 4 warps, no loop over float32 products spills a register on sm_90 (cuobjdump)."""
+features at a time, and 4 warps, no loop over float32 products spills a register on sm_90."""
 
 PROGRAMS = 1056
 """Programs a launch aims at, 8 on each of 132 multiprocessors (H200), which hold 2 at a time: rows are split

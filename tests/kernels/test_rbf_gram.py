@@ -261,7 +261,10 @@ def test_what_does_not_fit_is_refused():
 
 COMPILE = r"""
 import re
+import subprocess
+from pathlib import Path
 
+import triton
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -270,7 +273,11 @@ from ich_mil.kernels import rbf_gram_triton as ours
 DOUBLE_MMA = r"mma[.]sync[.]aligned[.]m\d+n8k\d+[.]row[.]col[.]f64"  # of another shape in another Triton
 DOUBLES = {"shift", "scale", "z", "half_z", "out", "sums"}
 
-def ptx(kernel, phi, **constants):
+def made(kernel, phi, **constants):
+    def known(name):
+        # Triton sees by itself what is a multiple of 16 in a launch
+        return types[name].startswith("*") or name in ("width", "span", "n")
+
     types = {name: "*fp64" if name in DOUBLES else "i32" for name in kernel.arg_names}
     types |= {"x": "*fp32", "rows": "*i64", **dict.fromkeys(("phi", "theta", "root"), phi)}
     types |= dict.fromkeys(constants, "constexpr")
@@ -278,21 +285,36 @@ def ptx(kernel, phi, **constants):
         fn=kernel,
         signature={name: types[name] for name in kernel.arg_names},
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        attrs={(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names) if known(name)},
     )
-    made = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-    assert made.asm["cubin"]
-    assert not re.search(r"\b(atom|red)[.]", made.asm["ptx"]), "an atomic"
-    return made.asm["ptx"]
+    options = {"num_warps": 4, "enable_fp_fusion": True}
+    code = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert code.asm["cubin"]
+    assert not re.search(r"\b(atom|red)[.]", code.asm["ptx"]), "an atomic"
+    return code.asm["ptx"], code.asm["cubin"]
+
+def spilled_in_loops(cubin):
+    # loads and stores of local memory between a jump back and where it goes
+    Path("k.cubin").write_bytes(cubin)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    text = subprocess.run([tool, "-sass", "k.cubin"], capture_output=True, text=True, check=True).stdout
+    steps = [(int(at, 16), what) for at, what in re.findall(r"/[*]([0-9a-f]{4,})[*]/ +(.*?);", text)]
+    jumps = [(int(to, 16), at) for at, what in steps for to in re.findall(r"BRA.* 0x([0-9a-f]+)", what)]
+    loops = [(to, at) for to, at in jumps if to < at]
+    assert loops
+    local = [at for at, what in steps if re.search(r"\b(LDL|STL)\b", what)]
+    return [at for at in local if any(first <= at <= last for first, last in loops)]
 
 block = ours.BLOCK
-text = ptx(ours._kernel_tile, "", ORDERED=True, BLOCK=block, DEPTH=ours.DEPTH // 2)
+text, _ = made(ours._kernel_tile, "", ORDERED=True, BLOCK=block, DEPTH=ours.DEPTH // 2)
 assert re.search(DOUBLE_MMA, text)
 kernels = ((ours._gram_tile, {"TWO": False}), (ours._gram_tile, {"TWO": True}), (ours._spread_tile, {}))
 for kernel, own in kernels:
-    text = ptx(kernel, "*fp64", SINGLE=False, BLOCK=block, DEPTH=ours.DEPTH, **own)
+    text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=block, DEPTH=ours.DEPTH, **own)
     assert re.search(DOUBLE_MMA, text)
-    text = ptx(kernel, "*fp32", SINGLE=True, BLOCK=block, DEPTH=ours.DEPTH, **own)
+    text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=block, DEPTH=ours.DEPTH, **own)
     assert "f32.tf32.tf32" in text
+    assert not spilled_in_loops(cubin), kernel.__name__
 """
 
 
@@ -301,6 +323,6 @@ def test_the_kernels_compile_for_hopper_with_tensor_cores(tmp_path, monkeypatch)
     # no GPU is needed to compile, but a process in which kernels are not interpreted
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    folder = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", COMPILE], cwd=folder, capture_output=True, text=True)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    done = subprocess.run([sys.executable, "-c", COMPILE], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
