@@ -1,9 +1,13 @@
 """One sweep over all bags, Gauss-Seidel or Jacobi, as one Triton kernel; see `ich_mil.kernels.leave_one_out`.
 
-A lane owns a bag, goes through its instances to sum log(1 - π), and then through them again, one π at a time.
-Bags lie by falling length and instances position by position, so that lanes beside each other read rows
-beside each other and a program ends when the longest of its bags does. No lane sees another's bag: what comes
-out for a bag depends, to the bit, on nothing else. float64, without contraction to fused multiply-adds.
+A bag is done by one thread, which goes through its instances to sum log(1 - π), and then through them again,
+one π at a time. Bags lie by falling length and instances position by position, so that threads beside each
+other read rows beside each other and a program ends when the longest of its bags does. No thread sees what
+another one does: what comes out for a bag depends, to the bit, on nothing else. float64, without contraction
+to fused multiply-adds.
+
+A position costs about as much time in instructions as in memory, and a fifth of them load constants. So a
+thread has two bags and loads them once.
 
 Shapes: R replicates, B bags, N instances, P positions of the longest bag.
 """
@@ -13,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LANES = 64
-"""Bags of one program: few, so that even 1,000 bags are shared among many SMs."""
+BAGS = 64
+"""Bags of one program, a warp: few, so that even 1,000 bags are shared among many SMs."""
 
 
 @triton.jit
@@ -26,10 +30,11 @@ def _log_sigmoid(x):
     return tl.minimum(x, 0.0) - (tl.log(u) - ((u - 1.0) - e) / u)
 
 
-@triton.jit
-def _sweep(log_not, mu, pull, starts, sizes, a, new, n_bags, n, NEWEST: tl.constexpr, LANES: tl.constexpr):
-    first = tl.program_id(0) * LANES
-    bag = first + tl.arange(0, LANES)
+# were sizes and pulls read in pairs, masks would lie otherwise in the threads than rows, which begin anywhere
+@triton.jit(do_not_specialize_on_alignment=["sizes", "pull"])
+def _sweep(log_not, mu, pull, starts, sizes, a, new, n_bags, n, NEWEST: tl.constexpr, BAGS: tl.constexpr):
+    first = tl.program_id(0) * BAGS
+    bag = first + tl.arange(0, BAGS)
     here = bag < n_bags
     replicate = tl.program_id(1).to(tl.int64)
     row = replicate * n + bag  # of the instance at position 0
@@ -37,7 +42,7 @@ def _sweep(log_not, mu, pull, starts, sizes, a, new, n_bags, n, NEWEST: tl.const
     strength = tl.load(pull + replicate * n_bags + bag, mask=here, other=0.0)
     longest = tl.load(sizes + first)
 
-    total = tl.zeros((LANES,), tl.float64)
+    total = tl.zeros((BAGS,), tl.float64)
     for position in range(longest):
         at = row + tl.load(starts + position)
         total += tl.load(log_not + at, mask=position < size, other=0.0)
@@ -75,7 +80,7 @@ def sweep(
     n_bags = len(sizes)
     a, new = mu.new_empty(mu.shape), mu.new_empty(mu.shape)
     with torch.cuda.device_of(mu):
-        _sweep[triton.cdiv(n_bags, LANES), replicates](
+        _sweep[triton.cdiv(n_bags, BAGS), replicates](
             log_not.contiguous(),
             mu.contiguous(),
             pull.contiguous(),
@@ -86,8 +91,8 @@ def sweep(
             n_bags,
             n,
             newest,
-            LANES,
-            num_warps=LANES // 32,
+            BAGS,
+            num_warps=1,
             enable_fp_fusion=False,
         )
     return a, new

@@ -20,7 +20,7 @@ NUMBERS = dict.fromkeys(NUMBERS.split(), "*fp64")
 PLACES = dict.fromkeys("starts sizes offsets keys".split(), "*i64")
 PICTURES = dict.fromkeys("out windows weights noise".split(), "*fp32") | {"hu": "*i16", "first": "*i32"}
 PICTURES |= dict.fromkeys("xx xy x1 yx yy y1 brighter deviation edge".split(), "fp32")
-CONSTANTS = {"LANES": 32, "COUNTERS": 128, "PART": 128, "COLUMNS": 128}
+CONSTANTS = {"LANES": 32, "BAGS": 64, "COUNTERS": 128, "PART": 128, "COLUMNS": 128}
 DRAWN = {"C": 3, "CHANNELS": 4, "PIXELS": pictures_triton.PIXELS}
 KERNELS = [
     (pictures_triton._draw, {**DRAWN, "C": 1, "CHANNELS": 1, "VARIED": False, "TAPS": 11}),
