@@ -157,7 +157,7 @@ def load_model(folder: Path) -> TrainedModel:
             f"{folder}: the head takes {len(head.x_mean)} features, the CNN gives "
             f"{cnn.settings.features}; train again"
         )
-    weights = [path.read_bytes() for path in sorted(folder.glob("*.safetensors"))]
+    parts = [folder / f"{name}{suffix}" for name in ("cnn", "head") for suffix in (".json", ".safetensors")]
     config = about["config"]
     return TrainedModel(
         folder=folder,
@@ -166,7 +166,7 @@ def load_model(folder: Path) -> TrainedModel:
         provenance=Provenance(
             name=_name(head),
             version=__version__,
-            weights=digest(*weights),
+            weights=digest(*(part.read_bytes() for part in parts if part.is_file())),
             config=about["config_hash"],
             calibration=""
             if head.calibration is None

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from ich_mil import cli
 from ich_mil.evaluate.triage import fit_triage
 from ich_mil.predictions import Provenance, Results, ScanResult, write_results
+from tests.feature_table import write_features
 
 
 def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="s", set_name="external"):
@@ -128,3 +130,27 @@ def test_shares_are_checked(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["triage", str(tmp_path), "--sensitivity", "1.5"])
     assert "must be a number between 0 and 1" in capsys.readouterr().err
+
+
+def test_thresholds_of_the_same_weights_with_another_calibration_are_refused(tmp_path, capsys):
+    write_features(tmp_path / "a.csv", 30, 0)
+    write_features(tmp_path / "b.csv", 200, 1)
+    for method in ("platt", "isotonic"):
+        config = {
+            "out": str(tmp_path / method),
+            "train": {"layout": "features", "root": str(tmp_path / "a.csv")},
+            "external": {"layout": "features", "root": str(tmp_path / "b.csv")},
+            "split": {"validation": 0},
+            "head": {"n_inducing": 16, "sweeps": 10, "calibration": method},
+            "bootstrap": 20,
+        }
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+        assert cli.train_main(["--config", str(tmp_path / "run.yaml")]) == 0
+    weights = [(tmp_path / method / "head.safetensors").read_bytes() for method in ("platt", "isotonic")]
+    assert weights[0] == weights[1]
+    assert cli.main(["triage", str(tmp_path / "platt" / "external")]) == 0
+    thresholds = tmp_path / "platt" / "external" / "triage.json"
+    capsys.readouterr()
+    assert "was calibrated for the model" in refused(
+        [tmp_path / "isotonic" / "external", "--apply", thresholds], capsys
+    )
