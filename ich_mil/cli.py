@@ -1,6 +1,5 @@
-"""The commands `ich-mil prepare | train | grid | reproduce | serve | predict | validate | triage | report`.
+"""The commands of `ich-mil`, and `train.py`.
 
-`train.py` is here too.
 Bad input ends with one line on standard error and exit code 2. Each command imports what it needs:
 training alone takes seconds to import, and a node that does not judge itself should not hold it in memory.
 """
@@ -65,6 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
+    _add_jobs(one)
+
+    one = commands.add_parser("recalibrate", help="a model whose probabilities fit labelled scans of a site")
+    one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
+    one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
+    one.add_argument("--model", type=Path, required=True, help="folder of a run")
+    one.add_argument("--out", type=Path, required=True, help="folder of the new run")
     _add_jobs(one)
 
     one = commands.add_parser("triage", help="thresholds with a promise, or decisions by them")
@@ -202,6 +208,12 @@ def _run(chosen: argparse.Namespace) -> None:
 
             out = chosen.out or Path("validations") / chosen.root.resolve().name
             validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs)
+        case "recalibrate":
+            from ich_mil.pipeline.recalibrate import recalibrate_run
+
+            recalibrate_run(
+                chosen.root, layout=chosen.layout, model=chosen.model, out=chosen.out, jobs=chosen.jobs
+            )
         case "triage":
             _triage(chosen)
         case "report":

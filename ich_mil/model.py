@@ -131,6 +131,14 @@ def _name(head: SparseGP) -> str:
     return f"{name}, M={len(head.inducing)}, D={len(head.x_mean)}"
 
 
+def _calibration(head: SparseGP, site: dict[str, Any] | None) -> str:
+    if head.calibration is None:
+        return ""
+    if site is None:
+        return f"{CALIBRATIONS[head.calibration.method]} on held-out scans"
+    return f"sigmoid, its intercept fitted to {site['scans']} labelled scans of the site"
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """`run.json` of a run. `ModelError` if there is none, or one that is damaged or of another version."""
     try:
@@ -168,9 +176,7 @@ def load_model(folder: Path) -> TrainedModel:
             version=__version__,
             weights=digest(*(part.read_bytes() for part in parts if part.is_file())),
             config=about["config_hash"],
-            calibration=""
-            if head.calibration is None
-            else f"{CALIBRATIONS[head.calibration.method]} on held-out scans",
+            calibration=_calibration(head, about.get("site")),
         ),
         thickness_mm=config["thickness_mm"],
         samples=config["samples"],

@@ -239,7 +239,7 @@ def test_patients_of_the_training_set_are_no_external_set(place, tmp_path, capsy
         ],
         capsys,
     )
-    assert "of its patients were trained on: P" in error
+    assert "of its patients were trained or calibrated on: P" in error
 
 
 @pytest.mark.slow

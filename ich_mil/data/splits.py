@@ -96,11 +96,11 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
 
 
 def check_unseen(patients: list[str], table: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if a patient of an external set took part in training or validation, naming them."""
+    """Raise `DataError` if a patient of an external set took part in training or calibration, naming them."""
     seen = sorted(set(patients) & set(table.patient[table.split != "test"]))
     if seen:
         raise DataError(
-            f"{source}: {len(seen)} of its patients were trained on: {name_some(seen)}; "
+            f"{source}: {len(seen)} of its patients were trained or calibrated on: {name_some(seen)}; "
             "an external set must hold other patients"
         )
 

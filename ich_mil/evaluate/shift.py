@@ -1,8 +1,8 @@
 """Recalibration at a new site: from how many labelled scans on does it pay?
 
 In: the site's raw scan logits, (L, B) posterior samples or (B,), their labels and patients, and the
-calibration the model came with. Out: a recalibrated `Calibration`; or a table of how well it does, fitted to
-n scans and measured on the others, for rising n.
+calibration the model came with. Out: a recalibrated `Calibration`; what it does to scans it was not fitted
+to; or a table of that, fitted to n scans and measured on the others, for rising n.
 
 Two ways. *Intercept*: one number; the slope stays, which takes up another prevalence (Saerens et al. 2002).
 *Platt*: intercept and slope, as `ich_mil.gp.calibration.platt`. Both fit the mean over samples to Platt's
@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.optimize import brentq
+from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
@@ -38,6 +39,9 @@ LEAST_SCANS = 20
 
 LEAST_LEFT = 20
 """A size of the table that leaves fewer scans to measure on is not measured."""
+
+FOLDS = 10
+"""Parts of `cross_fitted`."""
 
 PAYS = 0.9
 """Share of draws in which recalibration must beat the model's own, to say that it pays: a site draws once."""
@@ -130,6 +134,39 @@ def recalibrate(
             "not tell the scans of this site apart, or the labels are swapped"
         )
     return found
+
+
+def cross_fitted(
+    logits: Tensor | np.ndarray,
+    labels: np.ndarray,
+    patients: Sequence[str] | np.ndarray,
+    calibration: Calibration,
+) -> np.ndarray:
+    """Probabilities of the scans of a site, each by an intercept fitted to scans of other patients.
+
+    Args:
+        logits: (L, B) or (B,), as in `recalibrate`.
+        labels: (B,) in {0, 1}.
+        patients: B patient keys.
+        calibration: the model's own.
+
+    Returns:
+        (B,) mean probabilities.
+
+    Raises:
+        DataError: all scans are of one patient.
+    """
+    z, y, keys = _known(logits, labels, patients)
+    n_patients = len(set(keys))
+    if n_patients < 2:
+        raise DataError(f"recalibration: all {len(y)} labelled scans are of one patient; label others too")
+    p = np.empty(len(y))
+    parts = GroupKFold(min(FOLDS, n_patients), shuffle=True, random_state=0)
+    for others, held_out in parts.split(keys, groups=keys):
+        found = _refit(z[:, others], torch.as_tensor(y[others]), calibration, "intercept")
+        assert found is not None  # the slope stays
+        p[held_out] = found.scan(z[:, held_out]).mean(0).numpy()
+    return p
 
 
 def _draw(

@@ -14,7 +14,7 @@ from ich_mil.config import read_config
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.table import read_table
-from ich_mil.model import load_model
+from ich_mil.model import load_model, read_run
 from ich_mil.pipeline.pages import write_study_page
 from ich_mil.pipeline.validate import MeasuredSet, measured_sets, score_rows, training_sets
 from ich_mil.predictions import Results, read_results
@@ -38,6 +38,11 @@ def report_run(run: Path) -> None:
         ModelError: `run` is not finished.
     """
     model = load_model(run)
+    if "site" in read_run(run):
+        raise ModelError(
+            f"{run}: is a recalibrated model and was not measured; name the folder of a 'validate' or "
+            "'predict' with it, or the run it comes from"
+        )
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
     sets: list[EvaluatedSet] = []
     measured = measured_sets(model, config)

@@ -63,14 +63,27 @@ def measured_sets(model: TrainedModel, config: RunConfig) -> list[MeasuredSet]:
     if config.external is not None:
         stored = config.out / "features" / "external.safetensors"
         sets.append(
-            _external_set(model, config.external, config.prepared / "external", stored, config.workers)
+            external_set(model, config.external, config.prepared / "external", stored, config.workers)
         )
     return sets
 
 
-def _external_set(
+def external_set(
     model: TrainedModel, settings: SetSettings, store: Path, stored: Path, jobs: int
 ) -> MeasuredSet:
+    """Labelled scans of patients the model was neither trained nor calibrated on, with their features.
+
+    Args:
+        model: that gives the features.
+        settings: layout and place.
+        store: folder of the prepared set; not used with public features.
+        stored: file of the features, likewise.
+        jobs: processes that prepare.
+
+    Raises:
+        ModelError: the model reads pictures and is given features, or the other way round.
+        DataError: data that cannot be used, or a patient the model has seen.
+    """
     model.check_input(pictures=settings.layout != "features")
     splits = load_splits(model.folder / "splits.csv")
     prepared: PreparedSet | None = None
@@ -95,7 +108,7 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
     """Measure a trained model on a labelled set it has not seen; writes and prints the table."""
     trained = load_model(model)
     settings = SetSettings(layout, str(root))
-    one = _external_set(trained, settings, out / "prepared", out / "features.safetensors", jobs)
+    one = external_set(trained, settings, out / "prepared", out / "features.safetensors", jobs)
     measure(trained, one, out)
 
 

@@ -76,7 +76,7 @@ def test_split_files_that_cannot_be_used(scans, tmp_path, row, message):
 def test_external_patients_must_be_new(scans):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     seen = table.patient[table.split == "train"].iloc[0]
-    with pytest.raises(DataError, match=f"1 of its patients were trained on: {seen}"):
+    with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {seen}"):
         check_unseen([seen, "new"], table, "elsewhere")
     check_unseen(["new", table.patient[table.split == "test"].iloc[0]], table, "elsewhere")
 
