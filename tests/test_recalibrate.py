@@ -119,7 +119,7 @@ def test_the_table_compares_scans_that_were_not_fitted(place):
         for metric in table.index:
             assert table.loc[metric, column] == pytest.approx(found[metric], abs=near)
         if model == "ours":
-            assert table.loc["log_loss", column] > found["log_loss"]
+            assert table.loc["log_loss", column] > found["log_loss"] + 1e-4
     assert set(table[["n", "positives", "patients"]].drop_duplicates().iloc[0]) == {70, 10}
 
 
