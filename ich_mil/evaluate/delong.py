@@ -1,6 +1,6 @@
 """DeLong's variance of an AUC, and his test of two AUCs measured on the same scans.
 
-In: labels and the scores of K models. Out: AUCs, their covariance, an interval, a test. After DeLong, DeLong
+In: labels and the scores of K models. Out: AUCs, their covariance, a test. After DeLong, DeLong
 and Clarke-Pearson 1988 (10.2307/2531595), by mid-ranks as in Sun and Xu 2014 (10.1109/LSP.2014.2337313).
 
 The units are scans, taken as independent. Where patients have several scans they are not, and the numbers
@@ -12,7 +12,6 @@ Shapes: K models, B scans, P positive and Q negative ones.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, logit
 from scipy.stats import norm, rankdata
 
 from ich_mil.data.labels import UNKNOWN
@@ -21,23 +20,6 @@ from ich_mil.evaluate.bootstrap import LEVEL
 from ich_mil.evaluate.metrics import check_scores
 
 _Z = float(norm.ppf((1 + LEVEL) / 2))
-
-
-@dataclass(frozen=True)
-class DeLongInterval:
-    """One AUC and its 95 % interval.
-
-    Attributes:
-        auc: the AUC.
-        low: lower end; NaN where `note` says why.
-        high: upper end.
-        note: why there is no interval, else empty.
-    """
-
-    auc: float
-    low: float
-    high: float
-    note: str
 
 
 @dataclass(frozen=True)
@@ -120,29 +102,6 @@ def auc_variance(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np
     P, Q = below.shape[1], above.shape[1]
     covariance = np.cov(below) / (Q * Q * P) + np.cov(above) / (P * P * Q)
     return below.mean(axis=1) / Q, np.atleast_2d(covariance)
-
-
-def delong_interval(labels: np.ndarray, score: np.ndarray) -> DeLongInterval:
-    """95 % interval of one AUC, normal on the logit scale and so always within (0, 1).
-
-        logit AUC ± 1.96 · √Var / (AUC (1 - AUC))
-
-    A variance of 0 (every positive above every negative, or all scores equal) gives no interval.
-
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
-        score: (B,) finite; larger means more likely a bleed.
-
-    Raises:
-        ValueError, DataError: as `auc_variance`.
-    """
-    aucs, covariance = auc_variance(labels, np.asarray(score)[None])
-    auc, variance = float(aucs[0]), float(covariance[0, 0])
-    if variance == 0:
-        return DeLongInterval(auc, np.nan, np.nan, "DeLong's variance is 0, which gives no interval")
-    half = _Z * np.sqrt(variance) / (auc * (1 - auc))
-    low, high = (float(expit(logit(auc) + side * half)) for side in (-1, 1))
-    return DeLongInterval(auc, low, high, "")
 
 
 def delong_test(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> DeLongTest:

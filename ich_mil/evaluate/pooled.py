@@ -1,8 +1,7 @@
 """Baselines trained on the features the heads are trained on: pooled logistic regression and attention MIL.
 
 In: slice features of training scans and of scans to test on. Out: `PooledScores` of the test scans, to put
-beside the heads. Every score is out of sample: a test patient among the training patients is an error. The
-CNN's own slice probabilities, pooled by scan, are here as well; they are trained already.
+beside the heads. Every score is out of sample: a test patient among the training patients is an error.
 
 * Pooled logistic regression: z_b = mean or max over the slices of scan b, then logistic regression on z.
 * Attention MIL (Ilse, Tomczak and Welling 2018, Eq. 9; extra `bench`): h = relu(A x + c), gated attention
@@ -142,29 +141,6 @@ def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int)
     return PooledScores(
         scan=search.predict_proba(pool(test.x, test.offsets, how).numpy())[:, 1],
         slice=search.decision_function(test.x.double().numpy()) if how == "mean" else None,
-    )
-
-
-def cnn_pool(features: FeatureSet, *, how: How) -> PooledScores | None:
-    """Mean or max over a scan of the slice probabilities of the CNN, which are the slice scores as well.
-
-    Returns:
-        None where the CNN's slice probabilities are not known.
-
-    Raises:
-        DataError: they are known of some slices only.
-    """
-    unknown = int(features.cnn_slice.isnan().sum())
-    if unknown == len(features.cnn_slice):
-        return None
-    if unknown:
-        raise DataError(
-            f"{unknown} of {len(features.cnn_slice)} slices have no probability of the CNN; "
-            "extract the features again"
-        )
-    return PooledScores(
-        scan=pool(features.cnn_slice, features.offsets, how).numpy(),
-        slice=features.cnn_slice.double().numpy(),
     )
 
 

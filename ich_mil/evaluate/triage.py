@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import check_scores
 from ich_mil.evaluate.promises import METHODS, Method, Promise, allowed
@@ -238,13 +238,3 @@ def fit_triage(
         next_negatives=next_negatives,
         by_patient=patients is not None,
     )
-
-
-def check_disjoint(calibration_patients: Sequence[str], test_patients: Sequence[str]) -> None:
-    """Raise `DataError` if a patient has both calibration and test scans, naming some."""
-    shared = sorted(set(calibration_patients) & set(test_patients))
-    if shared:
-        raise DataError(
-            f"{len(shared)} patients have both calibration and test scans: {name_some(shared)}; "
-            "the promise of a triage can only be checked on other patients"
-        )

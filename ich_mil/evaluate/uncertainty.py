@@ -21,7 +21,7 @@ from scipy.special import entr
 from scipy.stats import binomtest, rankdata
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import LEVEL, Interval, patient_bootstrap
+from ich_mil.evaluate.bootstrap import LEVEL, patient_bootstrap
 
 CLOSENESS = "closeness of p to ½"
 """Name of the uncertainty that every other one is compared with."""
@@ -158,19 +158,6 @@ def risk_coverage(loss: np.ndarray, uncertainty: np.ndarray) -> RiskCoverage:
         aurc_random=float(loss.mean()),
         aurc_best=float(resampled_aurc(loss, loss, one)[0]),
     )
-
-
-def aurc_interval(
-    loss: np.ndarray, uncertainty: np.ndarray, patients: Patients, *, seed: int, resamples: int = 2000
-) -> Interval:
-    """95 % interval of the AURC by resampling patients; arguments as `risk_coverage`, a patient a scan."""
-    loss, uncertainty = scan_rows(loss=loss, uncertainty=uncertainty)
-    return patient_bootstrap(
-        lambda counts: {"aurc": resampled_aurc(loss, uncertainty, counts)},
-        patients,
-        resamples=resamples,
-        seed=seed,
-    )["aurc"]
 
 
 def uncertainty_table(

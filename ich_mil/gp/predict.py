@@ -22,7 +22,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,22 +60,6 @@ class Predictions:
     scan_high: Tensor
     scan_raw: Tensor
     rule: Rule
-
-
-def quadrature_mean(mu: Tensor, sigma: Tensor, *, nodes: int = 64) -> Tensor:
-    """E[sigmoid(f)] for f ~ N(μ, σ²) by Gauss-Hermite quadrature (Eq. 31), elementwise.
-
-    Args:
-        mu: any shape.
-        sigma: standard deviation, same shape.
-        nodes: 64 are good to 1e-10 for σ ≤ 2 and to 1e-6 for σ ≤ 5.
-
-    Returns:
-        Same shape.
-    """
-    points, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    z, w = torch.as_tensor(points).to(mu), torch.as_tensor(weights / weights.sum()).to(mu)
-    return (torch.sigmoid(mu[..., None] + sigma[..., None] * z) * w).sum(-1)
 
 
 def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:

@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.evaluate.pooled import PENALTIES, attention_mil, cnn_pool, hold_out, pool, pooled_logistic
+from ich_mil.evaluate.pooled import PENALTIES, attention_mil, hold_out, pool, pooled_logistic
 
 EPOCHS = 15
 
@@ -173,17 +173,6 @@ def test_a_patient_on_both_sides_is_refused(train, test):
     for parts in ((learn, stop, both), (learn, both, test), (learn, stop, stop), (learn, learn, test)):
         with pytest.raises(ValueError, match="were trained on"):
             attention_mil(*parts, seed=0)
-
-
-def test_the_cnn_pooled(test):
-    assert cnn_pool(test, how="mean") is None
-    known = replace(test, cnn_slice=torch.linspace(0, 1, len(test.x)))
-    found = cnn_pool(known, how="max")
-    np.testing.assert_array_equal(found.scan, known.cnn_slice[test.offsets[1:] - 1].double())
-    np.testing.assert_array_equal(found.slice, known.cnn_slice.double())
-    known.cnn_slice[3] = torch.nan
-    with pytest.raises(DataError, match=f"1 of {len(test.x)} slices have no probability of the CNN"):
-        cnn_pool(known, how="max")
 
 
 def test_scans_to_stop_on_are_drawn_by_patient(train):

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.promises import METHODS, chance_always
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage, check_disjoint, fit_triage
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage, fit_triage
 
 
 def scored(rng, n_positive=150, n_negative=170, steps=1 << 20):
@@ -270,12 +270,6 @@ def test_the_promise_in_words():
     assert "at most 8 of the next 80 negative scans are" in ahead
     assert "5 % of new patients with positive scans have one called negative" in told(patients=patients)
     assert all("\n" not in text for text in (told(), ahead))
-
-
-def test_calibration_and_test_patients_must_differ():
-    check_disjoint(["a", "b"], ["c"])
-    with pytest.raises(DataError, match=r"^2 patients have both calibration and test scans: b, c;"):
-        check_disjoint(["a", "b", "c", "b"], ["c", "d", "b"])
 
 
 class Given(ClassifierMixin, BaseEstimator):
