@@ -43,7 +43,7 @@ def new():
 
 
 def quadrature_mean(mu, sigma):
-    """E[sigmoid(f)] for f ~ N(μ, σ²), elementwise (Eq. 31), by Gauss-Hermite nodes: good to 1e-6 for σ ≤ 5."""
+    """E[sigmoid(f)] for f ~ N(μ, σ²), (Eq. 31), by Gauss-Hermite nodes: good to 1e-6 for σ ≤ 5."""
     points, weights = np.polynomial.hermite_e.hermegauss(64)
     z, w = torch.as_tensor(points), torch.as_tensor(weights / weights.sum())
     return (torch.sigmoid(mu[..., None] + sigma[..., None] * z) * w).sum(-1)
