@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 BAGS = 64
-"""Bags of one program, a warp: few, so that even 1,000 bags are shared among many SMs."""
+"""Bags of one program, a warp: few, so that small sets too are shared among SMs."""
 
 
 @triton.jit

@@ -1,13 +1,14 @@
 """`rbf_gram` and `rbf_moments` on a GPU: the tiles of K and the sums over them, in Triton.
 
 In and out: as `ich_mil.kernels.rbf_gram`, which is the definition. A tile of K (M, n) is made by one kernel,
-a library product in float64 turns it into Φ (P, n), and a second kernel uses it up: with tiles of some 10 MB
-all that happens in the card's second-level cache. Slices run along the rows of a tile, so that both factors
-of a product are contiguous in the direction it sums over, as tensor cores want them.
+a library product in float64 turns it into Φ (P, n), and a second kernel uses it up. Slices run along the rows
+of a tile, so that both factors of a product are contiguous in the direction it sums over, as tensor cores
+want them. What is read again and again, Φ in float32, stays in the card's second-level cache.
 
 float32 products are made of three tf32 ones. A tensor core cuts off where float32 rounds, which over hundreds
-of steps would cost two digits: after `DEPTH` slices each block goes into a float64 sum. Every sum has one
-owner and one order, so results are the same to the bit in every run.
+of steps would cost two digits: it sums `DEPTH` slices, these sums are added in float32, which rounds, and
+after `LONGEST` slices in float64. Every sum has one owner and one order, so results are the same to the bit
+in every run.
 
 Tiles lie in memory of whole blocks, zero beyond their rows and columns, so that they are read without masks,
 16 bytes at a time. A block of G reads 16 KB a step for 0.26 MFlop; at what the tensor cores could do that is
@@ -28,16 +29,20 @@ BLOCK = 64
 """Rows and columns of a block of G: tensor cores want at least 64, and 200 directions fill 4 blocks of it."""
 
 DEPTH = 32
-"""Slices, or directions, a block's product sums before it goes into the float64 sum; with half as many
-features at a time, and 4 warps, no loop over float32 products spills a register on sm_90."""
+"""Slices, or directions, that the tensor cores sum; with half as many features at a time, and 4 warps, no
+loop over float32 products spills a register on sm_90."""
+
+LONGEST = 2048
+"""Slices of a program, so 64 additions in float32: they lose 4e-7 of the largest sum, and a third of that is
+left after some programs. Without a limit it would be 1e-6."""
 
 PROGRAMS = 1056
 """Programs a launch aims at, 8 on each of 132 multiprocessors (H200), which hold 2 at a time: rows are split
 until it has them, and the last ones to end are a small part."""
 
 MOST_SPLITS = 26
-"""And no further: each part of the rows has sums (R, P, P) of its own. The 10 blocks of 200 directions and of
-one replicate then fill the card once."""
+"""And no further, unless parts were longer than `LONGEST`: each has sums (R, P, P) of its own. The 10 blocks
+of 200 directions and of one replicate then fill the card once."""
 
 PARTS = 64
 """Parts of a tile whose shares of g a library makes side by side: one product (R, n) by (n, P) might run in
@@ -69,7 +74,7 @@ def _kernel_tile(
     point, slice_ = m < n_points, s < n
     at = tl.load(rows + first + s, mask=slice_, other=0) if ORDERED else (first + s).to(tl.int64)
     product = tl.zeros((BLOCK, BLOCK), tl.float64)
-    half_u = tl.zeros((BLOCK,), tl.float64)
+    squares = tl.zeros((BLOCK, DEPTH), tl.float64)
     for start in range(0, n_features, DEPTH):
         d = start + tl.arange(0, DEPTH)
         feature = d < n_features
@@ -78,12 +83,15 @@ def _kernel_tile(
         raw = tl.load(
             x + at[:, None] * stride_x + d[None, :], mask=slice_[:, None] & feature[None, :], other=0.0
         )
-        u = (raw.to(tl.float64) - centre[None, :]) * factor[None, :]  # (n, D)
+        # a sum over one: Triton 3.6 cannot make a float64 product of what it sees come from 16 bits
+        raw = tl.sum(raw.to(tl.float64)[:, :, None], axis=2)
+        u = (raw - centre[None, :]) * factor[None, :]  # (n, D)
         points = tl.load(
             z + m[:, None] * n_features + d[None, :], mask=point[:, None] & feature[None, :], other=0.0
         )
         product = tl.dot(points, tl.trans(u), product, out_dtype=tl.float64)
-        half_u += tl.sum(u * u, axis=1) * 0.5
+        squares += u * u
+    half_u = tl.sum(squares, axis=1) * 0.5
     exponent = product - tl.load(half_z + m, mask=point, other=0.0)[:, None] - half_u[None, :]
     exponent = tl.where(exponent > 0.0, 0.0, exponent)  # by rounding; a NaN stays one
     tl.store(
@@ -101,11 +109,27 @@ def _halves(x):
 
 
 @triton.jit
-def _three(a, b, c, d):
-    """(a + b)(c + d) of two pairs of halves, without the product of the small ones."""
-    product = tl.dot(b, c, input_precision="tf32")
-    product = tl.dot(a, d, product, input_precision="tf32")
-    return tl.dot(a, c, product, input_precision="tf32").to(tl.float64)
+def _above(a, b):
+    """Two blocks, one above the other; in registers that is no move."""
+    return tl.reshape(tl.permute(tl.join(a, b), (2, 0, 1)), (2 * a.shape[0], a.shape[1]))
+
+
+@triton.jit
+def _beside(a, b):
+    """Two blocks, one beside the other; in registers that is no move."""
+    return tl.reshape(tl.permute(tl.join(a, b), (0, 2, 1)), (a.shape[0], 2 * a.shape[1]))
+
+
+@triton.jit
+def _three(left, right):
+    """A product of float32 from the halves of both, without that of the small ones, which come first.
+
+    Two calls, not three: the program waits for the tensor cores after each.
+    """
+    high, low = _halves(left)
+    top, bottom = _halves(right)
+    product = tl.dot(_beside(low, high), _above(top, bottom), input_precision="tf32")
+    return tl.dot(high, top, product, input_precision="tf32")
 
 
 @triton.jit
@@ -125,46 +149,43 @@ def _gram_tile(
 ):
     """Add Φ diag(θ) Φᵀ of `span` slices to the sums of this part: one block, on or below the diagonal.
 
-    If `TWO`, of a replicate and of the next one.
+    If `TWO`, of a replicate and, below it, of the next one.
     """
     blocks = tl.cdiv(n_directions, BLOCK)
     row, column = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     if column <= row:
+        ROWS: tl.constexpr = 2 * BLOCK if TWO else BLOCK
         i = row * BLOCK + tl.arange(0, BLOCK)
         j = column * BLOCK + tl.arange(0, BLOCK)
         s = tl.arange(0, DEPTH)
-        at_i, at_j = phi + i[:, None] * width + s[None, :], phi + j[:, None] * width + s[None, :]
+        at_i = phi + i[:, None].to(tl.int64) * width + s[None, :]
+        at_j = phi + j[:, None].to(tl.int64) * width + s[None, :]
         start = tl.program_id(2) * span
         end = tl.minimum(start + span, n)
         replicate = tl.program_id(1) * (2 if TWO else 1)
         weights = theta + replicate * width + s
         # an odd last one is made twice and stored once
         step = tl.where(replicate + 1 < replicates, width, 0)
-        total = tl.zeros((BLOCK, BLOCK), tl.float64)
-        other = tl.zeros((BLOCK, BLOCK), tl.float64)
+        total = tl.zeros((ROWS, BLOCK), tl.float32 if SINGLE else tl.float64)
         for k in range(start, end, DEPTH):
             left = tl.load(at_i + k)
             right = tl.trans(tl.load(at_j + k))
             weighted = left * tl.load(weights + k)[None, :]
+            if TWO:
+                weighted = _above(weighted, left * tl.load(weights + step + k)[None, :])
             if SINGLE:
-                high, low = _halves(right)
-                total += _three(*_halves(weighted), high, low)
+                total += _three(weighted, right)
             else:
                 total = tl.dot(weighted, right, total, out_dtype=tl.float64)
-            if TWO:
-                weighted = left * tl.load(weights + step + k)[None, :]
-                if SINGLE:
-                    other += _three(*_halves(weighted), high, low)
-                else:
-                    other = tl.dot(weighted, right, other, out_dtype=tl.float64)
         there = (i < n_directions)[:, None] & (j < n_directions)[None, :]
         matrix = (tl.program_id(2) * replicates + replicate).to(tl.int64)
         at = sums + matrix * n_directions * n_directions + i[:, None] * n_directions + j[None, :]
-        tl.store(at, tl.load(at, mask=there, other=0.0) + total, mask=there)
         if TWO:
-            at += n_directions * n_directions
-            there = (i < tl.where(step > 0, n_directions, 0))[:, None] & (j < n_directions)[None, :]
-            tl.store(at, tl.load(at, mask=there, other=0.0) + other, mask=there)
+            total, other = tl.split(tl.permute(tl.reshape(total, (2, BLOCK, BLOCK)), (1, 2, 0)))
+            below = at + n_directions * n_directions
+            last = (i < tl.where(step > 0, n_directions, 0))[:, None] & (j < n_directions)[None, :]
+            tl.store(below, tl.load(below, mask=last, other=0.0) + other.to(tl.float64), mask=last)
+        tl.store(at, tl.load(at, mask=there, other=0.0) + total.to(tl.float64), mask=there)
 
 
 @triton.jit
@@ -183,21 +204,24 @@ def _spread_tile(
 ):
     """Σ_i (W φ)_i² of a block of slices for one replicate."""
     s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    p = tl.arange(0, DEPTH)
+    at_s = phi + p[:, None].to(tl.int64) * width + s[None, :]
     rows = tl.cdiv(n_directions, BLOCK) * BLOCK
     W = root + tl.program_id(1).to(tl.int64) * rows * rows
     total = tl.zeros((BLOCK,), tl.float64)
     for top in range(0, n_directions, BLOCK):
-        at_i = W + (top + tl.arange(0, BLOCK))[:, None] * rows
-        product = tl.zeros((BLOCK, BLOCK), tl.float64)
+        at_i = W + (top + tl.arange(0, BLOCK))[:, None] * rows + p[None, :]
+        product = tl.zeros((BLOCK, BLOCK), tl.float32 if SINGLE else tl.float64)
         for k in range(0, n_directions, DEPTH):
-            p = k + tl.arange(0, DEPTH)
-            left = tl.load(at_i + p[None, :])
-            right = tl.load(phi + p[:, None] * width + s[None, :])
+            # what the tensor cores read from memory must lie along the sum: the slices come from registers
+            left = tl.trans(tl.load(at_s + tl.cast(k, tl.int64) * width))
+            right = tl.trans(tl.load(at_i + k))
             if SINGLE:
-                product += _three(*_halves(left), *_halves(right))
+                product += _three(left, right)
             else:
                 product = tl.dot(left, right, product, out_dtype=tl.float64)
-        total += tl.sum(product * product, axis=0)
+        once = product.to(tl.float64)
+        total += tl.sum(once * once, axis=1)
     tl.store(out + tl.program_id(1).to(tl.int64) * stride_out + first + s, total, mask=s < n)
 
 
@@ -275,12 +299,12 @@ def rbf_gram(
     blocks = triton.cdiv(directions, BLOCK)
     two = replicates > 1
     launched = blocks * (blocks + 1) // 2 * (triton.cdiv(replicates, 2) if two else 1)
-    splits = max(1, min(MOST_SPLITS, PROGRAMS // launched, most // (8 * DEPTH)))
+    splits = max(1, min(MOST_SPLITS, PROGRAMS // launched, most // (8 * DEPTH)), triton.cdiv(most, LONGEST))
     sums = z.new_zeros(splits, replicates, directions, directions)
     width = _in_blocks(most)
     weights = torch.zeros(replicates, width, dtype=torch.float32 if single else z.dtype, device=z.device)
     targets = z.new_zeros(replicates, PARTS, width // PARTS)
-    g = z.new_zeros(PARTS, replicates, _in_blocks(directions))
+    g = z.new_zeros(PARTS, replicates, directions)
     with torch.cuda.device_of(x):
         for first, n, phi, phi64 in _tiles(x, rows, shift, scale, z, projection, single, tile):
             for part, whole in ((weights, theta), (targets.flatten(1), target)):
@@ -300,11 +324,12 @@ def rbf_gram(
                 BLOCK=BLOCK,
                 DEPTH=DEPTH,
                 num_warps=4,
-                enable_fp_fusion=True,
+                enable_fp_fusion=False,
             )
-            g.baddbmm_(targets.transpose(0, 1), phi64.unflatten(1, (PARTS, -1)).permute(1, 2, 0))
+            parts = phi64[:directions].unflatten(1, (PARTS, -1))
+            g.baddbmm_(targets.transpose(0, 1), parts.permute(1, 2, 0))
     lower = sums.sum(0).tril()
-    return lower + lower.tril(-1).mT, g.sum(0)[:, :directions].contiguous()
+    return lower + lower.tril(-1).mT, g.sum(0)
 
 
 @rbf_gram.register_fake
@@ -349,7 +374,7 @@ def rbf_moments(
                 BLOCK=BLOCK,
                 DEPTH=DEPTH,
                 num_warps=4,
-                enable_fp_fusion=True,
+                enable_fp_fusion=False,
             )
     return mu, spread
 

@@ -273,13 +273,13 @@ from ich_mil.kernels import rbf_gram_triton as ours
 DOUBLE_MMA = r"mma[.]sync[.]aligned[.]m\d+n8k\d+[.]row[.]col[.]f64"  # of another shape in another Triton
 DOUBLES = {"shift", "scale", "z", "half_z", "out", "sums"}
 
-def made(kernel, phi, **constants):
+def made(kernel, phi, x="*fp32", **constants):
     def known(name):
         # Triton sees by itself what is a multiple of 16 in a launch
         return types[name].startswith("*") or name in ("width", "span", "n")
 
     types = {name: "*fp64" if name in DOUBLES else "i32" for name in kernel.arg_names}
-    types |= {"x": "*fp32", "rows": "*i64", **dict.fromkeys(("phi", "theta", "root"), phi)}
+    types |= {"x": x, "rows": "*i64", **dict.fromkeys(("phi", "theta", "root"), phi)}
     types |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(
         fn=kernel,
@@ -287,7 +287,7 @@ def made(kernel, phi, **constants):
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
         attrs={(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names) if known(name)},
     )
-    options = {"num_warps": 4, "enable_fp_fusion": True}
+    options = {"num_warps": 4, "enable_fp_fusion": kernel is ours._kernel_tile}
     code = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert code.asm["cubin"]
     assert not re.search(r"\b(atom|red)[.]", code.asm["ptx"]), "an atomic"
@@ -306,8 +306,11 @@ def spilled_in_loops(cubin):
     return [at for at in local if any(first <= at <= last for first, last in loops)]
 
 block = ours.BLOCK
-text, _ = made(ours._kernel_tile, "", ORDERED=True, BLOCK=block, DEPTH=ours.DEPTH // 2)
-assert re.search(DOUBLE_MMA, text)
+for features in ("*fp64", "*fp32", "*fp16", "*bf16"):
+    for ordered in (False, True):
+        constants = {"ORDERED": ordered, "BLOCK": block, "DEPTH": ours.DEPTH // 2}
+        text, _ = made(ours._kernel_tile, "", features, **constants)
+        assert re.search(DOUBLE_MMA, text)
 kernels = ((ours._gram_tile, {"TWO": False}), (ours._gram_tile, {"TWO": True}), (ours._spread_tile, {}))
 for kernel, own in kernels:
     text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=block, DEPTH=ours.DEPTH, **own)
