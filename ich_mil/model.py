@@ -136,7 +136,8 @@ def _calibration(head: SparseGP, site: dict[str, Any] | None) -> str:
         return ""
     if site is None:
         return f"{CALIBRATIONS[head.calibration.method]} on held-out scans"
-    return f"sigmoid, its intercept fitted to {site['scans']} labelled scans of the site"
+    scans = f"{site['scans']} labelled scans of the site, {site['positive']} of them positive"
+    return f"sigmoid, its intercept fitted to {scans}"
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -165,8 +166,10 @@ def load_model(folder: Path) -> TrainedModel:
             f"{folder}: the head takes {len(head.x_mean)} features, the CNN gives "
             f"{cnn.settings.features}; train again"
         )
-    parts = [folder / f"{name}{suffix}" for name in ("cnn", "head") for suffix in (".json", ".safetensors")]
     config = about["config"]
+    names = ("cnn", "head") if about["cnn"] else ("head",)
+    parts = [(folder / f"{name}{end}").read_bytes() for name in names for end in (".json", ".safetensors")]
+    parts.append(json.dumps([config[name] for name in ("thickness_mm", "samples", "seed")]).encode())
     return TrainedModel(
         folder=folder,
         cnn=cnn,
@@ -174,7 +177,7 @@ def load_model(folder: Path) -> TrainedModel:
         provenance=Provenance(
             name=_name(head),
             version=__version__,
-            weights=digest(*(part.read_bytes() for part in parts if part.is_file())),
+            weights=digest(*parts),
             config=about["config_hash"],
             calibration=_calibration(head, about.get("site")),
         ),

@@ -59,8 +59,8 @@ class Provenance:
     Attributes:
         name: what kind of model, such as 'G-VGPMIL α=1 β=2.5'.
         version: version of the program.
-        weights: digest of all that CNN and head consist of, windows and calibration too: two models with the
-            same one say the same.
+        weights: digest of all that makes the numbers: CNN and head with windows and calibration, thickness,
+            samples and seed. Two models with the same one say the same.
         config: hash of the configuration it was trained with.
         calibration: how scan probabilities were calibrated; empty if they were not.
     """

@@ -1,6 +1,8 @@
 """A model recalibrated to a site: what changes, what stays, and what is refused."""
 
 import json
+from dataclasses import replace
+from shutil import copytree
 
 import pandas as pd
 import pytest
@@ -15,6 +17,7 @@ from ich_mil.gp.calibration import Calibration, smoothed_targets
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.storage import load_head, save_head
 from ich_mil.model import load_model
+from ich_mil.pipeline import recalibrate
 from tests import phantoms
 from tests.feature_table import write_features
 
@@ -103,7 +106,9 @@ def test_other_scans_of_the_site_get_better_probabilities_and_its_own_are_refuse
     error = refused(["validate", *words(place, "site", "ours"), "--out", tmp_path / "own"], capsys)
     assert "70 of its patients were trained or calibrated on" in error
     model = json.loads((tmp_path / "ours" / "predictions.json").read_text())["model"]
-    assert model["calibration"] == "sigmoid, its intercept fitted to 70 labelled scans of the site"
+    assert model["calibration"] == (
+        "sigmoid, its intercept fitted to 70 labelled scans of the site, 10 of them positive"
+    )
     assert model["weights"] != load_model(place / "run").provenance.weights
 
 
@@ -112,15 +117,19 @@ def test_the_table_compares_scans_that_were_not_fitted(place):
     assert table.index.tolist() == ["log_loss", "brier", "ece"]
     site = read_feature_csv(place / "site.csv")
     labels = site.labels.numpy()
-    for model, column in (("run", "reference_value"), ("ours", "value")):
-        found = scan_metrics(labels, load_model(place / model).predict(site).scan_mean.numpy())
-        # of one's own scans the recalibrated model is a little too good
-        near = 1e-12 if model == "run" else 0.02
-        for metric in table.index:
-            assert table.loc[metric, column] == pytest.approx(found[metric], abs=near)
-        if model == "ours":
-            assert table.loc["log_loss", column] > found["log_loss"] + 1e-4
-    assert set(table[["n", "positives", "patients"]].drop_duplicates().iloc[0]) == {70, 10}
+    before, after = (
+        scan_metrics(labels, load_model(place / model).predict(site).scan_mean.numpy())
+        for model in ("run", "ours")
+    )
+    for metric in table.index:
+        assert table.before[metric] == pytest.approx(before[metric], abs=1e-12)
+        # of its own scans the recalibrated model is a little too good
+        assert table.after[metric] == pytest.approx(after[metric], abs=0.02)
+    assert table.after["log_loss"] > after["log_loss"] + 1e-4
+    assert (table.low < table.after - table.before).all()
+    assert table.better["log_loss"] > 0.9
+    assert table.iloc[0][["n", "positives", "patients"]].tolist() == [70, 10, 70]
+    assert table.auc.iloc[0] == pytest.approx(before["auc"])
 
 
 def test_scans_the_run_held_out_may_be_used_and_then_are_held_out_no_more(place, tmp_path):
@@ -147,12 +156,17 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     table = pd.read_csv(place / "site.csv")
     some = table.bag_name.unique()
     table[table.bag_name.isin(some[:19])].to_csv(place / "few.csv", index=False)
-    assert "at least 20 labelled scans of the site, got 19" in refused(
+    assert "labelled scans of at least 20 patients, these are of 19" in refused(
         ["recalibrate", *words(place, "few", "run"), *out], capsys
     )
-    table[table.bag_label == 0].to_csv(place / "negative.csv", index=False)
-    assert "needs scans of both labels, 0 of 60 are positive" in refused(
-        ["recalibrate", *words(place, "negative", "run"), *out], capsys
+    positive = table.bag_name[table.bag_label == 1].unique()
+    table[~table.bag_name.isin(positive[4:])].to_csv(place / "four.csv", index=False)
+    assert "at least 5 scans of each label, 4 of 64 are positive" in refused(
+        ["recalibrate", *words(place, "four", "run"), *out], capsys
+    )
+    table.assign(bag_label=1 - table.bag_label).to_csv(place / "swapped.csv", index=False)
+    assert "does not tell these scans apart (AUC 0.0" in refused(
+        ["recalibrate", *words(place, "swapped", "run"), *out], capsys
     )
     assert "40 of its patients were trained or calibrated on" in refused(
         ["recalibrate", *words(place, "a", "run"), *out], capsys
@@ -161,7 +175,9 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     for taken in ("run", "ours"):
         command = ["recalibrate", *words(place, "new", "run"), "--out", place / taken]
         assert "holds a run already" in refused(command, capsys)
-    assert "is a recalibrated model" in refused(["report", place / "ours"], capsys)
+    assert "is a recalibrated model and has no report" in refused(["report", place / "ours"], capsys)
+    command = ["train", "--config", place / "run.yaml", "--out", place / "ours", "--resume"]
+    assert "is a recalibrated model, not a training" in refused(command, capsys)
 
 
 def test_a_run_that_is_not_calibrated_is_refused(place, tmp_path, capsys):
@@ -175,6 +191,56 @@ def test_a_run_that_is_not_calibrated_is_refused(place, tmp_path, capsys):
     assert "probabilities are uncalibrated" in refused(
         ["recalibrate", *site, "--out", tmp_path / "x"], capsys
     )
+
+
+def test_a_killed_recalibration_goes_on_and_is_no_training(place, tmp_path, capsys, monkeypatch):
+    command = ["recalibrate", *words(place, "site", "run"), "--out", str(tmp_path / "ours")]
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recalibrate, "save_head", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(command)
+    monkeypatch.undo()
+    for resume in ([], ["--resume"]):
+        words_of_train = ["train", "--config", place / "run.yaml", "--out", tmp_path / "ours", *resume]
+        assert "holds a run" in (told := refused(words_of_train, capsys)) or "is a recalibrated model" in told
+    assert cli.main(command) == 0
+    for name in ("head.json", "head.safetensors", "splits.csv", "recalibration.csv", "run.json"):
+        assert (tmp_path / "ours" / name).read_bytes() == (place / "ours" / name).read_bytes()
+
+
+def test_a_model_that_changes_meanwhile_is_refused(place, tmp_path, capsys, monkeypatch):
+    copytree(place / "run", tmp_path / "run")
+    site = words(place, "site", "run")
+    site[-1] = str(tmp_path / "run")
+    prepared = recalibrate.external_set
+
+    def exchanged(*args):
+        head = load_head(tmp_path / "run")
+        head.calibration = Calibration(rule="max", intercept=3.0)
+        save_head(head, tmp_path / "run")
+        return prepared(*args)
+
+    monkeypatch.setattr(recalibrate, "external_set", exchanged)
+    assert "became another model meanwhile" in refused(
+        ["recalibrate", *site, "--out", tmp_path / "ours"], capsys
+    )
+
+
+def test_isotonic_regression_gives_way_to_its_sigmoid(place, tmp_path, capsys):
+    head = load_head(place / "run")
+    sigmoid = head.calibration
+    head.calibration = replace(sigmoid, method="isotonic", knots=((0.1, 0.05), (0.9, 0.95)))
+    copytree(place / "run", tmp_path / "run")
+    save_head(head, tmp_path / "run")
+    site = words(place, "site", "run")
+    site[-1] = str(tmp_path / "run")
+    capsys.readouterr()
+    assert cli.main(["recalibrate", *site, "--out", str(tmp_path / "ours")]) == 0
+    assert "Isotonic regression gives way to the sigmoid beneath it." in capsys.readouterr().out
+    assert load_head(tmp_path / "ours").calibration == load_head(place / "ours").calibration
 
 
 @pytest.mark.slow
@@ -192,6 +258,10 @@ def test_pictures_of_a_site(tmp_path, capsys):
     head = load_head(tmp_path / "run")
     head.calibration = Calibration(rule="max", intercept=3.0)  # so small a run may have none
     save_head(head, tmp_path / "run")
+    reads = pd.read_csv(tmp_path / "b" / "reads.csv")  # so small a network ranks scans the wrong way round
+    readers = [f"R{i}:ICH" for i in (1, 2, 3)]
+    reads[readers] = 1 - reads[readers]
+    reads.to_csv(tmp_path / "b" / "reads.csv", index=False)
     command = ["recalibrate", tmp_path / "b", "--layout", "cq500", "--jobs", "1"]
     command = [str(word) for word in (*command, "--model", tmp_path / "run", "--out", tmp_path / "ours")]
     assert cli.main(command) == 0

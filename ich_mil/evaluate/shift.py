@@ -169,6 +169,50 @@ def cross_fitted(
     return p
 
 
+def refitted_differences(
+    logits: Tensor | np.ndarray,
+    labels: np.ndarray,
+    patients: Sequence[str] | np.ndarray,
+    calibration: Calibration,
+    *,
+    resamples: int = 200,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """What recalibration changes, if other patients of the site had been labelled.
+
+    In each resample patients are drawn with repetition, the intercept is fitted to their scans, and it and
+    the model's own calibration are measured on the scans of the others. That a few scans may have an odd
+    prevalence is in these numbers; a bootstrap that keeps the fit does not see it.
+
+    Args:
+        logits: (L, B) or (B,), as in `recalibrate`; at most 200 samples are used.
+        labels: (B,) in {0, 1}.
+        patients: B patient keys.
+        calibration: the model's own.
+        resamples: of patients.
+        seed: of the resamples.
+
+    Returns:
+        The new value less the old one, (resamples,) for each of `METRICS`.
+    """
+    z, y, keys = _known(logits, labels, patients)
+    z = z[:: -(-len(z) // 200)]
+    owner = np.unique(keys, return_inverse=True)[1]
+    generator, n_patients = np.random.default_rng(seed), int(owner.max()) + 1
+    found: dict[str, list[float]] = {metric: [] for metric in METRICS}
+    while len(found[METRICS[0]]) < resamples:
+        counts = np.bincount(generator.integers(n_patients, size=n_patients), minlength=n_patients)[owner]
+        drawn, rest = np.repeat(np.arange(len(y)), counts), np.flatnonzero(counts == 0)
+        if len(rest) == 0:
+            continue
+        new = _refit(z[:, drawn], torch.as_tensor(y[drawn]), calibration, "intercept")
+        assert new is not None  # the slope stays
+        own, other = (_measure(z[:, rest], y[rest], one) for one in (calibration, new))
+        for metric in METRICS:
+            found[metric].append(other[metric] - own[metric])
+    return {metric: np.array(values) for metric, values in found.items()}
+
+
 def _draw(
     labels: np.ndarray, owner: np.ndarray, n: int, stratified: bool, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:

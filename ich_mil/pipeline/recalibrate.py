@@ -2,33 +2,39 @@
 
 In: a finished run and labelled scans of patients it has not seen. Out, in a folder of its own, a run as
 `predict`, `validate` and `serve` read it: the same CNN and the same Gaussian process, with another intercept
-of the sigmoid that makes scan probabilities; and `recalibration.csv`, what that changes. The site's patients
-stand in its `splits.csv`, so that nobody measures it on them.
+of the sigmoid that makes scan probabilities (isotonic regression gives way to the sigmoid beneath it); and
+`recalibration.csv`, what that changes. The site's patients stand in its `splits.csv`, so that nobody measures
+it on them.
 
 One number is fitted, because more pays at no number of scans that was tried (`ich-mil reproduce features`).
+It follows the share of positive scans: scans that were chosen by their label make it wrong.
 """
 
 from pathlib import Path
 from shutil import copyfile
 
+import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from ich_mil.config import SetLayout, SetSettings
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import load_splits, write_splits
-from ich_mil.errors import ConfigError, ModelError
-from ich_mil.evaluate.compare import compare
-from ich_mil.evaluate.shift import cross_fitted, recalibrate
-from ich_mil.evaluate.show import format_value
-from ich_mil.files import alone, whole_file, write_json
+from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.evaluate.metrics import scan_metrics
+from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
+from ich_mil.files import alone, remove_leftovers, whole_file, write_json
+from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.storage import save_head
-from ich_mil.model import load_model, read_run
+from ich_mil.model import TrainedModel, load_model, read_run
 from ich_mil.pipeline.validate import external_set
 from ich_mil.progress import say
 
+LEAST_OF_A_LABEL = 5
+"""Fewer scans of a label, or scans of fewer than `LEAST_SCANS` patients, say too little of a prevalence."""
+
 SHOWN = {"log_loss": "log-loss", "brier": "Brier", "ece": "ECE"}
-OWN, NEW = "as trained", "recalibrated"
 
 
 def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int) -> None:
@@ -43,62 +49,108 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
 
     Raises:
         ConfigError: `out` holds a run already.
-        ModelError: the run is not finished, or its probabilities are not calibrated.
-        DataError: data that cannot be used, a patient the run has seen, or too few labelled scans.
+        ModelError: the run is not finished, its probabilities are not calibrated, or it changed meanwhile.
+        DataError: data that cannot be used, a patient the run has seen, too few scans, or scans that the
+            model does not tell apart.
     """
     trained = load_model(model)
     own = trained.head.calibration
     if own is None:
         raise ModelError(
-            f"{model}: its probabilities are uncalibrated, it did not tell its own held-out scans apart; "
-            "train again"
+            f"{model}: its probabilities are uncalibrated (head.calibration is none, or the head did not "
+            "tell its held-out scans apart); train one that is calibrated"
         )
     with alone(out, doing="writing"):
-        if (out / "run.json").exists():
-            raise ConfigError(f"{out}: holds a run already; choose another --out")
+        _check_out(out)
+        remove_leftovers(out)
+        site = out / "site"
+        chosen = SetSettings(layout, str(root))
         features = external_set(
-            trained,
-            SetSettings(layout, str(root)),
-            out / "site" / "prepared",
-            out / "site" / "features.safetensors",
-            jobs,
+            trained, chosen, site / "prepared", site / "features.safetensors", jobs
         ).features
-        labels = features.labels.numpy()
-        logits, _ = scan_samples(
-            trained.head,
-            features.x.double(),
-            features.offsets,
-            features.scans,
-            positions=features.positions_mm,
-            samples=trained.samples,
-            seed=trained.seed,
-        )
-        trained.head.calibration = recalibrate(logits, labels, own, way="intercept")
-        probabilities = {
-            OWN: own.scan(logits).mean(0).numpy(),
-            NEW: cross_fitted(logits, labels, features.patients, own),
-        }
-        table = compare(
-            labels,
-            probabilities,
-            features.patients,
-            reference=OWN,
-            seed=trained.seed,
-            resamples=trained.bootstrap,
-        )
-        table = table[table.metric.isin(SHOWN)].drop(columns="delong_p")
+        _check_site(features, str(root))
+        logits = _logits(trained, features)
+        table = _table(logits, features, own, trained.seed)
+        _check_order(table, str(root))
+        new = recalibrate(logits, features.labels.numpy(), own, way="intercept")
+        if load_model(model).provenance != trained.provenance:
+            raise ModelError(f"{model}: became another model meanwhile; run the same command again")
+        _write(trained, new, features, out)
         with whole_file(out / "recalibration.csv") as temporary:
             table.to_csv(temporary, index=False)
-        write_splits(_splits(load_splits(model / "splits.csv"), features), out / "splits.csv")
-        for name in ("config.yaml", "cnn.json", "cnn.safetensors"):
-            if (model / name).is_file():
-                with whole_file(out / name) as temporary:
-                    copyfile(model / name, temporary)
-        save_head(trained.head, out)
-        site = {"scans": len(labels), "positive": int(labels.sum()), "run": str(model)}
-        write_json(out / "run.json", {**read_run(model), "site": site})  # last: now it is a run
-    say(_told(table, own.intercept, trained.head.calibration.intercept))
+        save_head(trained.head, out)  # last: a folder with a head is a finished run
+    say(_told(table, own, new))
     say(f"{out}: use it as --model")
+
+
+def _check_out(out: Path) -> None:
+    """Only what a killed recalibration left is gone on with."""
+    if not (out / "run.json").exists():
+        return
+    if (out / "head.json").exists() or "site" not in read_run(out):
+        raise ConfigError(f"{out}: holds a run already; choose another --out")
+
+
+def _check_site(features: FeatureSet, source: str) -> None:
+    patients, positive = len(set(features.patients)), int(features.labels.sum())
+    if patients < LEAST_SCANS:
+        raise DataError(
+            f"{source}: recalibration needs labelled scans of at least {LEAST_SCANS} patients, these are of "
+            f"{patients}; label more, or keep the model's own calibration"
+        )
+    if min(positive, features.n_scans - positive) < LEAST_OF_A_LABEL:
+        raise DataError(
+            f"{source}: recalibration needs at least {LEAST_OF_A_LABEL} scans of each label, {positive} of "
+            f"{features.n_scans} are positive; label more as they come, do not choose them"
+        )
+
+
+def _check_order(table: pd.DataFrame, source: str) -> None:
+    if table.auc[0] <= 0.5:
+        raise DataError(
+            f"{source}: the model does not tell these scans apart (AUC {table.auc[0]:.3f}), or their labels "
+            "are swapped; no calibration mends that"
+        )
+
+
+def _logits(trained: TrainedModel, features: FeatureSet) -> Tensor:
+    return scan_samples(
+        trained.head,
+        features.x.double(),
+        features.offsets,
+        features.scans,
+        positions=features.positions_mm,
+        samples=trained.samples,
+        seed=trained.seed,
+    )[0]
+
+
+def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) -> pd.DataFrame:
+    """A row a metric: before, after (scans that were not fitted), resampled differences, and of what."""
+    labels = features.labels.numpy()
+    before = scan_metrics(labels, own.scan(logits).mean(0).numpy())
+    after = scan_metrics(labels, cross_fitted(logits, labels, features.patients, own))
+    resampled = refitted_differences(logits, labels, features.patients, own, seed=seed)
+    rows = []
+    for metric in SHOWN:
+        low, high = np.quantile(resampled[metric], [0.025, 0.975])
+        better = float((resampled[metric] < 0).mean())
+        rows.append((metric, before[metric], after[metric], low, high, better))
+    table = pd.DataFrame(rows, columns=["metric", "before", "after", "low", "high", "better"])
+    facts = {"n": len(labels), "positives": int(labels.sum()), "patients": len(set(features.patients))}
+    return table.assign(**facts, auc=before["auc"])
+
+
+def _write(trained: TrainedModel, new: Calibration, features: FeatureSet, out: Path) -> None:
+    """All but the head's files, the mark of an unfinished run first."""
+    site = {"scans": features.n_scans, "positive": int(features.labels.sum()), "run": str(trained.folder)}
+    write_json(out / "run.json", {**read_run(trained.folder), "site": site})
+    for name in ("config.yaml", "cnn.json", "cnn.safetensors"):
+        if (trained.folder / name).is_file():
+            with whole_file(out / name) as temporary:
+                copyfile(trained.folder / name, temporary)
+    write_splits(_splits(load_splits(trained.folder / "splits.csv"), features), out / "splits.csv")
+    trained.head.calibration = new
 
 
 def _splits(splits: pd.DataFrame, features: FeatureSet) -> pd.DataFrame:
@@ -115,19 +167,24 @@ def _splits(splits: pd.DataFrame, features: FeatureSet) -> pd.DataFrame:
     return pd.concat([splits[~splits.patient.isin(site.patient)], site], ignore_index=True)
 
 
-def _told(table: pd.DataFrame, before: float, after: float) -> str:
+def _told(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
     first = table.iloc[0]
     lines = [
-        f"{first.n} labelled scans, {first.positives} positive, of {first.patients} patients: the intercept "
-        f"goes from {before:.3f} to {after:.3f}.",
-        "Each scan by an intercept fitted to other patients, against the model as trained; 95 % intervals by "
-        "patient:",
+        f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive "
+        f"({first.positives / first.n:.0%}); the model ranks them with an AUC of {first.auc:.3f}.",
+        f"The intercept goes from {own.intercept:.3f} to {new.intercept:.3f}."
+        + (" Isotonic regression gives way to the sigmoid beneath it." if own.knots else ""),
+        "Each scan by an intercept fitted to other patients, against the model before; in brackets 95 % of "
+        "resamples of patients, fitted to those drawn and measured on the others:",
     ]
-    rows = {row["metric"]: row for row in table.to_dict("records")}
-    for metric, title in SHOWN.items():
-        row = rows[metric]
-        gain = format_value(row["difference"], row["low"], row["high"])
-        lines.append(f"  {title:<9}{row['reference_value']:.3f} -> {row['value']:.3f}, difference {gain}")
-    if not rows["log_loss"]["high"] < 0:
-        lines.append("Whether it pays cannot be told from these scans: the interval of the log-loss holds 0.")
+    for row in table.to_dict("records"):
+        change = f"{row['after'] - row['before']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+        lines.append(
+            f"  {SHOWN[row['metric']]:<9}{row['before']:.3f} -> {row['after']:.3f}, {change}, better in "
+            f"{row['better']:.0%} of resamples"
+        )
+    lines.append(
+        f"This holds for scans that come as these did, {first.positives / first.n:.0%} of them positive: of "
+        "scans chosen by their label it is wrong."
+    )
     return "\n".join(lines)

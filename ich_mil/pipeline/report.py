@@ -40,8 +40,8 @@ def report_run(run: Path) -> None:
     model = load_model(run)
     if "site" in read_run(run):
         raise ModelError(
-            f"{run}: is a recalibrated model and was not measured; name the folder of a 'validate' or "
-            "'predict' with it, or the run it comes from"
+            f"{run}: is a recalibrated model and has no report; 'validate' prints its table, the folder of "
+            "'predict' has its pages"
         )
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
     sets: list[EvaluatedSet] = []

@@ -112,6 +112,8 @@ def _check_folder(config: RunConfig, resume: bool) -> None:
             f"{config.out}: holds a run already; add --resume to go on with it, or choose another --out"
         )
     old = read_run(config.out)
+    if "site" in old:
+        raise ConfigError(f"{config.out}: is a recalibrated model, not a training; choose another --out")
     if old["config_hash"] != config.hash:
         fields = ", ".join(_differences(old["config"], config.as_dict()))
         raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")

@@ -16,6 +16,7 @@ from ich_mil.evaluate.shift import (
     pays_from,
     recalibrate,
     recalibration_curve,
+    refitted_differences,
 )
 from ich_mil.gp.calibration import Calibration, platt, smoothed_targets
 
@@ -166,6 +167,23 @@ def test_cross_fitted_scans_know_nothing_of_their_patients_labels():
         assert p[held_out] == pytest.approx(torch.sigmoid(samples[:, held_out] + b).mean(0).numpy())
     with pytest.raises(DataError, match="all 60 labelled scans are of one patient"):
         cross_fitted(samples, y, ["a"] * 60, OWN)
+
+
+def test_resampled_differences_see_that_few_scans_may_mislead():
+    z, y = site(400, intercept=0.0)
+    keys = names(400)
+    few = refitted_differences(z[:40], y[:40], keys[:40], OWN, resamples=60, seed=0)
+    many = refitted_differences(z, y, keys, OWN, resamples=60, seed=0)
+    for metric in METRICS:
+        assert len(few[metric]) == 60
+        assert np.std(few[metric]) > 1.5 * np.std(many[metric])
+    # the model is right as it is: there is nothing to gain
+    assert abs(np.median(many["log_loss"])) < 0.003
+    assert 0.2 < (many["log_loss"] < 0).mean() < 0.8
+    moved = refitted_differences(*site(400), keys, OWN, resamples=60, seed=0)
+    assert (moved["log_loss"] < 0).all()
+    again = refitted_differences(*site(400), keys, OWN, resamples=60, seed=0)
+    assert np.array_equal(moved["ece"], again["ece"])
 
 
 def default_torch():
