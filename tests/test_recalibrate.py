@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from shutil import copytree
+from shutil import copyfile, copytree
 
 import pandas as pd
 import pytest
@@ -175,6 +175,10 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     for taken in ("run", "ours"):
         command = ["recalibrate", *words(place, "new", "run"), "--out", place / taken]
         assert "holds a run already" in refused(command, capsys)
+    (tmp_path / "unfinished").mkdir()
+    copyfile(place / "run" / "run.json", tmp_path / "unfinished" / "run.json")
+    command = ["recalibrate", *words(place, "new", "run"), "--out", tmp_path / "unfinished"]
+    assert "holds a run already" in refused(command, capsys)
     assert "is a recalibrated model and has no report" in refused(["report", place / "ours"], capsys)
     command = ["train", "--config", place / "run.yaml", "--out", place / "ours", "--resume"]
     assert "is a recalibrated model, not a training" in refused(command, capsys)
@@ -227,6 +231,15 @@ def test_a_model_that_changes_meanwhile_is_refused(place, tmp_path, capsys, monk
     assert "became another model meanwhile" in refused(
         ["recalibrate", *site, "--out", tmp_path / "ours"], capsys
     )
+
+
+def test_a_run_with_other_samples_is_another_model(place, tmp_path):
+    copytree(place / "run", tmp_path / "run")
+    about = json.loads((place / "run" / "run.json").read_text())
+    about["config"]["samples"] += 1
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    one, other = (load_model(folder).provenance.weights for folder in (place / "run", tmp_path / "run"))
+    assert one != other
 
 
 def test_isotonic_regression_gives_way_to_its_sigmoid(place, tmp_path, capsys):
