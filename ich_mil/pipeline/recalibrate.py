@@ -75,9 +75,10 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         new = recalibrate(logits, features.labels.numpy(), own, way="intercept")
         if load_model(model).provenance != trained.provenance:
             raise ModelError(f"{model}: became another model meanwhile; run the same command again")
-        _write(trained, new, features, out)
+        _write_all_but_head(trained, features, out)
         with whole_file(out / "recalibration.csv") as temporary:
             table.to_csv(temporary, index=False)
+        trained.head.calibration = new
         save_head(trained.head, out)  # last: a folder with a head is a finished run
     say(_told(table, own, new))
     say(f"{out}: use it as --model")
@@ -141,8 +142,8 @@ def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) ->
     return table.assign(**facts, auc=before["auc"])
 
 
-def _write(trained: TrainedModel, new: Calibration, features: FeatureSet, out: Path) -> None:
-    """All but the head's files, the mark of an unfinished run first."""
+def _write_all_but_head(trained: TrainedModel, features: FeatureSet, out: Path) -> None:
+    """First what tells a killed recalibration from a training."""
     site = {"scans": features.n_scans, "positive": int(features.labels.sum()), "run": str(trained.folder)}
     write_json(out / "run.json", {**read_run(trained.folder), "site": site})
     for name in ("config.yaml", "cnn.json", "cnn.safetensors"):
@@ -150,7 +151,6 @@ def _write(trained: TrainedModel, new: Calibration, features: FeatureSet, out: P
             with whole_file(out / name) as temporary:
                 copyfile(trained.folder / name, temporary)
     write_splits(_splits(load_splits(trained.folder / "splits.csv"), features), out / "splits.csv")
-    trained.head.calibration = new
 
 
 def _splits(splits: pd.DataFrame, features: FeatureSet) -> pd.DataFrame:
