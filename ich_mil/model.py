@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.store import PreparedSet
@@ -15,7 +17,7 @@ from ich_mil.errors import ModelError
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.files import digest
 from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
-from ich_mil.gp.predict import Predictions, predict
+from ich_mil.gp.predict import Predictions, predict, scan_samples
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
@@ -104,6 +106,19 @@ class TrainedModel:
             seed=self.seed,
             calibration=self.head.calibration,
         )
+
+    def scan_logits(self, features: FeatureSet) -> Tensor:
+        """Sampled scan logits (L, B) before calibration: what a calibration is fitted to."""
+        logits, _ = scan_samples(
+            self.head,
+            features.x.double(),
+            features.offsets,
+            features.scans,
+            positions=features.positions_mm,
+            samples=self.samples,
+            seed=self.seed,
+        )
+        return logits
 
     def explain(self, features: FeatureSet, predictions: Predictions) -> Counterfactuals:
         """What each slice did for its scan: the calibrated probability without it."""

@@ -43,6 +43,9 @@ LEAST_LEFT = 20
 FOLDS = 10
 """Parts of `cross_fitted`."""
 
+MOST_SAMPLES = 200
+"""Posterior samples that `refitted_differences` uses: it fits as many intercepts."""
+
 PAYS = 0.9
 """Share of draws in which recalibration must beat the model's own, to say that it pays: a site draws once."""
 
@@ -71,12 +74,17 @@ def fit_intercept(logits: Tensor, labels: Tensor, *, slope: float) -> float:
 def _refit(logits: Tensor, labels: Tensor, calibration: Calibration, way: Way) -> Calibration | None:
     """None where the best slope is not above 0."""
     if way == "intercept":
-        slope, intercept = calibration.slope, fit_intercept(logits, labels, slope=calibration.slope)
-    else:
-        slope, intercept, _ = platt(logits, labels)
+        return _shifted(logits, labels, calibration)
+    slope, intercept, _ = platt(logits, labels)
     if not slope > 0:
         return None
     return replace(calibration, method="platt", slope=slope, intercept=intercept, knots=())
+
+
+def _shifted(logits: Tensor, labels: Tensor, calibration: Calibration) -> Calibration:
+    """The sigmoid of the same slope with another intercept."""
+    intercept = fit_intercept(logits, labels, slope=calibration.slope)
+    return replace(calibration, method="platt", intercept=intercept, knots=())
 
 
 def _known(
@@ -163,8 +171,7 @@ def cross_fitted(
     p = np.empty(len(y))
     parts = GroupKFold(min(FOLDS, n_patients), shuffle=True, random_state=0)
     for others, held_out in parts.split(keys, groups=keys):
-        found = _refit(z[:, others], torch.as_tensor(y[others]), calibration, "intercept")
-        assert found is not None  # the slope stays
+        found = _shifted(z[:, others], torch.as_tensor(y[others]), calibration)
         p[held_out] = found.scan(z[:, held_out]).mean(0).numpy()
     return p
 
@@ -185,7 +192,7 @@ def refitted_differences(
     prevalence is in these numbers; a bootstrap that keeps the fit does not see it.
 
     Args:
-        logits: (L, B) or (B,), as in `recalibrate`; at most 200 samples are used.
+        logits: (L, B) or (B,), as in `recalibrate`; at most `MOST_SAMPLES` samples are used.
         labels: (B,) in {0, 1}.
         patients: B patient keys.
         calibration: the model's own.
@@ -196,7 +203,7 @@ def refitted_differences(
         The new value less the old one, (resamples,) for each of `METRICS`.
     """
     z, y, keys = _known(logits, labels, patients)
-    z = z[:: -(-len(z) // 200)]
+    z = z[:: -(-len(z) // MOST_SAMPLES)]
     owner = np.unique(keys, return_inverse=True)[1]
     generator, n_patients = np.random.default_rng(seed), int(owner.max()) + 1
     found: dict[str, list[float]] = {metric: [] for metric in METRICS}
@@ -205,8 +212,7 @@ def refitted_differences(
         drawn, rest = np.repeat(np.arange(len(y)), counts), np.flatnonzero(counts == 0)
         if len(rest) == 0:
             continue
-        new = _refit(z[:, drawn], torch.as_tensor(y[drawn]), calibration, "intercept")
-        assert new is not None  # the slope stays
+        new = _shifted(z[:, drawn], torch.as_tensor(y[drawn]), calibration)
         own, other = (_measure(z[:, rest], y[rest], one) for one in (calibration, new))
         for metric in METRICS:
             found[metric].append(other[metric] - own[metric])

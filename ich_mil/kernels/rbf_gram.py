@@ -9,7 +9,7 @@ and out come the statistics of a sweep, for R replicates that share φ:
     G_r = Σ_n θ_rn φ_n φ_nᵀ          g_r = Σ_n r_rn φ_n                    (`rbf_gram`)
     μ_rn = m_rᵀ φ_n                  Σ_i (W_r φ_n)_i²,  WᵀW = S            (`rbf_moments`)
 
-k (M, N) is never held: tiles of φ of a few MB are made and used up. φ is computed in float64 and rounded to
+k (M, N) is never held: tiles of φ are made and used up. φ is computed in float64 and rounded to
 the dtype of the products; sums over tiles are float64. To sum over k itself in float32 and whiten afterwards
 would be cheaper, but P = L⁻¹ multiplies its errors by up to 1/jitter, and I + G is no longer positive
 (`benchmarks.kernels_gram`).

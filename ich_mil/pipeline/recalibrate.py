@@ -25,7 +25,6 @@ from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
 from ich_mil.files import alone, remove_leftovers, whole_file, write_json
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.storage import save_head
 from ich_mil.model import TrainedModel, load_model, read_run
 from ich_mil.pipeline.validate import external_set
@@ -69,7 +68,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
             trained, chosen, site / "prepared", site / "features.safetensors", jobs
         ).features
         _check_site(features, str(root))
-        logits = _logits(trained, features)
+        logits = trained.scan_logits(features)
         table = _table(logits, features, own, trained.seed)
         _check_order(table, str(root))
         new = recalibrate(logits, features.labels.numpy(), own, way="intercept")
@@ -112,18 +111,6 @@ def _check_order(table: pd.DataFrame, source: str) -> None:
             f"{source}: the model does not tell these scans apart (AUC {table.auc[0]:.3f}), or their labels "
             "are swapped; no calibration mends that"
         )
-
-
-def _logits(trained: TrainedModel, features: FeatureSet) -> Tensor:
-    return scan_samples(
-        trained.head,
-        features.x.double(),
-        features.offsets,
-        features.scans,
-        positions=features.positions_mm,
-        samples=trained.samples,
-        seed=trained.seed,
-    )[0]
 
 
 def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) -> pd.DataFrame:
