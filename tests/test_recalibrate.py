@@ -184,6 +184,16 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     assert "is a recalibrated model, not a training" in refused(command, capsys)
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_folder_with_the_parts_of_some_other_run_is_not_trained_into(place, tmp_path, capsys, resume):
+    out = tmp_path / "parts"
+    out.mkdir()
+    copyfile(place / "run" / "head.json", out / "head.json")
+    command = ["train", "--config", place / "run.yaml", "--out", out, *resume]
+    assert f"{out}: holds head.json but no run.json" in refused(command, capsys)
+    assert {path.name for path in out.iterdir()} == {"head.json", ".lock"}
+
+
 def test_a_run_that_is_not_calibrated_is_refused(place, tmp_path, capsys):
     head = load_head(place / "run")
     head.calibration = None

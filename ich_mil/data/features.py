@@ -169,6 +169,8 @@ def read_feature_csv(path: Path) -> FeatureSet:
     missing = [c for c in wanted if c not in table]
     if missing:
         raise DataError(f"{path}: column {', '.join(missing)} is missing")
+    for column in ("bag_name", "instance_name"):  # as split files are read: a patient keeps one name
+        table[column] = table[column].str.strip()
     for column in [*columns, "bag_label", "instance_label", "bag_cnn_probability"]:
         if column in table:
             table[column] = _numbers(table[column], path, labels=column.endswith("_label"))
@@ -190,7 +192,7 @@ def read_feature_csv(path: Path) -> FeatureSet:
         scans=list(scans),
         patients=list(scans),
         labels=torch.tensor(grouped.bag_label.first().to_numpy(np.int64)),
-        slice_names=table.instance_name.astype(str).tolist(),
+        slice_names=table.instance_name.tolist(),
         slice_labels=torch.tensor(table.instance_label.to_numpy(np.int64))
         if "instance_label" in table
         else torch.full((n,), UNKNOWN, dtype=torch.int64),

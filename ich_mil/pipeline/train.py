@@ -41,6 +41,9 @@ from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.fit import fit_cnn
 from ich_mil.windows import parse_windows
 
+MADE = ("cnn", "cnn.json", "features", "head.json")
+"""What a step leaves in a run's folder for `resume` to find, after `run.json` is there."""
+
 
 def train(config: RunConfig, *, resume: bool) -> None:
     """Prepare, train the CNN, extract features, fit and calibrate the head.
@@ -106,6 +109,12 @@ def _check_stopping(config: RunConfig, validation: bool) -> None:
 def _check_folder(config: RunConfig, resume: bool) -> None:
     path = config.out / "run.json"
     if not path.is_file():
+        foreign = [name for name in MADE if (config.out / name).exists()]
+        if foreign:
+            raise ConfigError(
+                f"{config.out}: holds {', '.join(foreign)} but no run.json that says which run made them; "
+                "choose another --out"
+            )
         return
     if not resume:
         raise ConfigError(

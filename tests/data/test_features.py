@@ -136,3 +136,10 @@ def test_a_file_knows_what_it_was_made_from(features, tmp_path):
     assert made_from(path, "one")
     assert not made_from(path, "two")
     assert not made_from(tmp_path / "none", "one")
+
+
+def test_blanks_around_names_do_not_make_another_scan(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes((HEADER + '1,10,1, i,A ,0\n2,20,1,j,"A\r",1\n').encode())
+    table = read_feature_csv(path)
+    assert (table.scans, table.patients, table.slice_names) == (["A"], ["A"], ["i", "j"])
