@@ -67,10 +67,10 @@ os.register_at_fork(after_in_child=lambda: [file.close() for file in _HELD])
 
 @contextmanager
 def alone(folder: Path, *, doing: str) -> Iterator[None]:
-    """Hold a folder for one run; the system lets go of it when the process ends, however it ends.
+    """Hold a folder for one process; the system lets go of it when the process ends, however it ends.
 
     Raises:
-        DataError: another run holds it, or it cannot be written.
+        DataError: another process holds it, or it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,9 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DataError(f"{folder}: another run is {doing} it; wait for that one") from error
+            raise DataError(
+                f"{folder}: another process is {doing} it; wait for that one, or choose another folder"
+            ) from error
         _HELD.add(file)
         try:
             yield

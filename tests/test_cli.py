@@ -215,6 +215,17 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["predict", "validate"])
+def test_two_do_not_write_one_folder(place, tmp_path, capsys, command):
+    words = [command, place / "b", "--model", place / "run", "--out", tmp_path]
+    layout = ["--layout", "cq500"] if command == "validate" else []
+    with alone(tmp_path, doing="holding"):
+        error = refused([*words, *layout], capsys)
+    assert f"{tmp_path}: another process is writing it; wait for that one, or choose another folder" in error
+    assert {path.name for path in tmp_path.iterdir()} == {".lock"}
+
+
+@pytest.mark.slow
 def test_pictures_and_features_do_not_mix(place, tmp_path, capsys):
     path = tmp_path / "f.csv"
     path.write_text("feature_0,bag_label,instance_name,bag_name\n1,0,i,A\n2,1,j,B\n")
@@ -252,7 +263,7 @@ def test_a_finished_run_is_not_overwritten_and_resumes_in_place(place, capsys):
     assert "was started with other settings (seed)" in capsys.readouterr().err
     with alone(place / "run", doing="holding"):
         assert train_main([*words, "--resume"]) == 2
-    assert f"{place / 'run'}: another run is writing it; wait for that one" in capsys.readouterr().err
+    assert f"{place / 'run'}: another process is writing it; wait for that one" in capsys.readouterr().err
     predictions = (place / "run" / "external" / "predictions.csv").read_bytes()
     assert train_main([*words, "--resume"]) == 0
     assert {path: path.read_bytes() for path in (place / "run").rglob("*.safetensors")} == before

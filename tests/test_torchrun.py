@@ -143,5 +143,5 @@ def test_a_folder_that_another_run_writes_is_told_by_one_and_not_waited_for_by_t
     with alone(folder / "held", doing="holding"):
         ended = run(folder, "held")
     assert ended.returncode != 0
-    assert f"error: {folder / 'held'}: another run is writing it" in ended.stderr
+    assert f"error: {folder / 'held'}: another process is writing it" in ended.stderr
     assert "error: process 2 of 2" in ended.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ich_mil.data.prepare import prepare
 from ich_mil.data.store import PreparedSet
+from ich_mil.files import alone
 from ich_mil.ledger import Code
 from ich_mil.model import load_model
 from ich_mil.pipeline.pages import Shown, show_predictions
@@ -70,11 +71,14 @@ def predict_folder(
     """Predict every study below `root`: predictions, pages and, if asked for, DICOM results in `out`.
 
     Raises:
-        DataError: no readable study below `root`, or thresholds that cannot be read.
+        DataError: no readable study below `root`, thresholds that cannot be read, or a folder that another
+            process is writing.
         ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
     """
-    results, prepared = Judge(model, triage)(root, out, jobs=jobs)
-    show_predictions(results, prepared, out, shown)
+    judge = Judge(model, triage)
+    with alone(out, doing="writing"):
+        results, prepared = judge(root, out, jobs=jobs)
+        show_predictions(results, prepared, out, shown)
     for scan in results.scans:
         low, high = scan.interval_95
         say(f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}")

@@ -54,7 +54,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
 
     Raises:
         ConfigError: the folder holds a run already, or one with other settings.
-        DataError: data that cannot be used, or a folder that another run is writing.
+        DataError: data that cannot be used, or a folder that another process is writing.
     """
     ranks = these_ranks()
     _check_sets(config)

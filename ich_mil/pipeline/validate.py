@@ -15,7 +15,7 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.evaluate.baselines import position_scan, position_score
 from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate, known_or_none
-from ich_mil.files import whole_file
+from ich_mil.files import alone, whole_file
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import TrainedModel, load_model
 from ich_mil.predictions import make_results, write_results
@@ -108,8 +108,9 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
     """Measure a trained model on a labelled set it has not seen; writes and prints the table."""
     trained = load_model(model)
     settings = SetSettings(layout, str(root))
-    one = external_set(trained, settings, out / "prepared", out / "features.safetensors", jobs)
-    measure(trained, one, out)
+    with alone(out, doing="writing"):
+        one = external_set(trained, settings, out / "prepared", out / "features.safetensors", jobs)
+        measure(trained, one, out)
 
 
 def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:

@@ -1,41 +1,18 @@
-"""What the queue needs of the disk: a folder held by one process, files that outlive a crash, sizes.
+"""What the queue needs of the disk: files that outlive a crash, sizes.
 
-In: paths. Out: locks, digests, bytes. And whether an error is the disk's fault.
+In: paths. Out: digests, bytes. And whether an error is the disk's fault.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
-from ich_mil.errors import DataError, IchMilError
+from ich_mil.errors import IchMilError
 
 _CHUNK = 1 << 20
-
-
-def hold(folder: Path) -> TextIO:
-    """Make `folder`, and hold it until the file returned is closed or the process ends, however it ends.
-
-    Raises:
-        DataError: another process holds it, or it cannot be written.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            raise DataError(
-                f"{folder}: another node uses it; stop that one, or choose another spool"
-            ) from error
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be used as a spool ({error.strerror or error})") from error
-    return file
 
 
 def digest_of(text: str) -> str:

@@ -19,16 +19,16 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.dicom.elements import read_elements
 from ich_mil.dicom.header import SOP_UID, STUDY_UID
 from ich_mil.errors import DataError, IchMilError
-from ich_mil.files import remove_leftovers, write_json
+from ich_mil.files import alone, remove_leftovers, write_json
 from ich_mil.progress import say
-from ich_mil.serve.disk import digest_of, hold, sync_file, sync_folder, tree_size
+from ich_mil.serve.disk import digest_of, sync_file, sync_folder, tree_size
 from ich_mil.serve.failures import Failures
 from ich_mil.serve.outbox import Delivery, Outbox
 
@@ -110,8 +110,10 @@ class Spool:
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}  # study that waits -> time.monotonic of its last object
         self._active: set[str] = set()
+        self._held = ExitStack()
         try:
-            self._held = hold(self.root)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held.enter_context(alone(self.root, doing="using"))
             for folder in (self.incoming, self._work):
                 shutil.rmtree(folder, ignore_errors=True)
             for folder in (self.incoming, self._work, self._studies, self._results):

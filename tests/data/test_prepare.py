@@ -206,7 +206,7 @@ def test_two_runs_cannot_write_one_folder(study, tmp_path):
     (tmp_path / "out").mkdir()
     with (tmp_path / "out" / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="out: another run is preparing it"):
+        with pytest.raises(DataError, match="out: another process is preparing it"):
             prepare("unlabelled", study, tmp_path / "out", jobs=1)
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
 

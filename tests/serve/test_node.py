@@ -372,7 +372,7 @@ def test_a_stop_gives_back_what_is_judged(start, archive, tmp_path):
 
 def test_taken_ports_and_spools_are_named(start, tmp_path):
     node = start()
-    with pytest.raises(DataError, match="another node uses it"):
+    with pytest.raises(DataError, match="another process is using it"):
         start()
     with pytest.raises(ConfigError, match="http_port"):
         start(spool=tmp_path / "two", http_port=node.status.port)

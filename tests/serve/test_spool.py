@@ -304,13 +304,13 @@ def test_killed_between_result_and_note_it_is_judged_again(tmp_path, monkeypatch
 
 
 def test_one_node_a_spool(spool):
-    with pytest.raises(DataError, match="another node uses it"):
+    with pytest.raises(DataError, match="another process is using it"):
         open_spool(spool.root)
 
 
 def test_a_spool_that_cannot_be(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot be used as a spool"):
+    with pytest.raises(DataError, match=r"cannot be used as a spool \(File exists"):
         open_spool(tmp_path / "file")
 
 
