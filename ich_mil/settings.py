@@ -31,4 +31,7 @@ def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
     except (ArgumentError, ValueError, TypeError) as error:
         # one line, with the file it is about where there is one
         files: list[str] = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]
-        raise ConfigError(": ".join([*files, " ".join(str(error).split())])) from error
+        told = " ".join(str(error).split())
+        if told.startswith("Unexpected config:"):  # the library's words for a file without a mapping
+            told = "holds no settings; write lines 'name: value' as the files in configs/ do"
+        raise ConfigError(": ".join([*files, told])) from error

@@ -100,6 +100,13 @@ def test_missing_fields_and_files():
         read_config(["--config", "nowhere.yaml"])
 
 
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "- out\n- train\n", "hello"])
+def test_a_file_without_settings_says_so(tmp_path, text):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"^run\.yaml: holds no settings; write lines 'name: value'"):
+        read_config(["--config", str(tmp_path / "run.yaml")])
+
+
 def test_the_command_line_overrides_the_file(tmp_path):
     path = tmp_path / "good.yaml"
     path.write_text(yaml.safe_dump(BASE))
