@@ -29,7 +29,7 @@ from ich_mil.evaluate.baselines import position_score
 from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside
 from ich_mil.evaluate.weighted import resampled_ranking
-from ich_mil.files import whole_file
+from ich_mil.files import write_text
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import fit_cnn
@@ -110,8 +110,7 @@ def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) 
         cnn, training = ROWS[row]
         splits = draw_splits(learn.scans, validation=VALIDATION, test=0.0, seed=seed)
         model = fit_cnn(learn, splits, out / name, windows=WINDOWS, cnn=cnn, training=training, seed=seed)
-        with whole_file(path) as temporary:
-            measure(model, held, cnn.image_size).to_csv(temporary, index=False)
+        write_text(path, measure(model, held, cnn.image_size).to_csv(index=False))
     return pd.read_csv(path)
 
 

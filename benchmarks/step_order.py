@@ -26,7 +26,7 @@ from ich_mil.config import RunConfig
 from ich_mil.data.bags import StepSampler
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
-from ich_mil.files import whole_file
+from ich_mil.files import write_text
 from ich_mil.settings import read_settings
 from ich_mil.training import fit
 from ich_mil.windows import parse_windows
@@ -77,8 +77,7 @@ def kept(folder: Path, config: RunConfig, order: str, seed: int) -> pd.DataFrame
     """`course`, or what an earlier call has kept of it."""
     file = folder / f"{order}-{seed}.csv"
     if not file.is_file():
-        with whole_file(file) as temporary:
-            course(config, order, seed).to_csv(temporary, index=False)
+        write_text(file, course(config, order, seed).to_csv(index=False))
     return pd.read_csv(file)
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -158,8 +159,10 @@ def _train(words: list[str], *, whole: bool) -> None:
     with joined() as ranks, nullcontext() if ranks.first else redirect_stdout(StringIO()):
         train(config, resume=resume)
     if whole and ranks.first:
-        validate_run(config)
-        report_run(config.out)
+        if validate_run(config):
+            report_run(config.out)
+        else:
+            say(f"{config.out}: no scans are held out to measure it on; 'ich-mil validate' takes others")
 
 
 def _grid(words: list[str]) -> None:
@@ -300,6 +303,11 @@ def _say_stopped(kind: type[BaseException], error: BaseException, trace: Traceba
 def _of_the_machine(error: Exception) -> str:
     """What is wrong with the machine; '' where the error may be the program's."""
     text = str(error)
+    if isinstance(error, BrokenExecutor):
+        return (
+            "a worker process was killed (out of memory, or by a decoder); run the same command with fewer "
+            "--jobs, what is done is kept"
+        )
     # torch has no error class of its own for the memory of a CPU
     if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
         told = f" ({text.splitlines()[0]})" if text else ""

@@ -179,7 +179,7 @@ class RunConfig:
             ("seed", 0),
             ("thickness_mm", 0),
         ):
-            if getattr(self, name) < least:
+            if not getattr(self, name) >= least:  # nor may it be NaN
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     @property

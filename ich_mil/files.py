@@ -45,6 +45,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
+        about = getattr(error, "filename", None)
+        if isinstance(about, str) and Path(about) not in (temporary, path, *path.parents):
+            raise  # of another file, that the block reads
         # safetensors puts the system's error into words
         if number is None and (told := re.search(r"(?:\(os error|Os { code:) (\d+)", str(error))):
             number = int(told[1])
@@ -111,6 +114,17 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`, whole or not at all."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to `path`, whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def file_stem(name: str) -> str:
+    """`name` as part of a file's name: what is no letter and no digit becomes `_`."""
+    return "".join(c if c.isalnum() else "_" for c in name)
 
 
 def write_json(path: Path, value: Any) -> None:

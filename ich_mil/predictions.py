@@ -21,7 +21,7 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE, Triage
-from ich_mil.files import whole_file, write_json
+from ich_mil.files import write_json, write_text
 from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
 from ich_mil.ledger import Code, LedgerEntry
@@ -283,8 +283,8 @@ def _row(scan: ScanResult, one: ScanResult | SliceResult, corrections: Sequence[
 
 def write_results(results: Results, folder: Path) -> None:
     """Write `predictions.csv` and `predictions.json` into `folder`."""
-    with whole_file(folder / "predictions.csv") as temporary:
-        results_table(results).to_csv(temporary, index=False, float_format=f"%.{DIGITS}f")
+    table = results_table(results).to_csv(index=False, float_format=f"%.{DIGITS}f")
+    write_text(folder / "predictions.csv", table)
     write_json(folder / "predictions.json", {"format": FORMAT, "notice": NOTICE, **asdict(results)})
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ich_mil.config import SetSettings
 from ich_mil.errors import ConfigError
-from ich_mil.files import digest
+from ich_mil.files import digest, file_stem
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.settings import read_settings
 
@@ -59,7 +59,7 @@ class BenchmarkSet:
             raise ValueError(f"set {self.name!r}: components must be at least 0, got {self.components}")
         if not re.fullmatch(r"[\w.-][\w. -]*", self.name) or self.name in ("fits", "networks"):
             raise ValueError(f"set {self.name!r}: a name of letters, digits, '_', '.', '-' is needed")
-        if self.external_name in ("held-out", "train", "validation", "test"):
+        if file_stem(self.external_name) in ("held_out", "train", "validation", "test"):
             raise ValueError(
                 f"set {self.name!r}: external_name {self.external_name!r} is taken; choose another"
             )

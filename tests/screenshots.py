@@ -12,9 +12,10 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from ich_mil.files import write_text
 from ich_mil.predictions import BY_INTERVAL
 from ich_mil.report.cohort_page import render_cohort
-from ich_mil.report.page import study_file_name, write_page
+from ich_mil.report.page import study_file_name
 from ich_mil.report.study_page import render_study
 from tests.results import MODEL, cohort, maps_of, phantom, scan_of
 
@@ -36,8 +37,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         study = render_study(scan_of(masks), MODEL, BY_INTERVAL, hu, maps_of(masks))
-        write_page(study, folder / "study.html")
-        write_page(render_cohort(results, links, title="Studies of a night"), folder / "cohort.html")
+        write_text(folder / "study.html", study)
+        write_text(folder / "cohort.html", render_cohort(results, links, title="Studies of a night"))
         browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         try:
             browser.set_window_size(1440, 1043)

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from ich_mil import cli
 from ich_mil.cli import main, train_main
@@ -97,6 +98,19 @@ def test_a_run_leaves_all_that_it_promises(place):
     assert splits.groupby("patient").split.nunique().eq(1).all()
 
 
+def earlier_pages(out):
+    """Files as an earlier prediction shows itself by."""
+    paths = [
+        out / "scan-old.html",
+        out / "maps" / "old.safetensors",
+        out / "dicom" / "scan-old" / "report-1.dcm",
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return paths
+
+
 @pytest.mark.slow
 def test_predict_on_an_export_with_several_studies(place, tmp_path, capsys):
     """Whole studies in one folder, with junk between them: the same numbers as in the run itself."""
@@ -104,6 +118,7 @@ def test_predict_on_an_export_with_several_studies(place, tmp_path, capsys):
     for scan in sorted((place / "b").glob("CQ500CT*"))[:2]:
         shutil.copytree(scan, export / scan.name)
     (export / "readme.txt").write_text("not a picture")
+    old = earlier_pages(tmp_path / "out")
     code, _ = run(
         ["predict", export, "--model", place / "run", "--out", tmp_path / "out", "--jobs", 1], capsys
     )
@@ -112,6 +127,7 @@ def test_predict_on_an_export_with_several_studies(place, tmp_path, capsys):
     scans = table[table.level == "scan"]
     assert len(scans) == 2
     assert len(list((tmp_path / "out").glob("scan-*.html"))) == 2
+    assert not any(path.exists() for path in old)
     tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert [line["code"] for line in tree["ledger"] if line["file"] == "readme.txt"] == ["not-dicom"]
 
@@ -137,7 +153,9 @@ def test_validate_measures_another_set(place, tmp_path, capsys):
         "--jobs",
         1,
     ]
+    old = earlier_pages(tmp_path)
     assert run(words, capsys)[0] == 0
+    assert not any(path.exists() for path in old)
     again, first = (pd.read_csv(folder / "metrics.csv") for folder in (tmp_path, place / "run" / "external"))
     pd.testing.assert_frame_equal(again, first)
 
@@ -212,6 +230,21 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
     assert sum(line["code"] == "unreadable" for line in tree["ledger"]) == len(
         list((export / "bad").iterdir())
     )
+
+
+def test_a_run_on_all_scans_ends_well_and_has_no_report(tmp_path, capsys):
+    write_features(tmp_path / "f.csv", 40, 0)
+    config = {
+        "out": str(tmp_path / "run"),
+        "train": {"layout": "features", "root": str(tmp_path / "f.csv")},
+        "split": {"validation": 0, "test": 0},
+        "head": {"n_inducing": 16, "sweeps": 10},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
+    told = capsys.readouterr().out
+    assert f"{tmp_path / 'run'}: no scans are held out to measure it on; 'ich-mil validate' takes" in told
+    assert "so there is nothing to report" in refused(["report", tmp_path / "run"], capsys)
 
 
 @pytest.mark.slow
@@ -471,6 +504,7 @@ def test_ctrl_c_is_one_word_and_ends_a_loop_of_a_shell_too():
         (OSError(errno.EMFILE, "x"), "error: Too many open files; mend that and run the same command again"),
         (MemoryError(), "error: memory ran out; use a machine with more, or lower what --jobs"),
         (MemoryError("15 MiB"), "error: memory ran out (15 MiB); use a machine with more"),
+        (TerminatedWorkerError("x"), "error: a worker process was killed (out of memory, or by a decoder)"),
     ],
 )
 def test_trouble_of_the_machine_is_one_line(monkeypatch, capsys, trouble, message):

@@ -8,7 +8,7 @@ import pytest
 from ich_mil.data.prepare import prepare
 from ich_mil.data.texts import source_files
 from ich_mil.errors import DataError
-from ich_mil.pipeline.pages import Shown, show_folder
+from ich_mil.pipeline.pages import Shown, remove_shown, show_folder
 from ich_mil.predictions import BY_INTERVAL, Results, ScanResult, SliceResult, write_results
 from ich_mil.report.maps import ScanMaps, write_maps
 from tests import phantoms
@@ -41,7 +41,7 @@ def folder(tmp_path):
 
 
 def test_pages_worklist_and_dicom_without_a_model(folder):
-    out, results, _ = folder
+    out, _, _ = folder
     show_folder(out, Shown(dicom=True))
     pages = sorted(out.glob("scan-*.html"))
     assert len(pages) == 2
@@ -51,11 +51,12 @@ def test_pages_worklist_and_dicom_without_a_model(folder):
     names = {path.name for path in (out / "dicom" / pages[0].stem).iterdir()}
     assert {"capture-1.dcm", "map-1.dcm", "report-1.dcm", "key-1.dcm"} <= names
 
-    write_results(replace(results, scans=results.scans[:1]), out)
-    show_folder(out, Shown())
-    assert len(list(out.glob("scan-*.html"))) == 1
-    assert len(list((out / "dicom").iterdir())) == 1
-    assert len(list((out / "maps").iterdir())) == 1
+    (out / "dicom" / pages[0].stem / "ours.txt").touch()
+    remove_shown(out)
+    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    shown = {one for one in left if one.startswith(("scan-", "index", "maps", "dicom"))}
+    assert shown == {f"dicom/{pages[0].stem}/ours.txt"}
+    assert {"predictions.json", "predictions.csv", "prepared/prepared.json"} <= left
 
 
 def test_names_are_shown_only_where_asked_for(folder):

@@ -207,6 +207,10 @@ def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch
         ({"sets": [{"name": "fits", "kind": "digits"}]}, "a name of letters"),
         ({"sets": [{"name": "a", "kind": "features", "root": "x", "external_name": "test"}]}, "is taken"),
         (
+            {"sets": [{"name": "a", "kind": "features", "root": "x", "external_name": "held out"}]},
+            "is taken",
+        ),
+        (
             {"sets": [{"name": "a", "kind": "features", "root": "x", "external": "y", "components": 3}]},
             "components cannot be taken with an external set",
         ),

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from joblib import Parallel, delayed
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from ich_mil.data.collection import Collection
 from ich_mil.data.cq500 import Cq500Collection
@@ -169,14 +168,8 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         work = Parallel(n_jobs=min(jobs, len(todo)), return_as="generator_unordered")(
             delayed(prepare_scans)(batch) for batch in batches
         )
-        try:
-            for _ in progress(work, total=len(todo), what="prepare", weight=int):
-                pass
-        except TerminatedWorkerError as error:
-            raise DataError(
-                f"{root}: a worker process was killed (out of memory, or by a decoder); run the same command "
-                "with --jobs 1, what is done is kept"
-            ) from error
+        for _ in progress(work, total=len(todo), what="prepare", weight=int):
+            pass
     return len(todo)
 
 

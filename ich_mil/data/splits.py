@@ -11,7 +11,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
-from ich_mil.files import whole_file
+from ich_mil.files import write_text
 
 SPLITS = ("train", "validation", "test")
 
@@ -126,5 +126,4 @@ def check_current(table: pd.DataFrame, scans: pd.DataFrame, source: str) -> None
 
 def write_splits(table: pd.DataFrame, path: Path) -> None:
     """Write the table as CSV."""
-    with whole_file(path) as temporary:
-        table.to_csv(temporary, index=False)
+    write_text(path, table.to_csv(index=False))

@@ -105,6 +105,16 @@ def _known(
     return z[:, torch.as_tensor(known)], y[known].astype(np.int64), keys[known]
 
 
+def _of_several(
+    logits: Tensor | np.ndarray, labels: np.ndarray, patients: Sequence[str] | np.ndarray
+) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """What `_known` gives. `DataError` if all of it is of one patient."""
+    z, y, keys = _known(logits, labels, patients)
+    if len(set(keys)) < 2:
+        raise DataError(f"recalibration: all {len(y)} labelled scans are of one patient; label others too")
+    return z, y, keys
+
+
 def recalibrate(
     logits: Tensor | np.ndarray, labels: np.ndarray, calibration: Calibration, *, way: Way
 ) -> Calibration:
@@ -164,12 +174,9 @@ def cross_fitted(
     Raises:
         DataError: all scans are of one patient.
     """
-    z, y, keys = _known(logits, labels, patients)
-    n_patients = len(set(keys))
-    if n_patients < 2:
-        raise DataError(f"recalibration: all {len(y)} labelled scans are of one patient; label others too")
+    z, y, keys = _of_several(logits, labels, patients)
     p = np.empty(len(y))
-    parts = GroupKFold(min(FOLDS, n_patients), shuffle=True, random_state=0)
+    parts = GroupKFold(min(FOLDS, len(set(keys))), shuffle=True, random_state=0)
     for others, held_out in parts.split(keys, groups=keys):
         found = _shifted(z[:, others], torch.as_tensor(y[others]), calibration)
         p[held_out] = found.scan(z[:, held_out]).mean(0).numpy()
@@ -201,8 +208,11 @@ def refitted_differences(
 
     Returns:
         The new value less the old one, (resamples,) for each of `METRICS`.
+
+    Raises:
+        DataError: all scans are of one patient.
     """
-    z, y, keys = _known(logits, labels, patients)
+    z, y, keys = _of_several(logits, labels, patients)
     z = z[:: -(-len(z) // MOST_SAMPLES)]
     owner = np.unique(keys, return_inverse=True)[1]
     generator, n_patients = np.random.default_rng(seed), int(owner.max()) + 1

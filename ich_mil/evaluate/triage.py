@@ -93,6 +93,9 @@ class Triage:
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high < math.inf:
             raise ValueError(f"thresholds must be 0 ≤ low ≤ high, got {self.low} and {self.high}")
+        for name in ("sensitivity", "specificity"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
 

@@ -81,7 +81,8 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
 
     Args:
         x: (N, D) features.
-        bags: (B + 1,) offsets or (N,) the bag of each row.
+        bags: (B + 1,) offsets or (N,) the bag of each row. N whole numbers that rise from 0 to N, each above
+            the one before, are offsets.
 
     Returns:
         Packed features (N, D), offsets (B + 1,), and the rows of `x` they came from (N,).
@@ -106,9 +107,10 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
     whole = np.issubdtype(index.dtype, np.integer)
     if whole and index[0] == 0 and index[-1] == n and bool((np.diff(index) >= 0).all()):
         empty = np.flatnonzero(np.diff(index) == 0)
-        if len(empty):
+        if len(empty) == 0:
+            return features, torch.as_tensor(index.astype(np.int64)), torch.arange(n)
+        if len(index) != n:
             raise DataError(f"every bag needs at least one row, bag {empty[0]} of the offsets has none")
-        return features, torch.as_tensor(index.astype(np.int64)), torch.arange(n)
     if len(index) != n:
         raise DataError(
             f"bags must be offsets from 0 to the number of rows, or name the bag of each of the {n} rows; "

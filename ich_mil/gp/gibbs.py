@@ -290,7 +290,7 @@ def sample_posterior(
         warnings.warn(
             f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "
             "(head.draws, head.burn_in)",
-            stacklevel=2,
+            stacklevel=3,  # the caller, beyond the decorator
         )
     model.draws = kept.flatten(0, 1)
     flat = centres.flatten(0, 1)

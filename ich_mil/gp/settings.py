@@ -7,7 +7,8 @@ the single choices that were made beside it.
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 
@@ -19,6 +20,10 @@ Update = Literal["gauss_seidel", "jacobi"]
 WHOLE = (int, np.integer)
 NUMBER = (*WHOLE, float, np.floating)
 """Types of numbers that settings may be given as."""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, NUMBER) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -169,12 +174,12 @@ class HeadSettings:
             value = getattr(self, name)
             if value is None and name in ("lengthscale_squared", "log_h"):
                 continue
-            if not (isinstance(value, NUMBER) and math.isfinite(value) and value > 0):
+            if not (_is_number(value) and value > 0):
                 raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
             object.__setattr__(self, name, float(value))
         for name in ("bias", "margin_v", "smooth_mm"):
             value = getattr(self, name)
-            if not (isinstance(value, NUMBER) and math.isfinite(value) and value >= 0):
+            if not (_is_number(value) and value >= 0):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
             object.__setattr__(self, name, float(value))
         least = {
@@ -188,22 +193,17 @@ class HeadSettings:
         }
         for name, low in (least | {"burn_in": 0, "outer": 1, "log_z": 0}).items():
             value = getattr(self, name)
-            if not (isinstance(value, WHOLE) and value >= low):
+            if isinstance(value, bool) or not (isinstance(value, WHOLE) and value >= low):
                 raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
             object.__setattr__(self, name, int(value))  # numpy's own numbers would not go into JSON
-        allowed: dict[str, tuple[Any, ...]] = {
-            "family": ("psi", "large_margin", "probit", "gibbs"),
-            "preset": tuple(PRESETS),
-            "density": ("gamma", "logistic"),
-            "update": ("gauss_seidel", "jacobi", None),
-            "learn": ("nothing", "kernel", "kernel_and_inducing"),
-            "precision": ("double", "mixed"),
-            "calibration": ("platt", "temperature", "isotonic", "none"),
-        }
-        for name, choices in allowed.items():
-            if getattr(self, name) not in choices:
+        for name, kind in get_type_hints(HeadSettings).items():  # those whose type lists what is allowed
+            optional = NoneType in get_args(kind)
+            one_of = get_args(kind)[0] if optional else kind
+            choices = (True, False) if one_of is bool else get_args(one_of)
+            value = getattr(self, name)
+            if choices and not (value in choices or (optional and value is None)):
                 named = ", ".join(str(choice) for choice in choices)
-                raise ValueError(f"{name} must be one of {named}, got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be one of {named}, got {value!r}")
         for name, plain in (("preset", "default"), ("learn", "nothing"), ("density", "logistic")):
             value = getattr(self, name)
             if value != plain and self.family != "psi":

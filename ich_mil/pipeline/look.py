@@ -14,7 +14,7 @@ from ich_mil.data.cq500_reads import read_cq500_findings
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
-from ich_mil.files import whole_file
+from ich_mil.files import file_stem, write_bytes, write_text
 from ich_mil.pipeline.scoring import Scored
 from ich_mil.protocol import ProtocolConfig
 
@@ -63,20 +63,14 @@ class Look:
 
     def table(self, frame: pd.DataFrame, name: str) -> pd.DataFrame:
         """Write a table, and give it back."""
-        with whole_file(self.folder / f"{self._stem}_{name}.csv") as temporary:
-            frame.to_csv(temporary, index=False)
+        write_text(self.folder / f"{file_stem(self.name)}_{name}.csv", frame.to_csv(index=False))
         return frame
 
     def figure(self, png: bytes, name: str) -> str:
         """Write a picture; its path from the report."""
-        path = self.folder / f"{self._stem}_{name}.png"
-        with whole_file(path) as temporary:
-            temporary.write_bytes(png)
+        path = self.folder / f"{file_stem(self.name)}_{name}.png"
+        write_bytes(path, png)
         return f"{self.folder.name}/{path.name}"
-
-    @property
-    def _stem(self) -> str:
-        return "".join(c if c.isalnum() else "_" for c in self.name)
 
     @property
     def of_readers(self) -> pd.DataFrame | None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.texts import study_texts
 from ich_mil.errors import DataError
+from ich_mil.files import write_text
 from ich_mil.predictions import Results, ScanResult, read_results
 from ich_mil.progress import progress, say
 from ich_mil.report.cohort_page import render_cohort
 from ich_mil.report.dicom.write import remove_dicom_results, write_dicom_results
-from ich_mil.report.maps import maps_file, read_maps
-from ich_mil.report.page import study_file_name, write_page
+from ich_mil.report.maps import read_maps
+from ich_mil.report.page import study_file_name
 from ich_mil.report.study_page import render_study
 
 
@@ -52,8 +53,7 @@ def show_folder(folder: Path, shown: Shown) -> None:
 def show_predictions(results: Results, prepared: PreparedSet, folder: Path, shown: Shown) -> list[Path]:
     """Write pages, worklist and DICOM results into `folder`, that of `predictions.json`.
 
-    Pages of scans that are no longer among the results go. A scan whose texts or DICOM results cannot be made
-    does not keep others from theirs.
+    A scan whose texts or DICOM results cannot be made does not keep others from theirs.
 
     Returns:
         The DICOM results.
@@ -64,7 +64,6 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
     written: list[Path] = []
     failed: list[DataError] = []
     links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
-    _remove_others(folder, results, links)
     for scan in progress(results.scans, total=len(results.scans), what="write pages", unit="page"):
         texts = {}
         if shown.names:
@@ -74,7 +73,7 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
                 failed.append(error)
         write_study_page(results, scan, prepared, folder, folder / links[scan.scan], texts=texts)
     title = f"Head CT worklist {folder.resolve().name}" if shown.names else "Head CT worklist"
-    write_page(render_cohort(results, links, title=title), folder / "index.html")
+    write_text(folder / "index.html", render_cohort(results, links, title=title))
     for scan in results.scans if shown.dicom else ():
         maps, place = read_maps(folder, scan, results.model), folder / "dicom" / Path(links[scan.scan]).stem
         try:
@@ -87,13 +86,12 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
     return written
 
 
-def _remove_others(folder: Path, results: Results, links: Mapping[str, str]) -> None:
-    """Remove what an earlier call wrote of scans that are no longer among the results."""
-    kept = {folder / name for name in links.values()} | {maps_file(folder, one.scan) for one in results.scans}
-    kept |= {folder / "dicom" / Path(name).stem for name in links.values()}
-    for path in {*folder.glob("scan-*.html"), *folder.glob("maps/*.safetensors")} - kept:
-        path.unlink()
-    for place in set(folder.glob("dicom/scan-*")) - kept:
+def remove_shown(folder: Path) -> None:
+    """Remove the pages, maps and DICOM results in `folder`: they are of predictions that are made again."""
+    for pattern in ("scan-*.html", "index.html", "maps/*.safetensors"):
+        for path in folder.glob(pattern):
+            path.unlink()
+    for place in folder.glob("dicom/scan-*"):
         remove_dicom_results(place)
 
 
@@ -126,4 +124,4 @@ def write_study_page(
         texts=texts,
         run_link=run_link,
     )
-    write_page(page, path)
+    write_text(path, page)

@@ -12,7 +12,7 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.files import alone
 from ich_mil.ledger import Code
 from ich_mil.model import load_model
-from ich_mil.pipeline.pages import Shown, show_predictions
+from ich_mil.pipeline.pages import Shown, remove_shown, show_predictions
 from ich_mil.pipeline.triage import read_triage
 from ich_mil.predictions import Results, make_results, write_results
 from ich_mil.progress import progress, say
@@ -40,7 +40,7 @@ class Judge:
         self.triage = None if triage is None else read_triage(triage, weights=weights)
 
     def __call__(self, root: Path, out: Path, *, jobs: int = 1) -> tuple[Results, PreparedSet]:
-        """Predict every study below `root`, with heatmaps, into `out`.
+        """Predict every study below `root`, with heatmaps, into `out`; what shows earlier predictions goes.
 
         Raises:
             DataError: no readable study below `root`.
@@ -59,6 +59,7 @@ class Judge:
             model=model.provenance,
             triage=self.triage,
         )
+        remove_shown(out)
         write_results(results, out)
         for scan in progress(results.scans, total=len(results.scans), what="heatmaps", unit="scan"):
             write_maps(make_maps(model, prepared, scan), out, scan, results.model)

@@ -12,7 +12,7 @@ import pandas as pd
 from ich_mil import __version__
 from ich_mil.evaluate.over_seeds import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.published import beside
-from ich_mil.files import whole_file
+from ich_mil.files import file_stem, write_bytes, write_text
 from ich_mil.protocol import BenchmarkSet, ProtocolConfig
 from ich_mil.report.protocol_figures import auc_and_time, metric_rows
 from ich_mil.report.protocol_page import Section, spread
@@ -56,16 +56,15 @@ def result_sections(
     several = results.width.nunique() > 1
     for (scored, width), rows in results.groupby(["scored", "width"], sort=False):
         name = f"{scored}, D={width}" if several else str(scored)
-        stem = "".join(c if c.isalnum() else "_" for c in name)
         of_scans = rows[(rows.level == SCAN) & (rows.metric == "auc")]
         figures = []
         for png, what in (
             (metric_rows(of_scans, metric="scan AUC"), "auc"),
             (auc_and_time(of_scans[of_scans.n_inducing > 0]), "auc_time"),
         ):
-            with whole_file(folder / f"{stem}_{what}.png") as temporary:
-                temporary.write_bytes(png)
-            figures.append(f"{folder.name}/{stem}_{what}.png")
+            path = folder / f"{file_stem(name)}_{what}.png"
+            write_bytes(path, png)
+            figures.append(f"{folder.name}/{path.name}")
         facts = of_scans.iloc[0]
         yield Section(
             name,
@@ -75,8 +74,7 @@ def result_sections(
             tuple(figures),
         )
     theirs = _published(one, results)
-    with whole_file(folder / "published.csv") as temporary:
-        theirs.to_csv(temporary, index=False)
+    write_text(folder / "published.csv", theirs.to_csv(index=False))
     aucs = theirs[
         (theirs.metric == "auc") & (theirs.source != "") & (theirs.n_inducing == config.main_inducing)
     ]

@@ -23,7 +23,7 @@ from ich_mil.data.splits import load_splits, write_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
-from ich_mil.files import alone, remove_leftovers, whole_file, write_json
+from ich_mil.files import alone, remove_leftovers, whole_file, write_json, write_text
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.storage import save_head
 from ich_mil.model import TrainedModel, load_model, read_run
@@ -75,8 +75,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         if load_model(model).provenance != trained.provenance:
             raise ModelError(f"{model}: became another model meanwhile; run the same command again")
         _write_all_but_head(trained, features, out)
-        with whole_file(out / "recalibration.csv") as temporary:
-            table.to_csv(temporary, index=False)
+        write_text(out / "recalibration.csv", table.to_csv(index=False))
         trained.head.calibration = new
         save_head(trained.head, out)  # last: a folder with a head is a finished run
     say(_told(table, own, new))

@@ -14,13 +14,14 @@ from ich_mil.config import read_config
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.table import read_table
+from ich_mil.files import write_text
 from ich_mil.model import load_model, read_run
 from ich_mil.pipeline.pages import write_study_page
 from ich_mil.pipeline.validate import MeasuredSet, measured_sets, score_rows, training_sets
 from ich_mil.predictions import Results, read_results
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
-from ich_mil.report.page import study_file_name, write_page
+from ich_mil.report.page import study_file_name
 from ich_mil.report.run_page import EvaluatedSet, RunPage, ScanRow, SplitCount, render_run
 
 LIMITS = (
@@ -35,7 +36,7 @@ def report_run(run: Path) -> None:
     """Write `report.html` of a validated run, and a page for each scan of its most external set.
 
     Raises:
-        ModelError: `run` is not finished.
+        ModelError: `run` is not finished, or measured on nothing.
     """
     model = load_model(run)
     if "site" in read_run(run):
@@ -46,6 +47,8 @@ def report_run(run: Path) -> None:
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
     sets: list[EvaluatedSet] = []
     measured = measured_sets(model, config)
+    if not measured:
+        raise ModelError(f"{run}: has no validation, test or external scans, so there is nothing to report")
     for one in measured:
         metrics = run / one.name / "metrics.csv"
         if not metrics.is_file():
@@ -86,7 +89,7 @@ def report_run(run: Path) -> None:
         ledger={} if one.prepared is None else Counter(one.prepared.ledger.code),
         limits=LIMITS,
     )
-    write_page(render_run(page), run / "report.html")
+    write_text(run / "report.html", render_run(page))
     say(f"report: {run / 'report.html'}")
 
 

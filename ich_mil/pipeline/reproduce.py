@@ -27,7 +27,7 @@ from joblib import Parallel, delayed
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.over_seeds import Repeat, over_seeds
-from ich_mil.files import whole_file, write_json
+from ich_mil.files import write_json, write_text
 from ich_mil.pipeline.analyses import look_closely
 from ich_mil.pipeline.look import Look
 from ich_mil.pipeline.protocol_tables import facts_of, result_sections
@@ -180,8 +180,7 @@ def _measure(
     )
     tables = list(progress(made, total=len(units), what=f"{one.name}: metrics", unit="table"))
     results = pd.concat(tables, ignore_index=True)
-    with whole_file(folder / "results.csv") as temporary:
-        results.to_csv(temporary, index=False)
+    write_text(folder / "results.csv", results.to_csv(index=False))
     looks = [look_closely(look) for look in _looks(one, runs, tasks[0].ledgers, folder, config)]
     return [Chapter(one.name, list(result_sections(one, results, folder, config))), *looks]
 

@@ -23,7 +23,7 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_scan, position_score
 from ich_mil.evaluate.pooled import How, attention_mil, hold_out, pooled_logistic
-from ich_mil.files import digest, whole_file
+from ich_mil.files import digest, file_stem, whole_file
 from ich_mil.gp.independent import independent_scans
 from ich_mil.gp.predict import predict
 from ich_mil.pipeline.heads import fit_to
@@ -166,7 +166,7 @@ def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]
 
 def scored_file(folder: Path, model: Model, task: Task) -> Path:
     """Where the scores of a model on a task are kept below `folder`."""
-    name = "".join(c if c.isalnum() else "_" for c in model.title) + f"_{digest(model.title.encode())[:4]}"
+    name = f"{file_stem(model.title)}_{digest(model.title.encode())[:4]}"
     fold = "all" if task.fold < 0 else f"f{task.fold}"
     return folder / task.set / name / f"d{task.width}_s{task.seed}_{fold}.safetensors"
 

@@ -24,7 +24,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
 from ich_mil.data.splits import draw_splits, load_splits, write_splits
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.files import whole_file
+from ich_mil.files import write_text
 from ich_mil.gp.folds import folds_of
 from ich_mil.model import load_model
 from ich_mil.models.attention_cnn import CnnSettings
@@ -156,8 +156,7 @@ def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Pa
         splits, left_out = clean_list(one.path("scans"), prepared.scans, validation=share, seed=base.seed)
         for line in left_out.itertuples():
             say(f"{one.scans}: {line.scan} ({line.split}) is left out: {line.reason}")
-        with whole_file(path.with_name(f"{one.name}_left_out.csv")) as temporary:
-            left_out.to_csv(temporary, index=False)
+        write_text(path.with_name(f"{one.name}_left_out.csv"), left_out.to_csv(index=False))
     else:
         splits = draw_splits(prepared.scans, validation=share, test=base.split.test, seed=base.seed)
     if base.external is None and not (splits.split == "test").any():

@@ -16,7 +16,7 @@ from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.promises import Method
 from ich_mil.evaluate.triage import DECISIONS, Triage, fit_triage
-from ich_mil.files import whole_file, write_json
+from ich_mil.files import write_json, write_text
 from ich_mil.predictions import NOTICE, read_results
 from ich_mil.progress import say
 
@@ -146,8 +146,7 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     place = table.decision.map(DECISIONS.index)
     table = table.assign(place=place).sort_values(["place", "probability"], ascending=[True, False])
     table = table[["scan", "decision", "probability", "std"]].reset_index(drop=True)
-    with whole_file(out) as temporary:
-        table.to_csv(temporary, index=False)
+    write_text(out, table.to_csv(index=False))
     counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
     say(f"{out}: {counts}")
     say(triage.promise)

@@ -15,9 +15,10 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.evaluate.baselines import position_scan, position_score
 from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate, known_or_none
-from ich_mil.files import alone, whole_file
+from ich_mil.files import alone, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import TrainedModel, load_model
+from ich_mil.pipeline.pages import remove_shown
 from ich_mil.predictions import make_results, write_results
 from ich_mil.progress import say
 
@@ -97,11 +98,17 @@ def external_set(
     return MeasuredSet("external", f"external scans, {settings.path}", features, prepared)
 
 
-def validate_run(config: RunConfig) -> None:
-    """Measure a run on its validation and test scans and on its external set; prints a table for each."""
+def validate_run(config: RunConfig) -> bool:
+    """Measure a run on its validation and test scans and on its external set; prints a table for each.
+
+    Returns:
+        Whether it has such scans.
+    """
     model = load_model(config.out)
-    for one in measured_sets(model, config):
+    sets = measured_sets(model, config)
+    for one in sets:
         measure(model, one, config.out / one.name)
+    return bool(sets)
 
 
 def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int) -> None:
@@ -114,7 +121,10 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
 
 
 def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
-    """The head beside its baselines on labelled scans: predictions and `metrics.csv` into `out`."""
+    """The head beside its baselines on labelled scans: predictions and `metrics.csv` into `out`.
+
+    Pages, maps and DICOM results of earlier predictions there go.
+    """
     features = one.features
     predictions = model.predict(features)
     frame = evaluate(
@@ -134,9 +144,9 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
         set_name=one.name,
         model=model.provenance,
     )
+    remove_shown(out)
     write_results(results, out)
-    with whole_file(out / "metrics.csv") as temporary:
-        frame.to_csv(temporary, index=False)
+    write_text(out / "metrics.csv", frame.to_csv(index=False))
     say(f"\n{one.title}\n{format_table(frame)}\n")
 
 

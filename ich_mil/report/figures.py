@@ -6,6 +6,7 @@ Shapes: B scans.
 """
 
 from collections.abc import Mapping
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -21,12 +22,9 @@ from ich_mil.report.canvas import (
     to_png,
 )
 
-MAX_CURVES = 6
-"""Curves in one ROC or reliability figure; the first models given are drawn."""
-
 
 def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
-    """ROC curves of the first `MAX_CURVES` scores over the scans whose label is known.
+    """ROC curves of all scores over the scans whose label is known.
 
     Args:
         labels: (B,) in {0, 1} or unknown (-1), with both classes present.
@@ -36,7 +34,7 @@ def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
     known = labels >= 0
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     handles, names = [], []
-    for (name, score), (colour, style) in zip(scores.items(), STYLES, strict=False):
+    for (name, score), (colour, style) in zip(scores.items(), cycle(STYLES), strict=False):
         false, true, _ = roc_curve(labels[known], score[known])
         handles += ax.plot(false, true, color=colour, linestyle=style, linewidth=2)
         names.append(f"{roc_auc_score(labels[known], score[known]):.3f}  {name}")
@@ -51,18 +49,18 @@ def reliability(labels: np.ndarray, probabilities: Mapping[str, np.ndarray]) -> 
 
     Args:
         labels: (B,) in {0, 1} or unknown (-1), at least one known.
-        probabilities: (B,) of each model by name; the first `MAX_CURVES` are drawn.
+        probabilities: (B,) of each model by name.
     """
     figure, (ax,) = new_figure(4.2, 4.0)
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     handles = []
-    for probability, (colour, style) in zip(probabilities.values(), STYLES, strict=False):
+    for probability, (colour, style) in zip(probabilities.values(), cycle(STYLES), strict=False):
         mean, fraction, _ = calibration_bins(labels, probability)
         handles += ax.plot(mean, fraction, "o", color=colour, linestyle=style, linewidth=1.6, markersize=4.5)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="fraction positive")
     ax.set_xlabel(f"probability given (mean of up to {CALIBRATION_BINS} bins)")
     ax.set_aspect("equal")
-    add_legend(ax, handles, list(probabilities)[:MAX_CURVES], loc="upper left")
+    add_legend(ax, handles, list(probabilities), loc="upper left")
     return to_png(figure)
 
 

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +21,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.files import write_text
 from ich_mil.predictions import NOTICE
 from ich_mil.report.text import printable
 
@@ -59,11 +58,6 @@ def study_file_name(scan: str) -> str:
     if plain == scan:
         return f"scan-{plain}.html"
     return f"scan-{plain}-{hashlib.sha256(scan.encode('utf-8', 'replace')).hexdigest()[:8]}.html"
-
-
-def write_page(html: str, path: Path) -> None:
-    """Write a page to `path`, whole or not at all."""
-    write_text(path, html)
 
 
 def render(template: str, *, script: str = "", **values: Any) -> str:

@@ -4,6 +4,7 @@ In: data frames. Out: PNG (`ich_mil.report.canvas`).
 """
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ from ich_mil.report.canvas import BLUE, GREEN, GREY, STYLES, VERMILION, add_lege
 
 LEAST_SPAN = 0.02
 """Span of AUC that a figure shows at least: what is smaller should look small."""
+MARKS = ("o", "s", "^")
+"""Of the heads of one colour, in turn."""
 
 
 def auc_and_time(results: pd.DataFrame) -> bytes:
@@ -22,11 +25,19 @@ def auc_and_time(results: pd.DataFrame) -> bytes:
     """
     figure, (ax,) = new_figure(5.4, 3.6)
     handles, names = [], []
-    for (name, rows), (colour, _) in zip(results.groupby("model", sort=False), STYLES, strict=False):
+    for number, (name, rows) in enumerate(results.groupby("model", sort=False)):
+        turn, place = divmod(number, len(STYLES))
+        colour, mark = STYLES[place][0], MARKS[turn % len(MARKS)]
         rows = rows.sort_values("n_inducing")
         handles.append(
             ax.errorbar(
-                rows.seconds, rows["mean"], rows["std"].fillna(0), fmt="o-", color=colour, lw=1.2, capsize=2
+                rows.seconds,
+                rows["mean"],
+                rows["std"].fillna(0),
+                fmt=f"{mark}-",
+                color=colour,
+                lw=1.2,
+                capsize=2,
             )
         )
         names.append(str(name))
@@ -87,7 +98,7 @@ def curves(
     """
     figure, (ax,) = new_figure(5.2, 3.6)
     handles, names = [], []
-    for (name, frame), (colour, style) in zip(frames, STYLES, strict=False):
+    for (name, frame), (colour, style) in zip(frames, cycle(STYLES), strict=False):
         how = "steps-post" if steps else "default"
         handles += ax.plot(frame[x], frame[y], color=colour, linestyle=style, lw=1.6, drawstyle=how)
         if "low" in frame:

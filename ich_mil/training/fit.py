@@ -37,7 +37,7 @@ from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader, reading_ahead
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, ModelError
-from ich_mil.files import remove_leftovers, whole_file
+from ich_mil.files import remove_leftovers, whole_file, write_bytes
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.shared_norm import share_statistics
 from ich_mil.progress import say
@@ -96,8 +96,7 @@ class _WholeCheckpoints(TorchCheckpointIO):
         """Write it to `path`. `DataError` if the disk is full."""
         content = io.BytesIO()
         torch.save(checkpoint, content)  # straight to a file it would hide why that cannot be written
-        with whole_file(Path(path)) as temporary:
-            temporary.write_bytes(content.getvalue())
+        write_bytes(Path(path), content.getvalue())
 
 
 @contextmanager

@@ -351,6 +351,16 @@ def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_whole_file_does_not_answer_for_a_file_that_is_read_meanwhile(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, files.whole_file(tmp_path / "copy") as temporary:
+        shutil.copyfile(tmp_path / "absent", temporary)
+    assert caught.value.filename == str(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "a" / "b"
+    with pytest.raises(DataError, match="b: cannot be written"), files.whole_file(path):
+        pass
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [

@@ -131,3 +131,7 @@ def test_the_story_of_an_unknown_scan(series, tmp_path):
         explain(tmp_path / "out", f"{scan}x")
     with pytest.raises(DataError, match="is no prepared set"):
         explain(tmp_path / "set", scan)
+    for path in (tmp_path / "out" / "scans").glob("*.json"):
+        path.write_text("{")
+    with pytest.raises(DataError, match=f"the record of scan '{scan}' cannot be read; run prepare again"):
+        explain(tmp_path / "out", scan)

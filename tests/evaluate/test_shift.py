@@ -167,6 +167,8 @@ def test_cross_fitted_scans_know_nothing_of_their_patients_labels():
         assert p[held_out] == pytest.approx(torch.sigmoid(samples[:, held_out] + b).mean(0).numpy())
     with pytest.raises(DataError, match="all 60 labelled scans are of one patient"):
         cross_fitted(samples, y, ["a"] * 60, OWN)
+    with pytest.raises(DataError, match="all 60 labelled scans are of one patient"):
+        refitted_differences(samples, y, ["a"] * 60, OWN, seed=0)
 
 
 def test_resampled_differences_see_that_few_scans_may_mislead():

@@ -240,6 +240,8 @@ def test_json_and_back(method):
         ({"low": float("nan")}, "damaged .*low ≤ high"),
         ({"low": "0.1"}, "damaged"),
         ({"method": "guess"}, "damaged .*method"),
+        ({"sensitivity": "x"}, "damaged"),
+        ({"specificity": 1.5}, "damaged .*specificity"),
     ],
 )
 def test_damaged_thresholds(change, message):

@@ -4,6 +4,7 @@ diagnostics."""
 import math
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -203,9 +204,11 @@ def test_seeds_and_the_report():
 def test_few_draws_are_told():
     x, offsets, labels = scans()
     settings = replace(GIBBS, burn_in=0, draws=8, chains=2)
-    with pytest.warns(UserWarning, match=r"disagree \(2 chains of 8 draws .*take more draws"):
+    with pytest.warns(UserWarning, match=r"disagree \(2 chains of 8 draws .*take more draws") as told:
         model, report = fit(x, offsets, labels, settings=settings)
     assert report.r_hat > 1.05
+    # commands show the warnings that come from this package
+    assert [Path(one.filename).parts[-3:] for one in told] == [("ich_mil", "gp", "fit.py")]
     # 16 draws of 12 weights have a covariance of little use; q(w) has one of full rank
     assert float(torch.linalg.eigvalsh(model.q_root @ model.q_root.mT).min()) > 1e-3
 

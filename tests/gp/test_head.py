@@ -55,6 +55,19 @@ def test_bags_as_offsets_or_index_in_any_order_are_the_same(head):
     assert np.array_equal(features.numpy(), x[shuffled][order.numpy()])
 
 
+@pytest.mark.parametrize(
+    ("bags", "offsets"),
+    [
+        ([0, 0, 3, 3, 3, 7, 7], [0, 2, 5, 7]),  # ids that end with the number of rows
+        ([0, 0, 3, 3, 3, 8, 8], [0, 2, 5, 7]),
+        ([0, 2, 5, 7], [0, 2, 5, 7]),
+        ([0, 1, 2, 3, 4, 5, 7], [0, 1, 2, 3, 4, 5, 7]),  # as the docstring says
+    ],
+)
+def test_numbers_of_bags_are_not_taken_for_offsets(bags, offsets):
+    assert pack(np.ones((7, 2)), np.array(bags))[1].tolist() == offsets
+
+
 def test_probabilities_are_those_of_predict_with_the_calibration(head):
     x, offsets, labels = scans(12, seed=3)
     got = predict(head.model_, x, offsets, None, calibration=head.model_.calibration)

@@ -246,6 +246,12 @@ def test_bad_input_is_refused():
         ("update", "random"),
         ("rule", "mean"),
         ("seed", -1),
+        ("sweeps", True),
+        ("variance", True),
+        ("ard", "no"),
+        ("logistic_tail", "no"),
+        ("preset", None),
+        ("calibration", "maybe"),
     ],
 )
 def test_settings_name_the_field_that_is_out_of_range(name, value):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from ich_mil.report import figures
+from ich_mil.report import figures, protocol_figures
 
 
 def pixels(png):
@@ -52,10 +52,31 @@ def test_names_are_drawn_as_they_are(labels, score, name):
 
 
 def test_more_models_than_colours(labels, score):
-    many = {f"model {i}": score for i in range(9)}
-    first = dict(list(many.items())[: figures.MAX_CURVES])
+    many = {f"model {i}": score for i in range(8)}
     for draw in (figures.roc_curves, figures.reliability):
-        assert same(pixels(draw(labels, many)), pixels(draw(labels, first)))
+        assert not same(pixels(draw(labels, many)), pixels(draw(labels, many | {"model 8": score})))
+        assert not same(pixels(draw(labels, many)), pixels(draw(labels, many | {"model 7": score[::-1]})))
+
+
+def test_every_head_of_a_protocol_is_drawn():
+    def heads(n, last):
+        return pd.DataFrame(
+            {
+                "model": [f"head {i}" for i in range(n)],
+                "n_inducing": 50,
+                "mean": [0.9] * (n - 1) + [last],
+                "std": 0.01,
+                "seconds": np.arange(n) + 1.0,
+            }
+        )
+
+    draw = protocol_figures.auc_and_time
+    assert not same(pixels(draw(heads(8, 0.9))), pixels(draw(heads(8, 0.8))))
+    lines = [(f"line {i}", pd.DataFrame({"x": [0.0, 1.0], "y": [0.0, float(i)]})) for i in range(8)]
+    few, many = (
+        pixels(protocol_figures.curves(part, x="x", y="y", labels=("x", "y"))) for part in (lines[:7], lines)
+    )
+    assert not same(few, many)
 
 
 def test_training_curves_bridge_missing_values_and_split_losses():

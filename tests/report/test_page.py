@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from ich_mil.report.page import embedded, percent, relative_link, study_file_name, write_page
+from ich_mil.report.page import embedded, percent, relative_link, study_file_name
 from tests.html_page import HOSTILE
 
 
@@ -45,12 +45,3 @@ def test_embedded_data_come_back_and_end_no_script(text):
 def test_embedded_data_are_numbers_that_a_browser_reads():
     with pytest.raises(ValueError, match="not JSON compliant"):
         embedded({"p": float("nan")})
-
-
-def test_pages_are_written_whole(tmp_path):
-    path = tmp_path / "studies" / "a.html"
-    path.parent.mkdir()
-    path.write_text("old")
-    write_page("<p>Größe", path)
-    assert path.read_text(encoding="utf-8") == "<p>Größe"
-    assert list(path.parent.iterdir()) == [path]

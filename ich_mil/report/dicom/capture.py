@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from ich_mil.predictions import NOTICE, Results, ScanResult
-from ich_mil.report.dicom.context import SourceSlice, StudyContext
+from ich_mil.report.dicom.context import SourceSlice, StudyContext, loss_of
 from ich_mil.report.dicom.identity import Identity, Kind, reference
 from ich_mil.report.dicom.key_objects import key_slices
 from ich_mil.report.dicom.picture import slice_picture, summary_picture
@@ -84,8 +84,7 @@ def _capture(
     image.DerivationDescription = f"Result of a model, {what}"
     image.ImageComments = paragraph("\n".join([NOTICE, *context.notes]))[:_MOST_COMMENT]
     image.SourceImageSequence = _source_items(slices)
-    lossy = slices[0].middle.lossy
-    for keyword, text in lossy.items():
+    for keyword, text in loss_of(slices).items():
         setattr(image, keyword, text)
     identity.finish(image, context)
     return image

@@ -133,6 +133,11 @@ class StudyContext:
         return tuple(image for one in self.slices for image in one.images)
 
 
+def loss_of(slices: Sequence[SourceSlice]) -> dict[str, str]:
+    """How the first image that was compressed with loss was, by keyword; empty where none was."""
+    return next((one.lossy for shown in slices for one in shown.images if one.lossy), {})
+
+
 def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
     """Read the headers behind one scan.
 

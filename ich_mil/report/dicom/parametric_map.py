@@ -29,7 +29,7 @@ from pydicom.uid import CTImageStorage
 from pydicom.valuerep import DS
 
 from ich_mil.report.dicom import codes
-from ich_mil.report.dicom.context import SourceImage, SourceSlice, StudyContext
+from ich_mil.report.dicom.context import SourceImage, SourceSlice, StudyContext, loss_of
 from ich_mil.report.dicom.identity import Identity, Kind, reference
 from ich_mil.report.maps import ScanMaps
 
@@ -125,7 +125,7 @@ def _flat_source(
     source.ImageOrientationPatient = list(first.header.orientation)
     source.PixelSpacing = list(first.header.spacing)
     source.SliceThickness = DS(slices[0].thickness, auto_format=True)
-    for keyword, text in first.lossy.items():
+    for keyword, text in loss_of(slices).items():
         setattr(source, keyword, text)
     return source
 

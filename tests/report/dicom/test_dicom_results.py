@@ -331,18 +331,23 @@ def test_a_single_slice_has_a_nominal_thickness(tmp_path):
     assert "SliceThickness is absent: 5.000 mm, a nominal value." in context.notes
 
 
-def test_lossy_compression_of_the_sources_is_passed_on(tmp_path):
-    root = few_slices(
-        tmp_path,
-        change=lambda path: phantoms.rewrite(
-            path,
-            LossyImageCompression="01",
-            LossyImageCompressionRatio="12.5",
-            LossyImageCompressionMethod="ISO_10918_1",
-        ),
-    )
-    made = write(root, tmp_path)
-    for ds in made.read("map") + made.read("capture"):
+@pytest.mark.parametrize("last_only", [False, True])
+def test_lossy_compression_of_the_sources_is_passed_on(tmp_path, last_only):
+    seen = []
+
+    def compress(path):
+        seen.append(path)
+        if not last_only or len(seen) == 3:
+            phantoms.rewrite(
+                path,
+                LossyImageCompression="01",
+                LossyImageCompressionRatio="12.5",
+                LossyImageCompressionMethod="ISO_10918_1",
+            )
+
+    made = write(few_slices(tmp_path, change=compress), tmp_path)
+    summary = made.read("capture")[:1] if last_only else made.read("capture")
+    for ds in made.read("map") + summary:
         assert (ds.LossyImageCompression, ds.LossyImageCompressionRatio) == ("01", 12.5)
         assert ds.LossyImageCompressionMethod == "ISO_10918_1"
 
