@@ -174,13 +174,8 @@ def read_run(folder: Path) -> dict[str, Any]:
 def load_model(folder: Path) -> TrainedModel:
     """The model of a run. `ModelError` if the run is not finished, or of another version."""
     about = read_run(folder)
-    head = load_head(folder)
     cnn = FrozenCnn(*load_cnn(folder)) if about["cnn"] else None
-    if cnn is not None and cnn.settings.features != len(head.x_mean):
-        raise ModelError(
-            f"{folder}: the head takes {len(head.x_mean)} features, the CNN gives "
-            f"{cnn.settings.features}; train again"
-        )
+    head = load_head(folder, n_features=None if cnn is None else cnn.settings.features)
     config = about["config"]
     names = ("cnn", "head") if about["cnn"] else ("head",)
     parts = [(folder / f"{name}{end}").read_bytes() for name in names for end in (".json", ".safetensors")]

@@ -4,7 +4,8 @@ In: words such as `--config FILE --head.beta 1.5`. Out: the dataclass; unknown k
 are refused in one line.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,6 +15,18 @@ from jsonargparse import ArgumentError, ArgumentParser
 from ich_mil.errors import ConfigError
 
 C = TypeVar("C")
+
+
+def check_about(path: Path, about: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the JSON file `path` is there and says anything but `about`."""
+    if not path.is_file():
+        return
+    try:
+        same = json.loads(path.read_text(encoding="utf-8")) == about
+    except ValueError:
+        same = False
+    if not same:
+        raise ConfigError(f"{path.parent}: holds results of other settings; choose another --out")
 
 
 def read_settings(kind: type[C], arguments: Sequence[str]) -> C:

@@ -4,7 +4,7 @@ In: (n, H, W) int16 HU. Out: (n, C, H, W) float32, channel c = clip((HU - (level
 This is the linear window of DICOM PS3.3 C.11.2.1.3.2 (LINEAR_EXACT), which the papers' notebooks use. On the
 CPU each int16 value is windowed once and pixels are looked up; on a GPU they are computed: the same floats.
 
-Presets (DATA.md): `papers`, the authors' public notebooks; `winners`, the RSNA 2019 winning solution.
+Presets: `papers`, the authors' public notebooks; `winners`, the RSNA 2019 winning solution.
 """
 
 from collections.abc import Sequence

@@ -334,7 +334,7 @@ def test_a_head_of_another_width_than_the_cnn(place, tmp_path, capsys):
     for name in ("cnn.json", "cnn.safetensors"):
         shutil.copy(other / name, copy / name)
     error = refused(["predict", place / "b", "--model", copy, "--out", tmp_path / "out"], capsys)
-    assert "the head takes 8 features, the CNN gives 32" in error
+    assert "the head was trained on 8 features a slice, these have 32" in error
 
 
 def test_folders_and_configurations_that_cannot_be_used(place, tmp_path, capsys):

@@ -143,7 +143,7 @@ def test_another_grid_does_not_mix_with_the_old_one(place, capsys):
     assert cli.main([*words(place), "--seeds", "[4]"]) == 0
     capsys.readouterr()
     assert cli.main(words(place)) == 2
-    assert "holds a grid of other settings; choose another --out" in capsys.readouterr().err
+    assert "holds results of other settings; choose another --out" in capsys.readouterr().err
     about = place / "out" / "grid.json"
     about.write_text(json.dumps({"format": "x"}))
     assert cli.main([*words(place), "--seeds", "[4]"]) == 2
@@ -154,7 +154,7 @@ def test_an_external_set_with_patients_of_the_training_set_is_refused(place, cap
     config["external"]["root"] = config["train"]["root"]
     (place / "grid.yaml").write_text(yaml.safe_dump(config))
     assert cli.main(words(place)) == 2
-    assert "30 of its patients are trained on" in capsys.readouterr().err
+    assert "30 of its patients were trained or calibrated on" in capsys.readouterr().err
     assert not (place / "out").exists()
 
 

@@ -189,7 +189,7 @@ def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch
     one = read_protocol([str(protocol(place, out=str(tmp_path)))]).sets[0]
     mixed = read_feature_csv(place / "train.csv")
     monkeypatch.setattr(module, "read_feature_csv", lambda path: mixed)
-    with pytest.raises(DataError, match="40 patients of away are trained on too: s0-0"):
+    with pytest.raises(DataError, match="away: 40 of its patients were trained or calibrated on: s0-0"):
         list(tasks_of(one, config))
 
 

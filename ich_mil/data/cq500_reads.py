@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ich_mil.data.labels import binary, name_some, read_label_csv
-from ich_mil.errors import DataError
+from ich_mil.data.labels import binary, read_label_csv
 
 READERS = ("R1", "R2", "R3")
 MAJORITY = 2
@@ -32,10 +31,8 @@ def read_votes(path: Path, findings: Sequence[str]) -> pd.DataFrame:
         DataError: no such file, a column is missing, a scan is listed twice, or a read is not 0 or 1.
     """
     columns = {finding: [f"{reader}:{finding}" for reader in READERS] for finding in findings}
-    table = read_label_csv(path, ["name", *(column for names in columns.values() for column in names)])
-    repeated = table["name"][table["name"].duplicated()]
-    if len(repeated):
-        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}")
+    wanted = ["name", *(column for names in columns.values() for column in names)]
+    table = read_label_csv(path, wanted, key="name")
     votes = {
         finding: pd.concat([binary(table[column], path) for column in names], axis=1).sum(axis=1)
         for finding, names in columns.items()

@@ -22,6 +22,7 @@ from torch import Tensor
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
+from ich_mil.kernels.segments import take_bags
 
 FORMAT = "ich_mil.features.1"
 
@@ -70,13 +71,11 @@ class FeatureSet:
         if missing:
             raise DataError(f"{len(missing)} scans are not among the features, the first is {missing[0]!r}")
         chosen = [place[scan] for scan in scans]
-        spans = [torch.arange(int(self.offsets[b]), int(self.offsets[b + 1])) for b in chosen]
-        rows = torch.cat(spans) if spans else torch.zeros(0, dtype=torch.int64)
-        sizes = torch.tensor([len(span) for span in spans], dtype=torch.int64)
         bags = torch.tensor(chosen, dtype=torch.int64)
+        rows, offsets = take_bags(self.offsets, bags)
         return FeatureSet(
             x=self.x[rows],
-            offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+            offsets=offsets,
             scans=list(scans),
             patients=[self.patients[b] for b in chosen],
             labels=self.labels[bags],

@@ -24,10 +24,7 @@ class FolderCollection(Collection):
         self.path = root / LABELS
         self.labels: dict[str, int] | None = None
         if labelled:
-            table = read_label_csv(self.path, ["scan", "label"])
-            repeated = table.scan[table.scan.duplicated()]
-            if len(repeated):
-                raise DataError(f"{self.path}: scans listed twice: {name_some(list(repeated))}")
+            table = read_label_csv(self.path, ["scan", "label"], key="scan")
             self.labels = dict(zip(table.scan, binary(table.label, self.path), strict=True))
 
     def files(self) -> Iterator[str]:

@@ -16,14 +16,14 @@ UNKNOWN = -1
 """Label of a slice or scan nobody has labelled."""
 
 
-def read_label_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None) -> pd.DataFrame:
     """A label table as stripped text; its index is the line less 2.
 
     A row with fewer fields than the header has empty ones at its end.
 
     Raises:
-        DataError: a row has more fields than the header, a column is missing or there twice, or the file is
-            no CSV table.
+        DataError: a row has more fields than the header, a column is missing or there twice, a scan is
+            listed twice in the column `key`, or the file is no CSV table.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such label file")
@@ -53,6 +53,8 @@ def read_label_csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     twice = [column for column in columns if list(table.columns).count(column) > 1]
     if twice:
         raise DataError(f"{path}: column {', '.join(twice)} is there twice")
+    if key is not None and len(repeated := table[key][table[key].duplicated()]):
+        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}")
     return table
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN, read_label_csv
-from ich_mil.data.splits import SPLITS, check_splits, draw_splits
-from ich_mil.errors import DataError
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.splits import check_splits, draw_splits, read_scan_list
 
 LEFT_OUT = ["scan", "split", "reason"]
 
@@ -34,10 +33,7 @@ def clean_list(
     Raises:
         DataError: not such a list, an unknown split, or too few scans are left.
     """
-    table = read_label_csv(path, ["scan", "split"])[["scan", "split"]].drop_duplicates()
-    wrong = table[~table.split.isin(SPLITS)]
-    if len(wrong):
-        raise DataError(f"{path}: split must be one of {', '.join(SPLITS)}, got {wrong.split.iloc[0]!r}")
+    table = read_scan_list(path)
     left_out: list[pd.DataFrame] = []
 
     def leave_out(table: pd.DataFrame, away: pd.Series, reason: str) -> pd.DataFrame:

@@ -4,6 +4,7 @@ In: scans with patient and label. Out: a table `scan,patient,label,split`. Patie
 whether they have a positive scan; all scans of a patient go together.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,15 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     return table
 
 
+def read_scan_list(path: Path) -> pd.DataFrame:
+    """A CSV with columns `scan,split`, each row once. `DataError` for an unknown split."""
+    table = read_label_csv(path, ["scan", "split"])[["scan", "split"]].drop_duplicates()
+    wrong = table[~table.split.isin(SPLITS)]
+    if len(wrong):
+        raise DataError(f"{path}: split must be one of {', '.join(SPLITS)}, got {wrong.split.iloc[0]!r}")
+    return table
+
+
 def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
     """A split chosen by the user: a CSV with columns `scan,split`; scans it does not name are left out.
 
@@ -61,10 +71,7 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
         DataError: an unknown split or scan, a scan in two splits, a patient in two splits, a split without
         both labels.
     """
-    table = read_label_csv(path, ["scan", "split"])[["scan", "split"]].drop_duplicates()
-    wrong = table[~table.split.isin(SPLITS)]
-    if len(wrong):
-        raise DataError(f"{path}: split must be one of {', '.join(SPLITS)}, got {wrong.split.iloc[0]!r}")
+    table = read_scan_list(path)
     unknown = sorted(set(table.scan) - set(scans.index))
     if unknown:
         raise DataError(
@@ -95,13 +102,18 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
             )
 
 
-def check_unseen(patients: list[str], table: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if a patient of an external set took part in training or calibration, naming them."""
-    seen = sorted(set(patients) & set(table.patient[table.split != "test"]))
-    if seen:
+def learned_from(table: pd.DataFrame) -> pd.Series:
+    """The patients of a split that were trained or calibrated on."""
+    return table.patient[table.split != "test"]
+
+
+def check_unseen(patients: Iterable[str], seen: Iterable[str], source: str) -> None:
+    """Raise `DataError` if a patient of `source` is among those trained or calibrated on, naming them."""
+    both = sorted({*patients} & {*seen})
+    if both:
         raise DataError(
-            f"{source}: {len(seen)} of its patients were trained or calibrated on: {name_some(seen)}; "
-            "an external set must hold other patients"
+            f"{source}: {len(both)} of its patients were trained or calibrated on: {name_some(both)}; "
+            "scans to be measured on must be of others"
         )
 
 

@@ -6,7 +6,7 @@
                             slice_label, sop, source, corrections
     SET/ledger.csv          every refusal, correction and choice
     SET/index.sqlite        the header index (`ich_mil.data.index`), no part of the result
-    SET/prepared.json       format, layout, root and thickness
+    SET/prepared.json       format, layout, root, thickness and a digest of the files it was made from
 
 This file knows the layout and reads it; `ich_mil.data.prepare` writes it.
 """

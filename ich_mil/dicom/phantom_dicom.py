@@ -1,7 +1,7 @@
 """One slice of a phantom as a DICOM file.
 
 In: a `Phantom`, the index of a slice, an `Encoding` and three UIDs. Out: a pydicom `Dataset` with the tags
-that RSNA 2019 has; a layout adds its own. Files are written whole: beside the target, then renamed.
+that RSNA 2019 has; a layout adds its own.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,8 @@ from scipy.stats import mannwhitneyu, norm, rankdata
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap
-from ich_mil.evaluate.uncertainty import equal_mass, scan_rows
+from ich_mil.evaluate.metrics import equal_mass
+from ich_mil.evaluate.uncertainty import scan_rows
 from ich_mil.evaluate.weighted import resampled_ranking
 
 STRATA = 10

@@ -10,7 +10,8 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.uncertainty import equal_mass, risk_coverage, scan_rows
+from ich_mil.evaluate.metrics import equal_mass
+from ich_mil.evaluate.uncertainty import risk_coverage, scan_rows
 
 
 def _rank_correlation(uncertainty: np.ndarray, loss: np.ndarray) -> float:
@@ -37,10 +38,10 @@ def joint_against_independent(
         bins: largest number of bins of about equally many scans, by number of slices.
 
     Returns:
-        A row for all scans (`scans` 'all'), then one a bin ('by slices'): `scans, slices_low, slices_high, n,
-        joint` and `independent` (mean deviation)`, ratio` (of the two means, independent / joint)`,
-        aurc_joint, aurc_independent, correlation_joint, correlation_independent` (Spearman's, with the
-        loss)`, note`.
+        A row for all scans (`scans` 'all'), then one a bin ('by slices'); columns `scans`, `slices_low`,
+        `slices_high`, `n`, `joint` and `independent` (mean deviation), `ratio` (of the two means, independent
+        / joint), `aurc_joint`, `aurc_independent`, `correlation_joint`, `correlation_independent`
+        (Spearman's, with the loss), `note`.
 
     Raises:
         DataError: no scan; a value that is not finite; a joint deviation that is not above 0.

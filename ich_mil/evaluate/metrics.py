@@ -90,14 +90,22 @@ def _losses(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
     }
 
 
+def equal_mass(values: np.ndarray, bins: int) -> np.ndarray:
+    """The bin (B,) of each value, in 0 ... bins - 1, where bins hold about equally many.
+
+    A value of mid-rank r among B (r from 1, ties share theirs) falls into bin floor(bins · (r - ½) / B), so
+    equal values are never torn apart and the order of the scans does not matter.
+    """
+    # whole numbers below 2⁵³: the division rounds nothing across a boundary
+    return (bins * (2 * rankdata(values) - 1) // (2 * len(values))).astype(np.int64)
+
+
 def calibration_bins(
     labels: np.ndarray, probability: np.ndarray, *, bins: int = CALIBRATION_BINS
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean probability and fraction of positives in bins that hold about equally many scans.
 
-    A scan of mid-rank r among B (r from 1, ties share theirs) falls into bin floor(bins · (r - ½) / B), so
-    equal probabilities are never torn apart and the order of the scans does not matter. Empty bins are left
-    out.
+    The bins are those of `equal_mass`; empty ones are left out.
 
     Args:
         labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
@@ -108,9 +116,7 @@ def calibration_bins(
         Mean probability (K,), fraction of positives (K,) and number of scans (K,) of the K filled bins.
     """
     labels, probability = known_scores(labels, probability, what="calibration", probability=True)
-    n = len(labels)
-    # whole numbers below 2⁵³: the division rounds nothing across a boundary
-    place = (bins * (2 * rankdata(probability) - 1) // (2 * n)).astype(np.int64)  # (B,)
+    place = equal_mass(probability, bins)
     count = np.bincount(place, minlength=bins)
     filled = count > 0
     mean = np.bincount(place, weights=probability, minlength=bins)[filled] / count[filled]

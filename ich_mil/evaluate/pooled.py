@@ -40,6 +40,9 @@ FOLDS = 5
 PENALTIES = np.logspace(-4, 2, 7)
 """C that are tried: inverse strength of the L2 penalty, features standardised."""
 
+STOP_ON = 0.2
+"""Share of the training patients that a network is stopped on."""
+
 HIDDEN = 64
 """Units of h and of the attention, as in the CNN's own attention."""
 
@@ -144,12 +147,11 @@ def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int)
     )
 
 
-def hold_out(train: FeatureSet, *, share: float = 0.2, seed: int) -> tuple[FeatureSet, FeatureSet]:
+def hold_out(train: FeatureSet, *, seed: int) -> tuple[FeatureSet, FeatureSet]:
     """Divide training scans into those to learn from and those to stop on, by patient, stratified by label.
 
     Args:
-        train: labelled scans.
-        share: share of the patients to stop on.
+        train: labelled scans; a share `STOP_ON` of their patients is stopped on.
         seed: of the draw.
 
     Returns:
@@ -159,7 +161,7 @@ def hold_out(train: FeatureSet, *, share: float = 0.2, seed: int) -> tuple[Featu
         DataError: a scan has no label, or a label has too few patients.
     """
     scans = pd.DataFrame({"patient": train.patients, "label": train.labels.tolist()}, index=train.scans)
-    table = draw_splits(scans, validation=share, test=0, seed=seed)
+    table = draw_splits(scans, validation=STOP_ON, test=0, seed=seed)
     learn, stop = (list(table.scan[table.split == split]) for split in ("train", "validation"))
     return train.select(learn), train.select(stop)
 

@@ -287,10 +287,10 @@ def recalibration_curve(
             default.
 
     Returns:
-        A row a size, way and metric: `n, way, metric, own` (median of the model's own)`, value` (median)`,
-        low, high` (5 and 95 % of draws)`, better` (share of draws with a lower value than the model's own)`,
-        used, one_label, wrong_slope` (draws)`, left` (median number of scans measured on)`, note`. Numbers
-        that are not defined are NaN, and the note says why.
+        A row a size, way and metric; columns `n`, `way`, `metric`, `own` (median of the model's own), `value`
+        (median), `low` and `high` (5 and 95 % of draws), `better` (share of draws with a lower value than the
+        model's own), `used`, `one_label` and `wrong_slope` (draws), `left` (median number of scans measured
+        on), `note`. Numbers that are not defined are NaN, and the note says why.
 
     Raises:
         DataError: no scan is labelled; a label or logit that cannot be used.
@@ -356,20 +356,20 @@ def _spread(pairs: Sequence[tuple[dict[str, float], dict[str, float]]], metric: 
     }
 
 
-def pays_from(curve: pd.DataFrame, *, way: Way, metric: str = "log_loss") -> int | None:
-    """The smallest n from which on recalibration beats the model's own in a share `PAYS` of draws.
+def pays_from(curve: pd.DataFrame, *, way: Way) -> int | None:
+    """The smallest n from which recalibration has a lower log-loss than the model's own, in most draws.
 
-    At that n and at every larger one that could be measured; unusable draws count as not better.
+    That is in a share `PAYS` of them, at that n and at every larger one that could be measured; unusable
+    draws count as not better.
 
     Args:
         curve: of `recalibration_curve`.
         way: 'intercept' or 'platt'.
-        metric: 'log_loss', 'brier' or 'ece'.
 
     Returns:
         n, or None if it pays at no measured size.
     """
-    rows = curve[(curve["way"] == way) & (curve["metric"] == metric)].sort_values("n", ascending=False)
+    rows = curve[(curve["way"] == way) & (curve["metric"] == "log_loss")].sort_values("n", ascending=False)
     found = None
     for row in rows[rows["used"] + rows["one_label"] + rows["wrong_slope"] > 0].to_dict("records"):
         tried = row["used"] + row["one_label"] + row["wrong_slope"]

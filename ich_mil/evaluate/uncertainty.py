@@ -1,7 +1,7 @@
 """Does the uncertainty mean anything: does it find the errors, and does it say more than the probability?
 
 In: for each scan a loss (or whether the call was wrong), its uncertainty, its patient. Out: risk-coverage
-curves, error rates by decile of uncertainty, and how far uncertainty is higher in a group of scans.
+curves and error rates by decile of uncertainty.
 
 For a calibrated probability p the chance of an error is min(p, 1 - p), so closeness of p to ½ is the measure
 to beat: a standard deviation that only follows p says nothing new. Hence each table has the difference to
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from scipy.special import entr
-from scipy.stats import binomtest, rankdata
+from scipy.stats import binomtest
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL, patient_bootstrap
+from ich_mil.evaluate.metrics import equal_mass
 
 CLOSENESS = "closeness of p to ½"
 """Name of the uncertainty that every other one is compared with."""
@@ -47,11 +48,6 @@ def scan_rows(**columns: np.ndarray) -> list[np.ndarray]:
                 f"{name}: values must be finite, got {a[first]} for scan number {first}; leave such scans out"
             )
     return list(arrays.values())
-
-
-def equal_mass(values: np.ndarray, bins: int) -> np.ndarray:
-    """The bin (B,) of each value, by mid-rank as in `metrics.calibration_bins`: ties are never torn apart."""
-    return (bins * (2 * rankdata(values) - 1) // (2 * len(values))).astype(np.int64)
 
 
 def uncertainties(
@@ -226,7 +222,8 @@ def error_by_decile(wrong: np.ndarray, uncertainty: np.ndarray, *, bins: int = D
         bins: largest number of bins.
 
     Returns:
-        A row a filled bin, most certain first: `bin, n, uncertainty` (mean)`, wrong, error_rate, low, high`.
+        A row a filled bin, most certain first; columns `bin`, `n`, `uncertainty` (mean), `wrong`,
+        `error_rate`, `low` and `high`.
         The 95 % interval is Wilson's, which takes scans as independent: too narrow where patients have many.
     """
     wrong, uncertainty = scan_rows(wrong=wrong, uncertainty=uncertainty)

@@ -41,6 +41,9 @@ SLICE_RULE: Rule = "top_20%"
 """The rule whose scan logit stands for the slices of a scan. Slice F1 on held-out folds of the RSNA features
 is within 0.01 of itself from 15 to 25 %."""
 
+NEWTON_STEPS = 30
+"""Of `platt_loss`, at most."""
+
 Method = Literal["platt", "temperature", "isotonic"]
 
 
@@ -89,13 +92,14 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
     return a / scale, b - a * centre / scale, float(found.fun)
 
 
-def platt_loss(logits: Tensor, labels: Tensor, *, steps: int = 30) -> Tensor:
-    """The loss of `platt` for R sets of logits at once, by damped Newton steps.
+def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of `platt` for R sets of logits at once, by at most `NEWTON_STEPS` damped Newton steps.
+
+    A step that does not lower the loss is halved.
 
     Args:
         logits: (R, B).
         labels: (B,) in {0, 1}, both present.
-        steps: at most so many; a step that does not lower the loss is halved.
 
     Returns:
         (R,); NaN where a logit is not finite.
@@ -111,7 +115,7 @@ def platt_loss(logits: Tensor, labels: Tensor, *, steps: int = 30) -> Tensor:
 
     a, b = torch.ones_like(z[:, 0]), torch.zeros_like(z[:, 0])
     loss, size = value(a, b), torch.ones_like(a)
-    for _ in range(steps):
+    for _ in range(NEWTON_STEPS):
         p = torch.sigmoid(a[:, None] * z + b[:, None])
         wrong, weight = p - target, p * (1 - p)
         ga, gb = (wrong * z).sum(1) / n + ridge * a, wrong.sum(1) / n

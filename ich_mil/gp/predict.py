@@ -28,7 +28,7 @@ from torch import Tensor
 from ich_mil.errors import DataError
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.projection import Projection
-from ich_mil.gp.rules import Rule, latent_logit, mean_logit, scan_logit
+from ich_mil.gp.rules import latent_logit, mean_logit, scan_logit
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals, scan_key
@@ -46,8 +46,6 @@ class Predictions:
         slice_mean, slice_std, slice_low, slice_high: (N,) of the slice probability: mean, deviation, 95 %
             interval; calibrated if asked for.
         scan_mean, scan_std, scan_low, scan_high: (B,) of the scan probability, likewise.
-        scan_raw: (B,) mean scan probability before calibration.
-        rule: that made the scan probabilities.
     """
 
     slice_mean: Tensor
@@ -58,8 +56,6 @@ class Predictions:
     scan_std: Tensor
     scan_low: Tensor
     scan_high: Tensor
-    scan_raw: Tensor
-    rule: Rule
 
 
 def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
@@ -226,7 +222,6 @@ def predict(
     positions: Tensor | None = None,
     samples: int = 1000,
     seed: int = 0,
-    rule: Rule | None = None,
     calibration: Calibration | None = None,
 ) -> Predictions:
     """Slice and scan probabilities with their uncertainty.
@@ -239,7 +234,6 @@ def predict(
         positions: (N,) mm along the scan; needed where the head smooths along z.
         samples: L.
         seed: of the samples.
-        rule: how slices make a scan; None is that of the head's settings.
         calibration: applied to each sample, usually `model.calibration`; None reports the rule's own.
 
     Returns:
@@ -247,20 +241,18 @@ def predict(
 
     Raises:
         DataError: input that does not fit, see `sample_scans`.
-        ValueError: a calibration that was fitted to another rule.
+        ValueError: a calibration that was fitted to another rule than the head's.
     """
-    rule = rule or model.settings.variant.rule
+    rule = model.settings.variant.rule
     if calibration is not None:
         calibration.check(rule)
-    slices, bags, raw = [], [], []
+    slices, bags = [], []
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
         logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)
-        plain = torch.sigmoid(logit)
-        scan = plain if calibration is None else calibration.scan(logit)
+        scan = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
         each = torch.sigmoid(f) if calibration is None else calibration.slices(f, scan)  # (L, n)
         slices.append(_summary(each).cpu())
         bags.append(_summary(scan).cpu())
-        raw.append(plain.mean(0).cpu())
     slice_mean, slice_std, slice_low, slice_high = torch.cat(slices, 1)  # each (N,)
     scan_mean, scan_std, scan_low, scan_high = torch.cat(bags, 1)  # each (B,)
     return Predictions(
@@ -272,8 +264,6 @@ def predict(
         scan_std=scan_std,
         scan_low=scan_low,
         scan_high=scan_high,
-        scan_raw=torch.cat(raw),
-        rule=rule,
     )
 
 

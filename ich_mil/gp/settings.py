@@ -56,7 +56,8 @@ class Variant:
 
 PRESETS = {
     "default": Variant(),
-    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37
+    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, but for its line 7, which takes one π after the
+    # other: `update` gauss_seidel does
     "paper": Variant(
         log_h=math.log(100),
         logistic_tail=False,
@@ -65,7 +66,7 @@ PRESETS = {
         length_per_feature=1.0,
         start="random",
     ),
-    # the deviations of the code the authors published, as DESIGN.md lists them
+    # the deviations of the code the authors published
     "public": Variant(
         logistic_tail=False,
         update="jacobi",
@@ -119,7 +120,7 @@ class HeadSettings:
             a mean of the latent values around it, with weights exp(-d² / (2 s²)) at d mm
             (`ich_mil.gp.smoothing`). Where slices lie must be known. 0 is off.
         rule: how slices make a scan, in early stopping and in prediction: `max`, `noisy_or`, `top_3` (or
-            another number). None: as in the preset.
+            another number), `top_20%` (or another share). None: as in the preset.
         calibration: of probabilities on held-out scans: `platt`, `temperature`, `isotonic` or `none`.
         calibration_folds: where there are no validation scans, so many heads are fitted to calibrate on the
             scans each has not seen.

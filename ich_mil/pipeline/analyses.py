@@ -46,21 +46,20 @@ def look_closely(look: Look) -> Chapter:
         text = f"Its scans have the labels {known} only: nothing can be compared."
         return Chapter(f"{look.main} on {look.name}", [Section("Not looked at", text)])
     sections: list[Section] = []
-    for make in (
-        _against_others,
-        _calibration,
-        _inside,
-        _groups,
-        _errors,
-        _higher,
-        triage,
-        recalibration,
-        drift,
+    for title, make in (
+        ("Against the other models", _against_others),
+        ("Calibration", _calibration),
+        ("Slices inside positive scans", _inside),
+        ("Groups of scans", _groups),
+        ("Does the uncertainty find the errors?", _errors),
+        ("Where the uncertainty is higher", _higher),
+        ("Triage in three", triage),
+        ("Recalibration at a new site", recalibration),
+        ("Drift against the training site", drift),
     ):
         try:
             sections += make(look)
         except DataError as error:
-            title = (make.__doc__ or make.__name__).removesuffix(".")
             sections.append(Section(title, f"Not available: {error}."))
     return Chapter(f"{look.main} on {look.name}", sections)
 
@@ -108,8 +107,7 @@ def _inside(look: Look) -> Iterator[Section]:
     scores = {title: one.slice for title, one in look.scored.items() if not np.isnan(one.slice).any()}
     text = (
         "AUC of the slices inside each positive scan, mean over scans. A bleed lies near mid-scan: position "
-        "alone, without a picture, reaches 0.851 on the public RSNA test scans in their true order "
-        "(shared/DATA.md)."
+        "alone, without a picture, reaches 0.851 on the public RSNA test scans in their true order."
     )
     if "position only" not in scores:
         text += " This table of features does not say where a slice lies, so position cannot be ranked here."

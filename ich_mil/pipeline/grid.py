@@ -8,7 +8,6 @@ No scan is scored by a head that has seen it, and nothing is tuned on the held-o
 end. Scores are those of the posterior mean; probabilities are not calibrated here, so there is no log-loss.
 """
 
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ from torch import Tensor
 from ich_mil.config import GridConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.data.splits import check_unseen
 from ich_mil.files import write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
 from ich_mil.gp.folds import Fold, folds_of
@@ -31,6 +30,7 @@ from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
+from ich_mil.settings import check_about
 
 GRID_FORMAT = "ich_mil.grid.1"
 
@@ -45,16 +45,17 @@ def grid(config: GridConfig) -> pd.DataFrame:
         The table: the settings of the grid, seed and fold, how the fit ended, and its metrics.
 
     Raises:
-        ConfigError: the folder holds a grid of other settings.
+        ConfigError: the folder holds results of other settings.
         DataError: features that cannot be used; an external set with patients of the training set.
     """
     path = config.out / "grid.csv"
-    _check_folder(config)
+    about = {"format": GRID_FORMAT, "config_hash": config.hash}
+    check_about(config.out / "grid.json", about)
     features = read_feature_csv(config.train.path)
     external = None if config.external is None else read_feature_csv(config.external.path)
-    if external is not None:
-        _check_others(features, external, str(config.external.path) if config.external else "")
-    write_json(config.out / "grid.json", {"format": GRID_FORMAT, "config_hash": config.hash})
+    if config.external is not None and external is not None:
+        check_unseen(external.patients, features.patients, str(config.external.path))
+    write_json(config.out / "grid.json", about)
     rows: list[dict[str, Any]] = []
     if path.is_file():
         rows = [{str(k): v for k, v in row.items()} for row in pd.read_csv(path).to_dict("records")]
@@ -83,28 +84,6 @@ def summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         if name.startswith(("held_", "external_")) and table[name].notna().any()
     ]
     return table.groupby(names)[metrics].agg(["mean", "std"]).round(4)
-
-
-def _check_folder(config: GridConfig) -> None:
-    path = config.out / "grid.json"
-    if not path.is_file():
-        return
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        same = about.get("format") == GRID_FORMAT and about.get("config_hash") == config.hash
-    except (ValueError, AttributeError):
-        same = False
-    if not same:
-        raise ConfigError(f"{config.out}: holds a grid of other settings; choose another --out")
-
-
-def _check_others(features: FeatureSet, external: FeatureSet, source: str) -> None:
-    both = sorted(set(features.patients) & set(external.patients))
-    if both:
-        raise DataError(
-            f"{source}: {len(both)} of its patients are trained on, the first is {both[0]!r}; an external "
-            "set must hold other patients"
-        )
 
 
 def _jobs(config: GridConfig, features: FeatureSet) -> tuple[list[dict[str, Any]], list[Job]]:

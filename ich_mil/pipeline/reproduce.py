@@ -12,7 +12,6 @@ In: a `ProtocolConfig`. Out, in `config.out`:
 Tasks run side by side, one thread each. No number depends on how many.
 """
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -47,6 +46,7 @@ from ich_mil.progress import progress, say
 from ich_mil.protocol import BenchmarkSet, ProtocolConfig
 from ich_mil.ranks import device
 from ich_mil.report.protocol_page import Chapter, write_page
+from ich_mil.settings import check_about
 
 PROTOCOL_FORMAT = "ich_mil.protocol.1"
 
@@ -63,7 +63,9 @@ def reproduce(config: ProtocolConfig) -> Path:
     """
     models = models_of(config)
     _check_inputs(config)
-    _check_folder(config)
+    about = {"format": PROTOCOL_FORMAT, "config_hash": config.hash}
+    check_about(config.out / "protocol.json", about)
+    write_json(config.out / "protocol.json", about)
     chapters: list[Chapter] = []
     for one in config.sets:
         tasks = list(tasks_of(one, config))
@@ -98,19 +100,6 @@ def _check_inputs(config: ProtocolConfig) -> None:
                 raise DataError(f"set {one.name!r}: {what} {one.path(what)}: no such file or folder")
     if config.attention_mil and find_spec("torchmil") is None:
         raise ConfigError("attention_mil needs torchmil: pip install 'ich-mil[bench]'")
-
-
-def _check_folder(config: ProtocolConfig) -> None:
-    path = config.out / "protocol.json"
-    about = {"format": PROTOCOL_FORMAT, "config_hash": config.hash}
-    if path.is_file():
-        try:
-            same = {**json.loads(path.read_text(encoding="utf-8"))} == about
-        except (TypeError, ValueError):
-            same = False
-        if not same:
-            raise ConfigError(f"{config.out}: holds results of other settings; choose another --out")
-    write_json(path, about)
 
 
 @dataclass(frozen=True)

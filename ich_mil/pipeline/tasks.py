@@ -18,12 +18,11 @@ import pandas as pd
 
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import FeatureSet, read_feature_csv
-from ich_mil.data.labels import name_some
 from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk, scikit_digits
 from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
-from ich_mil.data.splits import draw_splits, load_splits, write_splits
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.data.splits import check_unseen, draw_splits, load_splits, write_splits
+from ich_mil.errors import ConfigError
 from ich_mil.files import write_text
 from ich_mil.gp.folds import folds_of
 from ich_mil.model import load_model
@@ -72,10 +71,7 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
     for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
         for name, scored in task.scored.items():
             known = task.train.patients + (task.validation.patients if task.validation else [])
-            if both := sorted(set(known) & set(scored.patients)):
-                raise DataError(
-                    f"{one.name}: {len(both)} patients of {name} are trained on too: {name_some(both)}"
-                )
+            check_unseen(scored.patients, known, f"{one.name}, {name}")
         yield task
 
 

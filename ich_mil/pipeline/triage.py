@@ -73,11 +73,8 @@ def calibrate_triage(
         )
     table = read.scans
     if labels is not None:
-        given = read_label_csv(labels, ["scan", "label"])
+        given = read_label_csv(labels, ["scan", "label"], key="scan")
         given = given.assign(label=binary(given["label"], labels))
-        twice = given.scan[given.scan.duplicated()]
-        if len(twice):
-            raise DataError(f"{labels}: scans listed twice: {name_some(list(twice))}")
         unlike = sorted(set(given.scan) ^ set(table.scan))
         if unlike:
             raise DataError(
@@ -144,7 +141,9 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     triage = read_triage(thresholds, weights=read.weights)
     table = read.scans.assign(decision=triage.decide(read.scans.probability.to_numpy()))
     place = table.decision.map(DECISIONS.index)
-    table = table.assign(place=place).sort_values(["place", "probability"], ascending=[True, False])
+    table = table.assign(place=place).sort_values(
+        ["place", "probability", "scan"], ascending=[True, False, True]
+    )
     table = table[["scan", "decision", "probability", "std"]].reset_index(drop=True)
     write_text(out, table.to_csv(index=False))
     counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)

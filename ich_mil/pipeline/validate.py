@@ -10,7 +10,7 @@ from pathlib import Path
 from ich_mil.config import RunConfig, SetLayout, SetSettings
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
 from ich_mil.data.prepare import prepare
-from ich_mil.data.splits import check_unseen, load_splits
+from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.evaluate.baselines import position_scan, position_score
 from ich_mil.evaluate.show import format_table
@@ -87,13 +87,14 @@ def external_set(
     """
     model.check_input(pictures=settings.layout != "features")
     splits = load_splits(model.folder / "splits.csv")
+    seen = learned_from(splits)
     prepared: PreparedSet | None = None
     if settings.layout == "features":
         features = read_feature_csv(settings.path)
-        check_unseen(features.patients, splits, str(settings.path))
+        check_unseen(features.patients, seen, str(settings.path))
     else:
         prepared = prepare(settings.layout, settings.path, store, jobs=jobs, thickness_mm=model.thickness_mm)
-        check_unseen(prepared.scans.patient.tolist(), splits, str(settings.path))
+        check_unseen(prepared.scans.patient, seen, str(settings.path))
         features = model.features(prepared, stored)
     return MeasuredSet("external", f"external scans, {settings.path}", features, prepared)
 

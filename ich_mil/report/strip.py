@@ -1,6 +1,6 @@
 """The strip along a scan: where on the page each slice's probability, its interval and the runs are drawn.
 
-In: a `ScanResult`. Out: places in the units of an SVG picture of `WIDTH` x `HEIGHT`; the template
+In: a `ScanResult`. Out: places in the units of an SVG picture of `WIDTH` x 206; the template
 `strip.svg.j2` draws them. An SVG in the page can be clicked and read aloud, and stays sharp on paper.
 
 Shapes: n slices, from the lowest at the left to the highest.
@@ -14,7 +14,7 @@ from ich_mil.predictions import ScanResult
 from ich_mil.report.page import percent
 from ich_mil.report.words import span
 
-WIDTH, HEIGHT = 1000.0, 206.0
+WIDTH = 1000.0
 LEFT, RIGHT = 58.0, 992.0
 TOP, BOTTOM = 34.0, 160.0
 """Where 100 % and 0 % are."""

@@ -12,7 +12,7 @@ Inside the shape the local mean is moved to the fill and the noise of the pictur
 
 Where w = 0 every value stays as it was, bit by bit: the slice is not smoothed, resampled or scaled.
 
-Prepared sets keep no pixel spacing, so lengths are measured by the head itself: the largest cross-section
+A scan comes without its pixel spacing, so lengths are measured by the head itself: the largest cross-section
 inside the skull counts as `CROSS_SECTION`. Sizes are drawn evenly from ranges set by hand, fitted to no data.
 
 Legend: `n` slices, `k` slices that change, `H, W` pixels, `h, w` cells of `CELLS` a side.

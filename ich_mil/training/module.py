@@ -73,11 +73,6 @@ class TrainingSettings:
                 f"got {self.bleeds} and {self.controls}"
             )
 
-    @property
-    def varies(self) -> bool:
-        """Whether a training scan differs from epoch to epoch."""
-        return self.augment or self.bleeds > 0 or self.controls > 0
-
 
 def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
     """(2,) weights B / (2 B_y) for y = 0, 1, B_y as expected after bleeds. Both labels must occur.

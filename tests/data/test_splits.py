@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from ich_mil.data.splits import check_current, check_unseen, draw_splits, read_splits
+from ich_mil.data.splits import check_current, check_unseen, draw_splits, learned_from, read_splits
 from ich_mil.errors import DataError
 
 
@@ -77,8 +77,8 @@ def test_external_patients_must_be_new(scans):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     seen = table.patient[table.split == "train"].iloc[0]
     with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {seen}"):
-        check_unseen([seen, "new"], table, "elsewhere")
-    check_unseen(["new", table.patient[table.split == "test"].iloc[0]], table, "elsewhere")
+        check_unseen([seen, "new"], learned_from(table), "elsewhere")
+    check_unseen(["new", table.patient[table.split == "test"].iloc[0]], learned_from(table), "elsewhere")
 
 
 @pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 from ich_mil.errors import DataError
 from ich_mil.evaluate import groups
 from ich_mil.evaluate.groups import higher_where, higher_where_given_p
-from ich_mil.evaluate.uncertainty import equal_mass
+from ich_mil.evaluate.metrics import equal_mass
 
 
 def names(n):

@@ -35,7 +35,7 @@ from ich_mil.kernels.segments import take_bags
 
 WIDTH = 4.0
 SETTINGS = HeadSettings(n_inducing=12, sweeps=6, smooth_mm=WIDTH, lengthscale_squared=3.0)
-FIELDS = ("slice_mean", "slice_std", "slice_low", "slice_high", "scan_mean", "scan_std", "scan_raw")
+FIELDS = ("slice_mean", "slice_std", "slice_low", "slice_high", "scan_mean", "scan_std", "scan_low")
 
 
 def heights(offsets, seed=0):

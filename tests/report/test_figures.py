@@ -58,7 +58,7 @@ def test_more_models_than_colours(labels, score):
         assert not same(pixels(draw(labels, many)), pixels(draw(labels, many | {"model 7": score[::-1]})))
 
 
-def test_every_head_of_a_protocol_is_drawn():
+def test_every_head_of_a_protocol_is_drawn(monkeypatch):
     def heads(n, last):
         return pd.DataFrame(
             {
@@ -71,12 +71,15 @@ def test_every_head_of_a_protocol_is_drawn():
         )
 
     draw = protocol_figures.auc_and_time
-    assert not same(pixels(draw(heads(8, 0.9))), pixels(draw(heads(8, 0.8))))
+    eight = pixels(draw(heads(8, 0.9)))
+    assert not same(eight, pixels(draw(heads(8, 0.8))))
     lines = [(f"line {i}", pd.DataFrame({"x": [0.0, 1.0], "y": [0.0, float(i)]})) for i in range(8)]
     few, many = (
         pixels(protocol_figures.curves(part, x="x", y="y", labels=("x", "y"))) for part in (lines[:7], lines)
     )
     assert not same(few, many)
+    monkeypatch.setattr(protocol_figures, "MARKS", ("o",))  # two of one colour have other marks
+    assert not same(eight, pixels(draw(heads(8, 0.9))))
 
 
 def test_training_curves_bridge_missing_values_and_split_losses():

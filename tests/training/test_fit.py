@@ -109,13 +109,6 @@ def test_settings_out_of_range_are_refused(change, message):
         TrainingSettings(**change)
 
 
-def test_nothing_varies_by_default():
-    assert not TrainingSettings().varies
-    assert TrainingSettings(augment=True).varies
-    assert TrainingSettings(bleeds=0.1).varies
-    assert TrainingSettings(controls=0.1).varies
-
-
 def test_the_loss_by_hand():
     module = module_of(AttentionCnn(CNN, windows=3), torch.tensor([0.5, 2.0]))
     output = BagOutput(torch.tensor([0.0, 1.0]), torch.zeros(0), torch.zeros(0), torch.zeros(0))
