@@ -76,6 +76,22 @@ REFUSED = frozenset(_CODES[: _CODES.index(Code.INTERCEPT_12_BIT)]) - CHOICES
 """What takes no part."""
 CORRECTED = frozenset(_CODES[_CODES.index(Code.INTERCEPT_12_BIT) : _CODES.index(Code.SERIES_CHOSEN)])
 """What was changed by a stated rule."""
+INCOMPLETE = frozenset(
+    {
+        Code.NO_GEOMETRY,
+        Code.NO_UID,
+        Code.NO_HU_SCALE,
+        Code.UNREADABLE,
+        Code.NOT_OPENED,
+        Code.NO_DECODER,
+        Code.FLAT,
+        Code.NOISE,
+        Code.SERIES_KIND,
+        Code.PART_OF_HEAD,
+        Code.GAP,
+    }
+)
+"""A part of the scan was not seen, or not as the model knows it: that it shows no bleed says little."""
 PASSING = frozenset({Code.NOT_OPENED, Code.NO_DECODER})
 """Refusals that may be over by the next run: it tries again."""
 

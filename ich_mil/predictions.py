@@ -7,7 +7,7 @@ results are made from `Results`: what they say stands here.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE, Triage
 from ich_mil.files import write_json, write_text
 from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
 
 FORMAT = "ich_mil.predictions.3"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
 """How scans are decided where no triage thresholds were given."""
+WHOLE_ONLY = "a scan that was not seen whole is never called negative"
+"""Added to how scans are decided: see `ich_mil.ledger.INCOMPLETE`."""
 COLUMNS = [
     "level",
     "scan",
@@ -125,6 +127,7 @@ class ScanResult:
         std: standard deviation over them.
         interval_95: their central 95 %.
         decision: `positive`, `negative`, or `look`: no prediction, please look (`ich_mil.evaluate.triage`).
+            A scan that was not seen whole is never `negative`.
         label: 0, 1 or None.
         runs: from below.
         slices: from below.
@@ -161,6 +164,16 @@ class Results:
     scans: tuple[ScanResult, ...]
     ledger: tuple[LedgerEntry, ...]
 
+    @property
+    def promised(self) -> bool:
+        """Whether thresholds with a promise decided."""
+        return is_promised(self.decided_by)
+
+
+def is_promised(decided_by: str) -> bool:
+    """Whether these words of `Results.decided_by` are those of thresholds with a promise."""
+    return not decided_by.startswith(BY_INTERVAL)
+
 
 def make_results(
     features: FeatureSet,
@@ -188,6 +201,7 @@ def make_results(
     for b, scan in enumerate(features.scans):
         probability = float(predictions.scan_mean[b])
         interval = _interval(predictions.scan_low[b], predictions.scan_high[b])
+        own = _entries(lines.get(scan, []))
         scans.append(
             ScanResult(
                 scan=scan,
@@ -195,15 +209,17 @@ def make_results(
                 probability=round(probability, DIGITS),
                 std=_rounded(predictions.scan_std[b]),
                 interval_95=interval,
-                decision=_decision(round(probability, DIGITS), interval, triage),
+                decision=whole_only(_decision(round(probability, DIGITS), interval, triage), own),
                 label=_label(int(features.labels[b])),
                 runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
                 slices=tuple(_slices(features, predictions, explained, prepared, b)),
-                ledger=_entries(lines.get(scan, [])),
+                ledger=own,
             )
         )
     general = [line for scan, own in lines.items() if scan not in set(features.scans) for line in own]
-    decided_by = BY_INTERVAL if triage is None else triage.promise
+    decided_by = f"{BY_INTERVAL}; {WHOLE_ONLY}"
+    if triage is not None:
+        decided_by = f"{triage.promise} {WHOLE_ONLY.capitalize()}."
     return Results(set_name, model, decided_by, tuple(scans), _entries(general))
 
 
@@ -212,6 +228,16 @@ def _decision(probability: float, interval: Interval, triage: Triage | None) -> 
         return str(triage.decide(np.array([probability]))[0])
     low, high = interval
     return POSITIVE if low >= THRESHOLD else NEGATIVE if high < THRESHOLD else LOOK
+
+
+def whole_only(decision: str, ledger: Iterable[LedgerEntry]) -> str:
+    """The decision on a scan; `LOOK` in place of `NEGATIVE` where a part of the scan was not seen."""
+    return LOOK if decision == NEGATIVE and incomplete(ledger) else decision
+
+
+def incomplete(ledger: Iterable[LedgerEntry]) -> list[Code]:
+    """Why a scan was not seen whole; empty where it was."""
+    return sorted({entry.code for entry in ledger} & INCOMPLETE)
 
 
 def _slices(

@@ -17,7 +17,9 @@ from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import (
     BY_INTERVAL,
     NOTICE,
+    WHOLE_ONLY,
     Provenance,
+    incomplete,
     make_results,
     read_results,
     results_table,
@@ -71,7 +73,8 @@ def results():
 
 def test_decided_by_the_interval(results):
     assert [scan.decision for scan in results.scans] == ["positive", "look", "negative"]
-    assert results.decided_by == BY_INTERVAL
+    assert results.decided_by == f"{BY_INTERVAL}; {WHOLE_ONLY}"
+    assert not results.promised
 
 
 def test_decided_by_thresholds():
@@ -93,7 +96,20 @@ def test_decided_by_thresholds():
         features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage
     )
     assert [scan.decision for scan in found.scans] == ["positive", "look", "negative"]
-    assert found.decided_by == triage.promise
+    assert found.decided_by == f"{triage.promise} A scan that was not seen whole is never called negative."
+    assert found.promised
+
+
+@pytest.mark.parametrize("code", [Code.GAP, Code.UNREADABLE, Code.PART_OF_HEAD, Code.SERIES_KIND])
+def test_a_scan_that_was_not_seen_whole_is_not_called_negative(code):
+    features, predictions, explained, prepared = parts()
+    for scan in ("a", "b", "c"):
+        prepared.ledger_by_scan.setdefault(scan, []).append(
+            {"scan": scan, "file": "x.dcm", "code": code, "detail": ""}
+        )
+    found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
+    assert incomplete(found.scans[2].ledger) == [code]
 
 
 def test_what_is_written_is_what_is_read(results, tmp_path):

@@ -1,6 +1,7 @@
 """Triage on the command line: thresholds, decisions in reading order, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,8 @@ import yaml
 
 from ich_mil import cli
 from ich_mil.evaluate.triage import fit_triage
-from ich_mil.predictions import Provenance, Results, ScanResult, write_results
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.predictions import Provenance, Results, ScanResult, read_results, write_results
 from tests.feature_table import write_features
 
 
@@ -66,6 +68,31 @@ def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, cap
     assert order.is_monotonic_increasing
     assert all(part.probability.is_monotonic_decreasing for _, part in table.groupby("decision"))
     assert set(table.decision) == {"positive", "look", "negative"}
+
+
+def test_scans_that_were_not_seen_whole_are_looked_at(tmp_path, capsys):
+    predictions(tmp_path / "known")
+    assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
+    predictions(tmp_path / "new", 50, seed=1, labelled=False)
+    results = read_results(tmp_path / "new")
+    gap = LedgerEntry("", "x.dcm", Code.GAP, "")
+    scans = tuple(replace(one, ledger=(gap,) * (i % 2)) for i, one in enumerate(results.scans))
+    words = ["triage", str(tmp_path / "new"), "--apply", str(tmp_path / "known" / "triage.json")]
+    assert cli.main(words) == 0
+    whole = pd.read_csv(tmp_path / "new" / "decisions.csv").set_index("scan")
+    assert whole.incomplete.isna().all()
+    write_results(replace(results, scans=scans), tmp_path / "new")
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    found = pd.read_csv(tmp_path / "new" / "decisions.csv").set_index("scan")
+    cut = found.incomplete == "gap"
+    assert cut.sum() == 25
+    before = whole.decision[found.index]
+    held_back = cut & (before == "negative")
+    assert held_back.any()
+    assert (found.decision[held_back] == "look").all()
+    assert (found.decision[~held_back] == before[~held_back]).all()
+    assert f"{held_back.sum()} of these were not seen whole: to be looked at" in capsys.readouterr().out
 
 
 def test_labels_of_a_file_with_patients(tmp_path):

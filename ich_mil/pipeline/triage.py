@@ -15,17 +15,23 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.promises import Method
-from ich_mil.evaluate.triage import DECISIONS, Triage, fit_triage
+from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, Triage, fit_triage
 from ich_mil.files import write_json, write_text
-from ich_mil.predictions import NOTICE, read_results
+from ich_mil.predictions import NOTICE, incomplete, read_results
 from ich_mil.progress import say
 
-COLUMNS = ["scan", "patient", "probability", "std", "label"]
+COLUMNS = ["scan", "patient", "probability", "std", "label", "incomplete"]
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What `predictions.json` says of scans; a row each of scan, patient, probability, std, label."""
+    """What `predictions.json` says of scans.
+
+    Attributes:
+        scans: a row each; columns `COLUMNS`, `incomplete` being codes why a scan was not seen whole.
+        weights: of the model that spoke.
+        set: that the scans are.
+    """
 
     scans: pd.DataFrame
     weights: str
@@ -35,7 +41,14 @@ class _Read:
 def _read(folder: Path) -> _Read:
     results = read_results(folder)
     rows = [
-        (one.scan, one.patient, one.probability, one.std, UNKNOWN if one.label is None else one.label)
+        (
+            one.scan,
+            one.patient,
+            one.probability,
+            one.std,
+            UNKNOWN if one.label is None else one.label,
+            "|".join(incomplete(one.ledger)),
+        )
         for one in results.scans
     ]
     return _Read(pd.DataFrame(rows, columns=COLUMNS), results.model.weights, results.set)
@@ -128,6 +141,8 @@ def read_triage(thresholds: Path, *, weights: str) -> Triage:
 def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     """Decide on predictions, and write them in the order to be read: positive, look, negative.
 
+    A scan that was not seen whole is never called negative; the column `incomplete` says why it was not.
+
     Args:
         folder: holds `predictions.json`.
         thresholds: written by `calibrate_triage` for the same model.
@@ -140,13 +155,17 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     read = _read(folder)
     triage = read_triage(thresholds, weights=read.weights)
     table = read.scans.assign(decision=triage.decide(read.scans.probability.to_numpy()))
+    held_back = (table.decision == NEGATIVE) & (table.incomplete != "")
+    table.loc[held_back, "decision"] = LOOK
     place = table.decision.map(DECISIONS.index)
     table = table.assign(place=place).sort_values(
         ["place", "probability", "scan"], ascending=[True, False, True]
     )
-    table = table[["scan", "decision", "probability", "std"]].reset_index(drop=True)
+    table = table[["scan", "decision", "probability", "std", "incomplete"]].reset_index(drop=True)
     write_text(out, table.to_csv(index=False))
     counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
     say(f"{out}: {counts}")
+    if held_back.any():
+        say(f"{int(held_back.sum())} of these were not seen whole: to be looked at, not negative")
     say(triage.promise)
     return table

@@ -11,7 +11,7 @@ from ich_mil.evaluate.triage import DECISIONS
 from ich_mil.ledger import Code
 from ich_mil.predictions import Results, ScanResult
 from ich_mil.report.page import percent, render
-from ich_mil.report.words import MARK, RESULT, by_drop, problems, routine, span
+from ich_mil.report.words import MARK, by_drop, problems, results_in_words, routine, span
 
 MAX_RUNS = 2
 """Runs named in a row; the study page shows all."""
@@ -43,7 +43,7 @@ def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> 
         title=title,
         results=results,
         counts=Counter(scan.decision for scan in scans),
-        words=RESULT,
+        words=results_in_words(results.decided_by),
         marks=MARK,
         rows=[
             {

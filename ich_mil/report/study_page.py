@@ -18,7 +18,7 @@ from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
 from ich_mil.report.pictures import WINDOWS, Overlay, overlay, slice_pictures
 from ich_mil.report.strip import make_strip
-from ich_mil.report.words import CODES, MARK, RESULT, drivers, problems, routine
+from ich_mil.report.words import CODES, MARK, drivers, problems, results_in_words, routine
 
 TOP_SLICES = 4
 """Slices shown as pictures without the viewer, and on paper."""
@@ -68,7 +68,7 @@ def render_study(
         decided_by=decided_by,
         texts=texts,
         run_link=run_link,
-        result=RESULT[scan.decision],
+        result=results_in_words(decided_by)[scan.decision],
         mark=MARK[scan.decision],
         drivers=drivers(scan),
         problems=problems(scan.ledger),

@@ -11,15 +11,20 @@ from collections.abc import Iterable
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.ledger import CORRECTED, REFUSED, Code, LedgerEntry
-from ich_mil.predictions import Run, ScanResult
+from ich_mil.predictions import Run, ScanResult, is_promised
 from ich_mil.report.page import percent
 
-RESULT = {
+PROMISED = {
     POSITIVE: "Hemorrhage likely",
     LOOK: "No prediction: please look",
     NEGATIVE: "Hemorrhage unlikely",
 }
-"""The three results."""
+"""The three results of thresholds with a promise."""
+PLAIN = PROMISED | {
+    POSITIVE: f"Probability above {100 * THRESHOLD:.0f} %",
+    NEGATIVE: f"Probability below {100 * THRESHOLD:.0f} %",
+}
+"""Those without: no more than the numbers say."""
 MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
 """A shape for each, so that no result rests on colour alone."""
 MAX_RUNS = 4
@@ -85,6 +90,11 @@ ROUTINE = frozenset(
 NOTED = frozenset({Code.SERIES_KIND, Code.PART_OF_HEAD, Code.GAP, Code.FLIPPED, Code.SEVERAL_PATIENTS})
 PROBLEMS = (REFUSED | CORRECTED | NOTED) - ROUTINE
 """What a reader of the result has to know of."""
+
+
+def results_in_words(decided_by: str) -> dict[str, str]:
+    """The words for each decision, by how it was made (`Results.decided_by`)."""
+    return PROMISED if is_promised(decided_by) else PLAIN
 
 
 def span(first: int, last: int) -> str:

@@ -176,7 +176,7 @@ def stage(browser):
 
 
 def test_a_study_opens_at_its_most_probable_slice(browser):
-    assert text(browser, ".result") == "▲ Hemorrhage likely"
+    assert text(browser, ".result") == "▲ Probability above 50 %"
     assert text(browser, "#probability") == "87 %"
     assert element(browser, "#viewer").is_displayed()
     assert text(browser, "#now") == "Slice 13 of 20"
@@ -312,7 +312,7 @@ def test_the_policy_lets_no_other_script_run(chromium, pages):
         "document.body.append(one); document.body.insertAdjacentHTML('beforeend', "
         '\'<img src="https://evil.example/x.png" onerror="document.title = 1">\');'
     )
-    assert chromium.title.startswith("Hemorrhage likely")
+    assert chromium.title.startswith("Probability above 50 %")
     refused = [line["message"] for line in chromium.get_log("browser")]
     assert len(refused) == 3
     assert all("Content Security Policy" in line for line in refused)
@@ -387,5 +387,5 @@ def test_the_cohort_filters_its_rows(browser, pages):
 def test_the_links_of_the_cohort_open_the_study(browser, pages):
     browser.get((pages / "index.html").as_uri())
     element(browser, "#rows a").click()
-    assert browser.title.startswith("Hemorrhage likely")
+    assert browser.title.startswith("Probability above 50 %")
     assert browser.current_url.endswith(study_file_name(worklist(cohort(12))[0].scan))

@@ -12,7 +12,7 @@ from ich_mil.predictions import BY_INTERVAL, Provenance, Results, Run, read_resu
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent, study_file_name
 from ich_mil.report.study_page import MAX_LEDGER, PROBLEMS_ON_PAPER, render_study
-from ich_mil.report.words import problems
+from ich_mil.report.words import PLAIN, PROMISED, problems
 from tests.html_page import HOSTILE, check_offline
 from tests.results import MODEL, maps_of, scan_of
 
@@ -39,7 +39,7 @@ def test_the_page_says_what_predictions_json_says():
     text = said(page)
     for expected in (
         "87 %",
-        "▲ Hemorrhage likely",
+        "▲ Probability above 50 %",
         "95 % interval 71 % to 95 %",
         "Calibrated probability of intracranial hemorrhage",
         "Without slices 13–18 the scan's probability would be 21 %.",
@@ -98,18 +98,20 @@ def test_gauge_and_strip_stand_where_the_numbers_are():
 
 
 @pytest.mark.parametrize(
-    ("decision", "expected"),
+    ("decision", "decided_by", "expected"),
     [
-        (POSITIVE, "Hemorrhage likely"),
-        (NEGATIVE, "Hemorrhage unlikely"),
-        (LOOK, "No prediction: please look"),
+        (POSITIVE, "a promise", "Hemorrhage likely"),
+        (NEGATIVE, "a promise", "Hemorrhage unlikely"),
+        (LOOK, "a promise", "No prediction: please look"),
+        (POSITIVE, BY_INTERVAL, "Probability above 50 %"),
+        (NEGATIVE, BY_INTERVAL, "Probability below 50 %"),
+        (LOOK, BY_INTERVAL, "No prediction: please look"),
     ],
 )
-def test_the_result_is_the_decision_whatever_the_probability(decision, expected):
-    page = page_of(replace(SCAN, decision=decision))
-    assert expected in page.text
-    others = {"Hemorrhage likely", "Hemorrhage unlikely", "No prediction: please look"} - {expected}
-    assert not [other for other in others if other in page.text]
+def test_the_result_is_the_decision_whatever_the_probability(decision, decided_by, expected):
+    text = page_of(replace(SCAN, decision=decision), decided_by=decided_by).text
+    every = {*PROMISED.values(), *PLAIN.values()}
+    assert [words for words in every if words in text] == [expected]
 
 
 def test_the_viewer_gets_every_slice_in_every_window_and_the_maps_there_are():

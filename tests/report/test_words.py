@@ -6,7 +6,7 @@ import pytest
 from ich_mil.evaluate.triage import DECISIONS
 from ich_mil.ledger import CORRECTED, REFUSED, Code, LedgerEntry
 from ich_mil.predictions import Run
-from ich_mil.report.words import CODES, MARK, PROBLEMS, RESULT, drivers, problems, routine, span
+from ich_mil.report.words import CODES, MARK, PLAIN, PROBLEMS, PROMISED, drivers, problems, routine, span
 from tests.results import LEDGER, scan_of
 
 
@@ -20,8 +20,9 @@ def scan():
 
 
 def test_every_result_and_every_code_has_words():
-    assert set(RESULT) == set(MARK) == set(DECISIONS)
-    assert len(set(RESULT.values())) == len(set(MARK.values())) == 3
+    for words in (PROMISED, PLAIN):
+        assert set(words) == set(MARK) == set(DECISIONS)
+        assert len(set(words.values())) == len(set(MARK.values())) == 3
     assert set(CODES) == set(Code)
     assert len(set(CODES.values())) == len(CODES)
 

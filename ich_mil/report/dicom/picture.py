@@ -26,7 +26,7 @@ from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
 from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY
 from ich_mil.report.text import printable
-from ich_mil.report.words import RESULT, problems
+from ich_mil.report.words import problems, results_in_words
 from ich_mil.windows import apply_windows, resize
 
 BRAIN = ((40.0, 80.0),)
@@ -63,7 +63,7 @@ def summary_picture(
     figure = _page(10.24, 10.24)
     low, high = scan.interval_95
     _say(figure, 0.965, "Intracranial hemorrhage: result of a model", 15)
-    _say(figure, 0.925, RESULT[scan.decision], 24, colour=_COLOURS[scan.decision])
+    _say(figure, 0.925, results_in_words(decided_by)[scan.decision], 24, colour=_COLOURS[scan.decision])
     text = f"probability {percent(scan.probability)}, 95 % interval {percent(low)} to {percent(high)}, "
     _say(figure, 0.89, text + f"standard deviation {percent(scan.std)}", 13)
     _say(figure, 0.868, f"Decided by: {decided_by}", 9, colour=_GREY)

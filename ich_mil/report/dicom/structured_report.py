@@ -5,7 +5,7 @@ each slice. A group names its finding (intracranial hemorrhage), the algorithm, 
 on: of a slice averaged from thin ones all of them, of multi-frame files the frames. Its probability stands
 there four times: mean, standard deviation and the ends of the central 95 % of the posterior samples, told
 apart by their derivation. Comments say what the numbers are worth, how the decision was made, and what was
-supplied because the sources lack it.
+supplied because the sources lack it. A decision that carries no promise stands in a comment only.
 
 Source: DICOM PS3.16 TID 1500, TID 1501, TID 300, TID 4019; PS3.3 A.35.3 (Comprehensive SR).
 """
@@ -32,7 +32,8 @@ from highdicom.sr import (
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes as standard
 
-from ich_mil.predictions import NOTICE, ScanResult, SliceResult
+from ich_mil.evaluate.triage import LOOK
+from ich_mil.predictions import NOTICE, ScanResult, SliceResult, is_promised
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import SourceImage, StudyContext
 from ich_mil.report.dicom.identity import MANUFACTURER, Identity, Kind, reference
@@ -54,7 +55,7 @@ def structured_report(
         observation_context=ObservationContext(observer_device_context=device_context(identity)),
         procedure_reported=codes.CT_HEAD,
         imaging_measurements=[
-            _scan_group(scan, identity),
+            _scan_group(scan, decided_by, identity),
             *(_slice_group(one, context, identity, len(scan.slices)) for one in scan.slices),
         ],
         title=standard.DCM.ImagingMeasurementReport,
@@ -115,16 +116,20 @@ def _name_and_version(identity: Identity) -> tuple[str, str]:
     return paragraph(model.name), paragraph(f"{model.version}, weights {model.weights}")
 
 
-def _scan_group(scan: ScanResult, identity: Identity) -> MeasurementsAndQualitativeEvaluations:
+def _scan_group(
+    scan: ScanResult, decided_by: str, identity: Identity
+) -> MeasurementsAndQualitativeEvaluations:
+    # what is coded may be acted upon by programs that read no comment
+    coded = is_promised(decided_by) or scan.decision == LOOK
     return MeasurementsAndQualitativeEvaluations(
         tracking_identifier=TrackingIdentifier(identity.uid("scan"), "scan"),
         finding_type=codes.HEMORRHAGE,
         finding_sites=[FindingSite(codes.HEAD)],
         algorithm_id=_algorithm(identity),
         measurements=_probability(scan),
-        qualitative_evaluations=[
-            QualitativeEvaluation(codes.DECISION, codes.DECISIONS[scan.decision]),
-        ],
+        qualitative_evaluations=[QualitativeEvaluation(codes.DECISION, codes.DECISIONS[scan.decision])]
+        if coded
+        else None,
     )
 
 
