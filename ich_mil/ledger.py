@@ -64,6 +64,7 @@ class Code(StrEnum):
     SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"
     SEVERAL_PATIENTS = "several-patients"
+    PATIENT_MISSING = "patient-missing"
     LABEL_REPEATED = "label-repeated"
     LABEL_CLASH = "label-clash"
     LABEL_UNUSED = "label-unused"

@@ -26,7 +26,7 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
     except ValueError:
         same = False
     if not same:
-        raise ConfigError(f"{path.parent}: holds results of other settings; choose another --out")
+        raise ConfigError(f"{path.parent}: holds results of other settings or data; choose another --out")
 
 
 def read_settings(kind: type[C], arguments: Sequence[str]) -> C:

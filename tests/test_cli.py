@@ -287,6 +287,51 @@ def test_patients_of_the_training_set_are_no_external_set(place, tmp_path, capsy
 
 
 @pytest.mark.slow
+def test_scans_without_a_patient_are_known_by_their_own_id(place, tmp_path, capsys):
+    for name in ("a", "b"):
+        shutil.copytree(place / name, tmp_path / name)
+        for path in (tmp_path / name).rglob("*.dcm"):
+            phantoms.rewrite(path, PatientID=None)
+    words = ["--model", place / "run", "--jobs", 1, "--out"]
+    error = refused(["validate", tmp_path / "a", "--layout", "rsna", *words, tmp_path / "seen"], capsys)
+    assert "of its patients were trained or calibrated on: ID_" in error
+    words = ["validate", tmp_path / "b", "--layout", "cq500", *words, tmp_path / "new"]
+    assert main([str(word) for word in words]) == 0
+    assert "scans name no patient (CQ500-CT-" in capsys.readouterr().out
+    ledger = open_prepared(tmp_path / "new" / "prepared").ledger
+    assert set(ledger.scan[ledger.code == "patient-missing"]) == set(
+        open_prepared(tmp_path / "new" / "prepared").scans.index
+    )
+
+
+def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):
+    for name, seed in (("f", 0), ("g", 1)):
+        write_features(tmp_path / f"{name}.csv", 40, seed)
+    config = {
+        "out": str(tmp_path / "run"),
+        "train": {"layout": "features", "root": str(tmp_path / "f.csv")},
+        "external": {"layout": "features", "root": str(tmp_path / "g.csv")},
+        "split": {"validation": 0},
+        "head": {"n_inducing": 16, "sweeps": 10},
+        "bootstrap": 50,
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
+    table = pd.read_csv(tmp_path / "g.csv")
+    first = table.bag_name == table.bag_name[0]
+    for changed in (
+        table.assign(bag_label=table.bag_label.where(~first, 1 - table.bag_label)),
+        table.assign(feature_0=table.feature_0.where(~first, 5.0)),
+        table[~first],
+    ):
+        changed.to_csv(tmp_path / "g.csv", index=False)
+        error = refused(["report", tmp_path / "run"], capsys)
+        assert "external: its scans or labels have changed since it was measured" in error
+        assert train_main(["--config", str(tmp_path / "run.yaml"), "--resume"]) == 0
+        assert main(["report", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.slow
 def test_a_finished_run_is_not_overwritten_and_resumes_in_place(place, capsys):
     words = ["--config", str(place / "tiny.yaml")]
     before = {path: path.read_bytes() for path in (place / "run").rglob("*.safetensors")}

@@ -13,7 +13,7 @@ from ich_mil import cli
 from ich_mil.config import read_grid
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import ConfigError
-from ich_mil.files import write_text
+from ich_mil.files import alone, write_text
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
@@ -143,10 +143,23 @@ def test_another_grid_does_not_mix_with_the_old_one(place, capsys):
     assert cli.main([*words(place), "--seeds", "[4]"]) == 0
     capsys.readouterr()
     assert cli.main(words(place)) == 2
-    assert "holds results of other settings; choose another --out" in capsys.readouterr().err
+    assert "holds results of other settings or data; choose another --out" in capsys.readouterr().err
     about = place / "out" / "grid.json"
     about.write_text(json.dumps({"format": "x"}))
     assert cli.main([*words(place), "--seeds", "[4]"]) == 2
+
+
+def test_a_grid_does_not_go_on_with_other_data(place, capsys):
+    words_of = [*words(place), "--seeds", "[5]"]
+    assert cli.main(words_of) == 0
+    table = pd.read_csv(place / "train.csv")
+    table.assign(feature_0=0.0).to_csv(place / "train.csv", index=False)
+    capsys.readouterr()
+    assert cli.main(words_of) == 2
+    assert "holds results of other settings or data" in capsys.readouterr().err
+    with alone(place / "out", doing="holding"):
+        assert cli.main(words_of) == 2
+    assert "another process is writing it" in capsys.readouterr().err
 
 
 def test_an_external_set_with_patients_of_the_training_set_is_refused(place, capsys):

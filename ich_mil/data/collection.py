@@ -33,7 +33,8 @@ class Collection(ABC):
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise DataError(f"{root}: no such folder")
+            what = "is a file; name its folder" if root.is_file() else "no such folder"
+            raise DataError(f"{root}: {what}")
         self.root = root
         self.entries: list[LedgerEntry] = []
 

@@ -9,6 +9,7 @@ Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
 from ich_mil.kernels.segments import take_bags
@@ -156,18 +157,24 @@ def read_feature_csv(path: Path) -> FeatureSet:
     """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
 
     Raises:
-        DataError: no such file, a column is missing, a label is not 0/1 or differs within
-            a scan, a feature is NaN.
+        DataError: no such file, a column is missing, a label is not 0/1 or differs within a scan, a slice is
+            there twice, a feature is NaN, a probability is outside [0, 1].
     """
     try:
-        table = pd.read_csv(path, encoding="utf-8-sig", dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+            table = pd.read_csv(path, encoding="utf-8-sig", dtype=str, keep_default_na=False, index_col=False)
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        told = " ".join(str(error).split())
+        raise DataError(
+            f"{path}: cannot be read as a CSV table ({told}); separate columns by commas, save it as UTF-8"
+        ) from error
     columns = [f"feature_{i}" for i in range(sum(str(c).startswith("feature_") for c in table))]
     wanted = [*(columns or ["feature_0"]), "bag_name", "bag_label", "instance_name"]
     missing = [c for c in wanted if c not in table]
     if missing:
-        raise DataError(f"{path}: column {', '.join(missing)} is missing")
+        found = name_some([str(column) for column in table], 6)
+        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {found}")
     for column in ("bag_name", "instance_name"):  # as split files are read: a patient keeps one name
         table[column] = table[column].str.strip()
     for column in [*columns, "bag_label", "instance_label", "bag_cnn_probability"]:
@@ -176,6 +183,18 @@ def read_feature_csv(path: Path) -> FeatureSet:
     if (table.bag_label == UNKNOWN).any() or (table.bag_name == "").any():
         line = int(((table.bag_label == UNKNOWN) | (table.bag_name == "")).to_numpy().argmax()) + 2
         raise DataError(f"{path}: line {line}: bag_name or bag_label is empty")
+    repeated = table[table.duplicated(["bag_name", "instance_name"])]
+    if len(repeated):
+        bag, name = repeated[["bag_name", "instance_name"]].iloc[0]
+        raise DataError(
+            f"{path}: line {repeated.index[0] + 2}: slice {name!r} of scan {bag!r} is there twice"
+        )
+    if "bag_cnn_probability" in table:
+        odd = table.bag_cnn_probability[~table.bag_cnn_probability.fillna(0).between(0, 1)]
+        if len(odd):
+            raise DataError(
+                f"{path}: line {odd.index[0] + 2}: bag_cnn_probability must be in [0, 1], got {odd.iloc[0]:g}"
+            )
     code, scans = pd.factorize(table.bag_name)
     table = table.iloc[np.argsort(code, kind="stable")].reset_index(drop=True)
     grouped = table.groupby("bag_name", sort=False)

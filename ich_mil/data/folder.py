@@ -48,7 +48,8 @@ class FolderCollection(Collection):
         unknown = sorted(set(self.labels) - set(names))
         if unknown:
             raise DataError(
-                f"{self.path}: names {len(unknown)} scans without a readable file: {name_some(unknown)}"
+                f"{self.path}: names {len(unknown)} scans without a readable file of their own (repeated "
+                f"files count once): {name_some(unknown)}"
             )
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:

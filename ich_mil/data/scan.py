@@ -126,6 +126,9 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
         shown = ", ".join(sorted(patients))
         detail = f"its files are of {len(patients)} patients: {shown}; the first stands for it"
         entries.append(LedgerEntry(task.scan, "", Code.SEVERAL_PATIENTS, detail))
+    if not patients:
+        detail = "none of its files has a PatientID; it counts as a patient of its own"
+        entries.append(LedgerEntry(task.scan, "", Code.PATIENT_MISSING, detail))
     record = ScanRecord(
         fingerprint=task.fingerprint,
         n_bytes=0,  # until it is written

@@ -102,18 +102,22 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
             )
 
 
-def learned_from(table: pd.DataFrame) -> pd.Series:
-    """The patients of a split that were trained or calibrated on."""
-    return table.patient[table.split != "test"]
+def learned_from(table: pd.DataFrame) -> set[str]:
+    """The patients and the scans of a split that were trained or calibrated on."""
+    learned = table[table.split != "test"]
+    return {*learned.patient, *learned.scan}
 
 
-def check_unseen(patients: Iterable[str], seen: Iterable[str], source: str) -> None:
-    """Raise `DataError` if a patient of `source` is among those trained or calibrated on, naming them."""
-    both = sorted({*patients} & {*seen})
+def check_unseen(names: Iterable[str], seen: Iterable[str], source: str) -> None:
+    """Raise `DataError` if a patient or scan of `source` is among those learned from, naming them.
+
+    A scan whose files name no patient is known by its own id alone.
+    """
+    both = sorted({*names} & {*seen})
     if both:
         raise DataError(
             f"{source}: {len(both)} of its patients were trained or calibrated on: {name_some(both)}; "
-            "scans to be measured on must be of others"
+            "scans to be measured on must be of others (other people with the same PatientID need another)"
         )
 
 

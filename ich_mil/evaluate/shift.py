@@ -159,6 +159,8 @@ def cross_fitted(
     labels: np.ndarray,
     patients: Sequence[str] | np.ndarray,
     calibration: Calibration,
+    *,
+    seed: int,
 ) -> np.ndarray:
     """Probabilities of the scans of a site, each by an intercept fitted to scans of other patients.
 
@@ -167,6 +169,7 @@ def cross_fitted(
         labels: (B,) in {0, 1}.
         patients: B patient keys.
         calibration: the model's own.
+        seed: of the parts that patients are divided into.
 
     Returns:
         (B,) mean probabilities.
@@ -176,7 +179,7 @@ def cross_fitted(
     """
     z, y, keys = _of_several(logits, labels, patients)
     p = np.empty(len(y))
-    parts = GroupKFold(min(FOLDS, len(set(keys))), shuffle=True, random_state=0)
+    parts = GroupKFold(min(FOLDS, len(set(keys))), shuffle=True, random_state=seed)
     for others, held_out in parts.split(keys, groups=keys):
         found = _shifted(z[:, others], torch.as_tensor(y[others]), calibration)
         p[held_out] = found.scan(z[:, held_out]).mean(0).numpy()

@@ -22,7 +22,7 @@ from ich_mil.config import GridConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.splits import check_unseen
-from ich_mil.files import write_json, write_text
+from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
 from ich_mil.gp.folds import Fold, folds_of
 from ich_mil.gp.predict import mean_logits
@@ -45,17 +45,28 @@ def grid(config: GridConfig) -> pd.DataFrame:
         The table: the settings of the grid, seed and fold, how the fit ended, and its metrics.
 
     Raises:
-        ConfigError: the folder holds results of other settings.
-        DataError: features that cannot be used; an external set with patients of the training set.
+        ConfigError: the folder holds results of other settings or data.
+        DataError: features that cannot be used, an external set with patients of the training set, or a
+            folder that another process is writing.
     """
-    path = config.out / "grid.csv"
-    about = {"format": GRID_FORMAT, "config_hash": config.hash}
-    check_about(config.out / "grid.json", about)
     features = read_feature_csv(config.train.path)
-    external = None if config.external is None else read_feature_csv(config.external.path)
-    if config.external is not None and external is not None:
+    tables = [config.train.path]
+    external = None
+    if config.external is not None:
+        tables.append(config.external.path)
+        external = read_feature_csv(config.external.path)
         check_unseen(external.patients, features.patients, str(config.external.path))
-    write_json(config.out / "grid.json", about)
+    data = digest(*(table.read_bytes() for table in tables))
+    about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
+    with alone(config.out, doing="writing"):
+        check_about(config.out / "grid.json", about)
+        write_json(config.out / "grid.json", about)
+        return _fill(config, features, external)
+
+
+def _fill(config: GridConfig, features: FeatureSet, external: FeatureSet | None) -> pd.DataFrame:
+    """Fit what is not in the table yet, and print its summary."""
+    path = config.out / "grid.csv"
     rows: list[dict[str, Any]] = []
     if path.is_file():
         rows = [{str(k): v for k, v in row.items()} for row in pd.read_csv(path).to_dict("records")]

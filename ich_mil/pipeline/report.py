@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from ich_mil.config import read_config
+from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.table import read_table
 from ich_mil.files import write_text
+from ich_mil.gp.predict import Predictions
 from ich_mil.model import load_model, read_run
 from ich_mil.pipeline.pages import write_study_page
 from ich_mil.pipeline.validate import MeasuredSet, measured_sets, score_rows, training_sets
@@ -30,6 +33,9 @@ LIMITS = (
     "Validation scans stopped and calibrated the fit: their figures flatter, test and external ones do not.",
     "Scans unlike the training scans (other scanners, contrast, other body parts) may be wrong and sure.",
 )
+
+SAME = 1e-4
+"""Between a probability that is stored and the same made again, on another machine perhaps."""
 
 
 def report_run(run: Path) -> None:
@@ -63,6 +69,11 @@ def report_run(run: Path) -> None:
                 f"{run / one.name}: was predicted by another model; run train.py with --resume to validate "
                 "again"
             )
+        if not _are_of(results, one.features, predictions):
+            raise ModelError(
+                f"{run / one.name}: its scans or labels have changed since it was measured; run train.py "
+                "with --resume to validate again"
+            )
     links = {}
     if one.prepared is not None:  # the pages are of the last set, the most external one
         shown = sorted(results.scans, key=lambda scan: -scan.probability)[: config.pages]
@@ -93,6 +104,21 @@ def report_run(run: Path) -> None:
     say(f"report: {run / 'report.html'}")
 
 
+def _are_of(results: Results, features: FeatureSet, predictions: Predictions) -> bool:
+    """Whether the stored results are those of these scans, with these labels."""
+    labels = [[_known(one.label), *(_known(part.label) for part in one.slices)] for one in results.scans]
+    sliced = np.split(features.slice_labels.numpy(), features.offsets[1:-1].numpy())
+    return (
+        [one.scan for one in results.scans] == features.scans
+        and labels == [[a, *b.tolist()] for a, b in zip(features.labels.tolist(), sliced, strict=True)]
+        and np.allclose([one.probability for one in results.scans], predictions.scan_mean, atol=SAME)
+    )
+
+
+def _known(label: int | None) -> int:
+    return UNKNOWN if label is None else label
+
+
 def _scan_rows(results: Results, links: Mapping[str, str]) -> list[ScanRow]:
     return [
         ScanRow(
@@ -101,7 +127,7 @@ def _scan_rows(results: Results, links: Mapping[str, str]) -> list[ScanRow]:
             std=one.std,
             low=one.interval_95[0],
             high=one.interval_95[1],
-            label=UNKNOWN if one.label is None else one.label,
+            label=_known(one.label),
             link=links.get(one.scan, ""),
         )
         for one in results.scans

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from ich_mil.config import RunConfig, SetLayout, SetSettings
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
+from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_scan, position_score
 from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate, known_or_none
@@ -91,10 +93,22 @@ def external_set(
     prepared: PreparedSet | None = None
     if settings.layout == "features":
         features = read_feature_csv(settings.path)
-        check_unseen(features.patients, seen, str(settings.path))
+        if features.x.shape[1] != len(model.head.x_mean):
+            raise DataError(
+                f"{settings.path}: has {features.x.shape[1]} features a slice, the model takes "
+                f"{len(model.head.x_mean)}; extract them with the network it was trained with"
+            )
+        check_unseen(features.scans, seen, str(settings.path))
     else:
         prepared = prepare(settings.layout, settings.path, store, jobs=jobs, thickness_mm=model.thickness_mm)
         check_unseen(prepared.scans.patient, seen, str(settings.path))
+        check_unseen(prepared.scans.index, seen, str(settings.path))
+        unnamed = prepared.scans.index[prepared.scans.patient == prepared.scans.index]
+        if len(unnamed):
+            say(
+                f"{settings.path}: {len(unnamed)} scans name no patient ({name_some(list(unnamed))}); "
+                "whether the model has seen these people cannot be told"
+            )
         features = model.features(prepared, stored)
     return MeasuredSet("external", f"external scans, {settings.path}", features, prepared)
 

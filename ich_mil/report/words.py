@@ -70,6 +70,7 @@ CODES = {
     Code.SOP_REPEATED: "slice identifier used twice",
     Code.MODALITY_MISSING: "modality not stated",
     Code.SEVERAL_PATIENTS: "several patient identifiers in one study",
+    Code.PATIENT_MISSING: "no patient identifier",
     Code.LABEL_REPEATED: "label given twice",
     Code.LABEL_CLASH: "labels contradict each other",
     Code.LABEL_UNUSED: "label without an image",

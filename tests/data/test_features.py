@@ -97,6 +97,9 @@ def test_a_public_table_is_grouped_by_scan(tmp_path):
         ("1,10,1,i,B,0\nx,10,1,j,B,0\n", "line 3: feature_1 must be a number, got 'x'"),
         ("1,10,1,i,,0\n", "line 2: bag_name or bag_label is empty"),
         ("", "holds no scan"),
+        ("1,10,1,i,B,0\n1,10,1,j,B,0\n2,10,1,i,B,0\n", "line 4: slice 'i' of scan 'B' is there twice"),
+        ("1,10,1,i,B,0,7\n", "cannot be read as a CSV table"),
+        ("1,10,1,i,B,0\n1,10,1,j,B,0,7\n", "cannot be read as a CSV table"),
     ],
 )
 def test_public_tables_that_cannot_be_used(tmp_path, rows, message):
@@ -105,6 +108,16 @@ def test_public_tables_that_cannot_be_used(tmp_path, rows, message):
     with pytest.raises(DataError, match=r"t\.csv") as caught:
         read_feature_csv(path)
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_probability_in_per_cent_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "feature_0,bag_label,instance_name,bag_name,bag_cnn_probability\n1,1,i,A,0.2\n1,1,i,B,35\n"
+    )
+    with pytest.raises(DataError, match=r"t\.csv: line 3: bag_cnn_probability must be in \[0, 1\], got 35"):
+        read_feature_csv(path)
 
 
 @pytest.mark.realdata

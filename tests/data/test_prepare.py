@@ -403,7 +403,10 @@ def test_a_labelled_folder(study, tmp_path):
     ("text", "message"),
     [
         ("scan,label\na,1\n", "no row for 1 studies"),
-        ("scan,label\na,1\nb,0\nc,0\n", "names 1 scans without a readable file: c"),
+        (
+            "scan,label\na,1\nb,0\nc,0\n",
+            "names 1 scans without a readable file of their own",
+        ),
         ("scan,label\na,1\nb,2\n", "line 3: label must be 0 or 1, got '2'"),
         ("scan,label\na,1\nb,\n", "line 3: label must be 0 or 1, got ''"),
         ("scan,label\na,1\na,0\n", "listed twice: a"),

@@ -79,6 +79,9 @@ def test_external_patients_must_be_new(scans):
     with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {seen}"):
         check_unseen([seen, "new"], learned_from(table), "elsewhere")
     check_unseen(["new", table.patient[table.split == "test"].iloc[0]], learned_from(table), "elsewhere")
+    scan = table.scan[table.split == "validation"].iloc[0]
+    with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {scan}"):
+        check_unseen([scan, "new"], learned_from(table), "elsewhere")
 
 
 @pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])
