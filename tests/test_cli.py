@@ -295,6 +295,10 @@ def test_scans_without_a_patient_are_known_by_their_own_id(place, tmp_path, caps
     words = ["--model", place / "run", "--jobs", 1, "--out"]
     error = refused(["validate", tmp_path / "a", "--layout", "rsna", *words, tmp_path / "seen"], capsys)
     assert "of its patients were trained or calibrated on: ID_" in error
+    for path in (tmp_path / "a").rglob("*.dcm"):  # of people under other names
+        phantoms.rewrite(path, PatientID=f"NEW-{read_headers(path)[0].study_uid}")
+    error = refused(["validate", tmp_path / "a", "--layout", "rsna", *words, tmp_path / "seen"], capsys)
+    assert "of its patients were trained or calibrated on: ID_" in error
     words = ["validate", tmp_path / "b", "--layout", "cq500", *words, tmp_path / "new"]
     assert main([str(word) for word in words]) == 0
     assert "scans name no patient (CQ500-CT-" in capsys.readouterr().out
@@ -317,14 +321,17 @@ def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
-    table = pd.read_csv(tmp_path / "g.csv")
-    first = table.bag_name == table.bag_name[0]
-    for changed in (
-        table.assign(bag_label=table.bag_label.where(~first, 1 - table.bag_label)),
-        table.assign(feature_0=table.feature_0.where(~first, 5.0)),
-        table[~first],
-    ):
-        changed.to_csv(tmp_path / "g.csv", index=False)
+    first = pd.read_csv(tmp_path / "g.csv").bag_name[0]
+    for change in ("label", "feature", "scan"):
+        table = pd.read_csv(tmp_path / "g.csv")
+        own = table.bag_name == first
+        if change == "label":
+            table["bag_label"] = table.bag_label.where(~own, 1 - table.bag_label)
+        elif change == "feature":
+            table["feature_0"] = table.feature_0.where(~own, 5.0)
+        else:
+            table = table[~own]
+        table.to_csv(tmp_path / "g.csv", index=False)
         error = refused(["report", tmp_path / "run"], capsys)
         assert "external: its scans or labels have changed since it was measured" in error
         assert train_main(["--config", str(tmp_path / "run.yaml"), "--resume"]) == 0

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from shutil import copyfile, copytree
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -12,7 +13,7 @@ import yaml
 from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.evaluate.shift import fit_intercept
+from ich_mil.evaluate.shift import cross_fitted, fit_intercept
 from ich_mil.gp.calibration import Calibration, smoothed_targets
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.storage import load_head, save_head
@@ -90,6 +91,12 @@ def test_the_intercept_alone_changes_and_fits_the_site(place):
     expected = fit_intercept(logits, site.labels, slope=run.calibration.slope)
     assert ours.calibration.intercept == pytest.approx(expected, rel=1e-12)
     assert ours.calibration.intercept < run.calibration.intercept - 0.5
+    labels = site.labels.numpy()
+    divided = [cross_fitted(logits, labels, site.patients, run.calibration, seed=k) for k in range(20)]
+    table = pd.read_csv(place / "ours" / "recalibration.csv").set_index("metric")
+    for metric in ("log_loss", "brier", "ece"):
+        mean = np.mean([scan_metrics(labels, p)[metric] for p in divided])
+        assert table.after[metric] == pytest.approx(mean, rel=1e-9)
     for name in ("slope", "rule", "slice_slope", "slice_intercept"):
         assert getattr(ours.calibration, name) == getattr(run.calibration, name)
     p = load_model(place / "ours").predict(site).scan_mean
@@ -169,6 +176,11 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     )
     assert "40 of its patients were trained or calibrated on" in refused(
         ["recalibrate", *words(place, "a", "run"), *out], capsys
+    )
+    wide = table.assign(feature_3=0.0)
+    wide.to_csv(place / "wide.csv", index=False)
+    assert "wide.csv: has 4 features a slice, the model takes 3" in refused(
+        ["recalibrate", *words(place, "wide", "run"), *out], capsys
     )
     assert not (tmp_path / "x" / "run.json").exists()
     for taken in ("run", "ours"):
