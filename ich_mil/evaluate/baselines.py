@@ -1,6 +1,6 @@
-"""The baseline that every result table carries: the place of a slice, and no image at all.
+"""The baselines that every result table carries: where a slice lies, how many bleed, and no image at all.
 
-In: positions of slices, labels of the training scans. Out: scores to put beside the model's.
+In: positions and labels of slices, labels of the training scans. Out: scores to put beside the model's.
 
 Shapes: B scans, N slices (packed).
 """
@@ -48,3 +48,18 @@ def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
     if len(labels) == 0:
         raise DataError("no training scan has a label, so there is no prevalence for the position baseline")
     return np.full(n_scans, labels.mean(dtype=np.float64))
+
+
+def slice_prevalence(slice_labels: np.ndarray) -> np.ndarray | None:
+    """The share of slices with a bleed, said of each: what a slice probability must beat.
+
+    It is taken from the very slices it is measured on; nobody trained on scan labels knows it.
+
+    Args:
+        slice_labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
+
+    Returns:
+        (N,) float64, one value throughout, with an AUC of ½; None if no slice is labelled.
+    """
+    known = slice_labels[slice_labels != UNKNOWN]
+    return np.full(len(slice_labels), known.mean(dtype=np.float64)) if len(known) else None

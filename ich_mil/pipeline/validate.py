@@ -14,7 +14,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import DataError
-from ich_mil.evaluate.baselines import position_scan, position_score
+from ich_mil.evaluate.baselines import position_scan, position_score, slice_prevalence
 from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate, known_or_none
 from ich_mil.files import alone, write_text
@@ -166,13 +166,14 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
 
 
 def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:
-    """The rows of every result table: the head, the CNN alone, its attention, position without a picture."""
+    """The rows of every result table: the head, the CNN alone, its attention, baselines without a picture."""
     splits = load_splits(model.folder / "splits.csv")
     prevalence = position_scan(splits.label[splits.split == "train"].to_numpy(), features.n_scans)
     cnn_scan, cnn_slice = (known_or_none(part.numpy()) for part in (features.cnn_scan, features.cnn_slice))
     attention = known_or_none(features.attention.numpy())
     position = known_or_none(position_score(features.positions.numpy()))
-    return [
+    constant = slice_prevalence(features.slice_labels.numpy())
+    rows = [
         Scores(
             "Gaussian-process head",
             predictions.scan_mean.numpy(),
@@ -183,3 +184,6 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
         *([] if attention is None else [Scores("CNN attention weight", None, attention)]),
         Scores("position only", prevalence, position),
     ]
+    if constant is not None:
+        rows.append(Scores("slice prevalence", None, constant, slice_is_probability=True))
+    return rows

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.baselines import position_scan, position_score
+from ich_mil.evaluate.baselines import position_scan, position_score, slice_prevalence
 from ich_mil.evaluate.metrics import scan_metrics
 
 
@@ -21,3 +21,8 @@ def test_position_scan_is_the_known_training_prevalence_and_ranks_nothing():
 def test_no_known_training_label():
     with pytest.raises(DataError, match="no training scan has a label"):
         position_scan(np.array([-1]), 3)
+
+
+def test_slice_prevalence_is_that_of_the_labelled_slices():
+    np.testing.assert_array_equal(slice_prevalence(np.array([0, 1, 0, 0, -1])), [0.25] * 5)
+    assert slice_prevalence(np.array([-1, -1])) is None
