@@ -12,6 +12,7 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from ich_mil.dicom.planes import Edges
 from ich_mil.files import write_text
 from ich_mil.predictions import BY_INTERVAL
 from ich_mil.report.cohort_page import render_cohort
@@ -36,7 +37,14 @@ def main() -> None:
     DOCS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        study = render_study(scan_of(masks), MODEL, BY_INTERVAL, hu, maps_of(masks))
+        study = render_study(
+            scan_of(masks),
+            MODEL,
+            BY_INTERVAL,
+            hu,
+            maps_of(masks),
+            edges=[Edges("R", "L", "A", "P")] * len(hu),
+        )
         write_text(folder / "study.html", study)
         write_text(folder / "cohort.html", render_cohort(results, links, title="Studies of a night"))
         browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))

@@ -1,16 +1,19 @@
 """A folder of predictions: what is shown again without a model, what goes, what a bad study leaves others."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ich_mil.data.prepare import prepare
+from ich_mil.data.store import scan_file
 from ich_mil.data.texts import source_files
 from ich_mil.errors import DataError
 from ich_mil.pipeline.pages import Shown, remove_shown, show_folder
 from ich_mil.predictions import BY_INTERVAL, Results, ScanResult, SliceResult, write_results
 from ich_mil.report.maps import ScanMaps, write_maps
+from ich_mil.report.page import study_file_name
 from tests import phantoms
 from tests.results import MODEL
 
@@ -57,6 +60,30 @@ def test_pages_worklist_and_dicom_without_a_model(folder):
     shown = {one for one in left if one.startswith(("scan-", "index", "maps", "dicom"))}
     assert shown == {f"dicom/{pages[0].stem}/ours.txt"}
     assert {"predictions.json", "predictions.csv", "prepared/prepared.json"} <= left
+
+
+def test_pages_mark_the_sides_that_the_prepared_scan_knows(folder):
+    out, results, prepared = folder
+    show_folder(out, Shown())
+    first, second = (out / study_file_name(scan.scan) for scan in results.scans)
+    assert '<span class="edge" data-edge="left">R</span><span class="edge" data-edge="right">L</span>' in (
+        first.read_text()
+    )
+    path = scan_file(prepared.folder, results.scans[0].scan).with_suffix(".json")
+    record = json.loads(path.read_text())
+    for row in record["slices"]:
+        row["orientation"][0] *= -1
+    path.write_text(json.dumps(record))
+    show_folder(out, Shown())
+    mirrored = '<span class="edge" data-edge="left">L</span><span class="edge" data-edge="right">R</span>'
+    assert mirrored in first.read_text()
+    assert mirrored not in second.read_text()
+    for row in record["slices"]:
+        del row["orientation"]  # of an earlier version
+    path.write_text(json.dumps(record))
+    show_folder(out, Shown())
+    assert "no side of the patient is marked" in first.read_text()
+    assert "no side of the patient is marked" not in second.read_text()
 
 
 def test_names_are_shown_only_where_asked_for(folder):

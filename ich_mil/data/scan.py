@@ -24,6 +24,7 @@ from ich_mil.dicom.anatomy import head_refusal
 from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.order import Series, slice_entry, slice_name
+from ich_mil.dicom.planes import Edges, edges_of
 from ich_mil.dicom.read import read_slice
 from ich_mil.dicom.series import average_groups, group_series
 from ich_mil.errors import DicomError
@@ -40,8 +41,9 @@ class ScanRecord:
         n_bytes: size of the .npy file, 0 where there is none.
         patient: pseudonymous patient key, the scan id where the files name none.
         pixel_mm: distance of rows and of columns, mm.
-        slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` of the
-            middle one, `position_mm`, `corrections`.
+        slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` and
+            `orientation` of the middle one, `position_mm`, `corrections`. Earlier versions wrote no
+            `orientation`.
         entries: ledger lines of the scan.
     """
 
@@ -51,6 +53,16 @@ class ScanRecord:
     pixel_mm: tuple[float, float]
     slices: list[dict[str, Any]]
     entries: list[LedgerEntry]
+
+    @property
+    def edges(self) -> list[Edges | None]:
+        """The sides of the patient at the edges of each slice; None where its orientation is not told."""
+        return [edges_of(row.get("orientation")) for row in self.slices]
+
+    @property
+    def of_earlier_version(self) -> bool:
+        """It can be read, but lacks what this version writes."""
+        return any("orientation" not in row for row in self.slices)
 
 
 class ScanTask(NamedTuple):
@@ -268,10 +280,12 @@ def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: S
     if len(group) > 1:
         corrections.add(Code.AVERAGED)
         total = np.rint(total / len(group)).astype(np.int16)
+    middle = group[len(group) // 2]
     row = {
         "sources": list(_names(group)),
         "sops": [header.sop_uid for header in group],
-        "sop": group[len(group) // 2].sop_uid,
+        "sop": middle.sop_uid,
+        "orientation": middle.orientation,
         "position_mm": fmean(heights[slice_name(header)] for header in group),
         "corrections": sorted(corrections),
     }

@@ -1,7 +1,8 @@
 """The prepared set: one int16 memory-map a scan and one table of all slices.
 
     SET/scans/<scan>.npy    (n, H, W) int16 Hounsfield units, lowest slice first
-    SET/scans/<scan>.json   where each slice came from, what was corrected; written last, marks a whole scan
+    SET/scans/<scan>.json   where each slice came from, its orientation, what was corrected; written last,
+                            marks a whole scan
     SET/slices.csv          one row a slice: scan, index, patient, position_mm, position, scan_label,
                             slice_label, sop, source, corrections
     SET/ledger.csv          every refusal, correction and choice

@@ -1,11 +1,13 @@
-"""Where slices lie in space: normals, angles, tilts, heights, picture centres.
+"""Where slices lie in space: normals, angles, tilts, heights, picture centres, sides of the patient.
 
-Source: DICOM PS3.3 C.7.6.2.1.1 (position and orientation: the normal is row x column, patient axes are LPS).
+Source: DICOM PS3.3 C.7.6.2.1.1 (position and orientation: the normal is row x column, patient axes are LPS),
+C.7.6.1.1.1 (Patient Orientation: the letters of directions).
 """
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,44 @@ AXIAL_DEGREES = 45.0
 # A picture centre that moves further in the plane than this is of another field of view: couches and rounding
 # move it by less than 1 mm.
 CENTRE_MOVES_MM = 5.0
+# Along x, y and z, and against them: left and right, posterior and anterior, head and feet.
+_LETTERS = (("L", "R"), ("P", "A"), ("H", "F"))
+
+
+class Edges(NamedTuple):
+    """Which side of the patient lies at each edge of a picture: R, L, A, P, H or F."""
+
+    left: str
+    right: str
+    top: str
+    bottom: str
+
+
+def edges_of(orientation: Sequence[float] | None) -> Edges | None:
+    """The sides of the patient at the edges of a picture whose pixels are as stored.
+
+    Args:
+        orientation: ImageOrientationPatient, six direction cosines: of the rows, which run to the right edge,
+            and of the columns, which run to the lower one. An oblique direction has the letter of its
+            largest component.
+
+    Returns:
+        A letter for each edge; None where there is no orientation, or six numbers that are none.
+    """
+    if orientation is None or len(orientation) != 6 or not all(map(math.isfinite, orientation)):
+        return None
+    row, column = orientation[:3], orientation[3:]
+    if not any(row) or not any(column):
+        return None
+    (right, left), (bottom, top) = _letters(row), _letters(column)
+    return Edges(left, right, top, bottom)
+
+
+def _letters(direction: Sequence[float]) -> tuple[str, str]:
+    """The side that a direction runs to, and the one it comes from."""
+    axis = int(np.argmax(np.abs(direction)))
+    along, against = _LETTERS[axis]
+    return (along, against) if direction[axis] > 0 else (against, along)
 
 
 def normal_of(header: SliceHeader) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ich_mil.data.scan import read_record
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.texts import study_texts
 from ich_mil.errors import DataError
@@ -115,12 +116,14 @@ def write_study_page(
             f"{prepared.folder}: the slices of scan {scan.scan!r} are not those of the predictions; "
             "predict or validate again"
         )
+    record = read_record(prepared.folder, scan.scan)
     page = render_study(
         scan,
         results.model,
         results.decided_by,
         prepared.hu(scan.scan),
         read_maps(folder, scan, results.model),
+        edges=[] if record is None else record.edges,
         texts=texts,
         run_link=run_link,
     )

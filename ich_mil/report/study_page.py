@@ -8,11 +8,12 @@ one page; the viewer needs the page's own script (`templates/viewer.js`).
 Shapes: n slices of H, W pixels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ich_mil.dicom.planes import Edges
 from ich_mil.predictions import Provenance, ScanResult, SliceResult
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
@@ -28,6 +29,8 @@ PROBLEMS_ON_PAPER = 5
 """Input problems printed; the page on a screen names all."""
 OVERLAYS = {"mean": "evidence", "std": "uncertainty"}
 """What the maps of `ScanMaps` are called on the page."""
+SIDES = {"R": "right", "L": "left", "A": "front", "P": "back", "H": "head", "F": "feet"}
+"""Letters at the edges of a picture (DICOM PS3.3 C.7.6.1.1.1)."""
 
 
 def render_study(
@@ -37,6 +40,7 @@ def render_study(
     hu: np.ndarray,
     maps: ScanMaps | None,
     *,
+    edges: Sequence[Edges | None] = (),
     texts: Mapping[str, str] = {},
     run_link: str = "",
 ) -> str:
@@ -48,14 +52,17 @@ def render_study(
         decided_by: in words, how `scan.decision` was made.
         hu: (n, H, W) int16 HU, lowest slice first.
         maps: heatmaps of some slices; None where there are none.
+        edges: of each slice, the sides of the patient at the edges of its picture; None marks none, and empty
+            stands for None of each.
         texts: DICOM texts to show, such as 'PatientName', with any content; empty shows no DICOM text.
         run_link: relative address of the run's page; empty for none.
 
     Raises:
-        ValueError: a probability outside [0, 1], another number of pictures than slices, maps of slices that
-            do not exist, or a `run_link` that is not relative.
+        ValueError: a probability outside [0, 1], another number of pictures or edges than slices, maps of
+            slices that do not exist, or a `run_link` that is not relative.
     """
-    _check(scan, hu, maps)
+    edges = edges or [None] * len(scan.slices)
+    _check(scan, hu, maps, edges)
     pictures = slice_pictures(hu)
     overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
     mapped = [] if maps is None else [int(place) for place in maps.slices]
@@ -80,7 +87,11 @@ def render_study(
         windows=WINDOWS,
         overlays={OVERLAYS[of]: one for of, one in overlays.items()},
         mapped=_ranges(mapped),
-        top=[_top(one, pictures, overlays) for one in sorted(likely[:TOP_SLICES], key=lambda one: one.slice)],
+        sides=_sides(edges),
+        top=[
+            _top(one, pictures, overlays, edges)
+            for one in sorted(likely[:TOP_SLICES], key=lambda one: one.slice)
+        ],
         start=max(likely[:TOP_SLICES], key=lambda one: one.probability).slice,
         labelled=any(one.label is not None for one in scan.slices),
         rows=[_values(one) for one in scan.slices],
@@ -88,6 +99,7 @@ def render_study(
         data=embedded(
             {
                 "pictures": pictures,
+                "edges": [one and one._asdict() for one in edges],
                 "overlays": {OVERLAYS[of]: one.pictures for of, one in overlays.items()},
                 "slices": [_values(one) for one in scan.slices],
                 "runs": [[run.first, run.last] for run in scan.runs],
@@ -96,7 +108,7 @@ def render_study(
     )
 
 
-def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None) -> None:
+def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:
     name = f"scan {scan.scan!r}"
     numbers = [scan.probability, *scan.interval_95]
     for one in scan.slices:
@@ -105,6 +117,8 @@ def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None) -> None:
         raise ValueError(f"{name}: probabilities must lie in [0, 1]")
     if hu.ndim != 3 or len(hu) != len(scan.slices) or len(hu) == 0:
         raise ValueError(f"{name}: {len(scan.slices)} slices, but pictures of shape {hu.shape}")
+    if len(edges) != len(scan.slices):
+        raise ValueError(f"{name}: {len(scan.slices)} slices, but edges of {len(edges)}")
     if maps is not None and not ((maps.slices >= 0) & (maps.slices < len(hu))).all():
         raise ValueError(f"{name}: maps of slices {maps.slices.tolist()}, but there are {len(hu)}")
 
@@ -123,13 +137,28 @@ def _values(one: SliceResult) -> dict[str, str]:
     }
 
 
-def _top(one: SliceResult, pictures: dict[str, list[str]], overlays: dict[str, Overlay]) -> dict[str, Any]:
+def _top(
+    one: SliceResult,
+    pictures: dict[str, list[str]],
+    overlays: dict[str, Overlay],
+    edges: Sequence[Edges | None],
+) -> dict[str, Any]:
     return {
         "number": one.slice + 1,
+        "edges": edges[one.slice],
         "values": _values(one),
         "picture": pictures["brain"][one.slice],
         "evidence": overlays["mean"].pictures.get(one.slice) if overlays else None,
     }
+
+
+def _sides(edges: Sequence[Edges | None]) -> str:
+    """What the letters at the edges mean."""
+    letters = {letter for one in edges if one for letter in one}
+    if not letters:
+        return "The prepared scan does not say how they lie: no side of the patient is marked."
+    said = ", ".join(f"{letter} {side}" for letter, side in SIDES.items() if letter in letters)
+    return f"Letters at their edges are sides of the patient: {said}."
 
 
 def _ranges(places: list[int]) -> str:

@@ -1,5 +1,6 @@
 """One scan: what takes the place of an unreadable slice, and of a series that shows no head."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,8 +9,11 @@ import pytest
 
 from ich_mil.data import scan as module
 from ich_mil.data.prepare import prepare
+from ich_mil.data.scan import read_record
+from ich_mil.data.store import open_prepared, scan_file
 from ich_mil.data.story import explain
 from ich_mil.dicom.header import read_headers
+from ich_mil.dicom.planes import Edges
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
@@ -57,6 +61,38 @@ def test_a_slice_that_cannot_be_read_leaves_a_gap(series, tmp_path):
     assert gap.file.tolist() == [f"a/{series[3].name}"]
     assert f"a/{series[5].name}" in gap.detail.iloc[0]
     assert not told.detail.str.contains(str(tmp_path)).any()  # paths are those below the root
+
+
+def test_the_record_says_how_the_slices_lie_as_they_are_stored(series, tmp_path):
+    plain = prepare("unlabelled", tmp_path / "set", tmp_path / "plain", jobs=1)
+    (scan,) = plain.scans.index
+    assert set(read_record(plain.folder, scan).edges) == {Edges("R", "L", "A", "P")}
+    for path in series:  # the same pixels, said to run the other way
+        image = read_headers(path)[0]
+        phantoms.rewrite(path, path, ImageOrientationPatient=[-1, 0, 0, *image.orientation[3:]])
+    mirrored = prepare("unlabelled", tmp_path / "set", tmp_path / "mirrored", jobs=1)
+    assert Code.FLIPPED in set(mirrored.ledger.code)
+    np.testing.assert_array_equal(mirrored.hu(scan), plain.hu(scan))
+    assert read_record(mirrored.folder, scan).edges == [Edges("L", "R", "A", "P")] * len(series)
+
+
+def test_a_set_of_an_earlier_version_is_read_and_completed_by_the_next_run(series, tmp_path, capsys):
+    out = tmp_path / "out"
+    prepared = prepare("unlabelled", tmp_path / "set", out, jobs=1)
+    (scan,) = prepared.scans.index
+    path = scan_file(out, scan).with_suffix(".json")
+    new = json.loads(path.read_text())
+    old = {**new, "slices": [{k: v for k, v in row.items() if k != "orientation"} for row in new["slices"]]}
+    path.write_text(json.dumps(old))
+    assert open_prepared(out).fingerprint == prepared.fingerprint
+    record = read_record(out, scan)
+    assert record.edges == [None] * len(series)  # never a guess
+    again = prepare("unlabelled", tmp_path / "set", out, jobs=1)
+    assert json.loads(path.read_text()) == new
+    assert again.fingerprint == prepared.fingerprint  # features made of it stay good
+    assert "1 scans prepared now" in capsys.readouterr().out
+    prepare("unlabelled", tmp_path / "set", out, jobs=1)
+    assert "0 scans prepared now" in capsys.readouterr().out
 
 
 def several(made):

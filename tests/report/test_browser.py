@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ich_mil.dicom.planes import Edges
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import BY_INTERVAL, Provenance, Run
 from ich_mil.report.cohort_page import render_cohort, worklist
@@ -28,6 +29,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 
 LONG = "<script>alert(1)</script></script>\" onload='alert(2)' \u202e\u2067 {{ 7 * 7 }} " + "x" * 300
 N, MAPPED = 20, 5
+EDGES = [*[Edges("R", "L", "A", "P")] * 15, *[Edges("L", "R", "A", "P")] * 4, None]
 
 CONTRASTS = """
 const channel = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
@@ -79,7 +81,7 @@ def pages(tmp_path_factory):
     hu, masks = head(N)
     scan = scan_of(masks)
     maps = maps_of(masks, most=MAPPED, cells=8)
-    study = render_study(scan, MODEL, BY_INTERVAL, hu, maps)
+    study = render_study(scan, MODEL, BY_INTERVAL, hu, maps, edges=EDGES)
     hostile = replace(
         scan,
         scan=LONG,
@@ -89,8 +91,10 @@ def pages(tmp_path_factory):
     )
     model = Provenance(LONG, LONG, LONG, LONG, LONG)
     texts = {"PatientName": LONG, **{f"Text{i}": LONG for i in range(12)}}
-    tall = render_study(hostile, model, LONG, np.repeat(hu, 2, axis=1), maps, texts=texts)
-    wide = render_study(hostile, model, LONG, np.repeat(hu, 2, axis=2), maps, texts=texts)
+    tall, wide = (
+        render_study(hostile, model, LONG, np.repeat(hu, 2, axis=axis), maps, edges=EDGES, texts=texts)
+        for axis in (1, 2)
+    )
     results = cohort(12)
     links = {one.scan: study_file_name(one.scan) for one in results.scans}
     (folder / "index.html").write_text(render_cohort(results, links, title="Studies of a night"))
@@ -201,6 +205,26 @@ def test_keys_move_the_slice_and_what_is_said_of_it(browser):
     assert text(browser, "#slice-without") == "87 %"
     assert text(browser, "#slice-place") == "55.0 mm"
     assert text(browser, "#slice-label") == "no bleed"
+
+
+def test_the_sides_of_the_patient_are_those_of_the_slice(browser):
+    def marks():
+        found = browser.find_elements("css selector", "#viewer .edge")
+        return {one.get_attribute("data-edge"): one.text for one in found}
+
+    assert marks() == {"left": "R", "right": "L", "top": "A", "bottom": "P"}
+    set_slider(browser, "#slider", 16)
+    assert marks() == {"left": "L", "right": "R", "top": "A", "bottom": "P"}
+    set_slider(browser, "#slider", N)  # of which nothing is known
+    assert set(marks().values()) == {""}
+    set_slider(browser, "#slider", 16)
+    picture = element(browser, "#picture").rect
+    for name, across, down in (("left", 0, 0.5), ("right", 1, 0.5), ("top", 0.5, 0), ("bottom", 0.5, 1)):
+        mark = element(browser, f"#viewer .edge[data-edge={name}]").rect
+        for start, size, at in (("x", "width", across), ("y", "height", down)):
+            middle = (mark[start] + mark[size] / 2 - picture[start]) / picture[size]
+            assert abs(middle - at) < 0.05
+            assert 0 < middle < 1
 
 
 def test_slices_end_where_the_scan_ends(browser):

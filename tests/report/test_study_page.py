@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ich_mil.dicom.planes import Edges
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.ledger import Code, LedgerEntry
@@ -140,6 +141,30 @@ def test_top_slices_are_the_most_probable_with_heatmaps_from_below():
     assert re.findall(r"Slice (\d+): \d+ % \(", text) == ["13", "14", "15", "16"]
     bare = said(page_of(replace(SCAN, slices=slices), maps=None))
     assert {"14", "16"} <= set(re.findall(r"Slice (\d+): \d+ % \(", bare))
+
+
+def test_every_picture_is_marked_with_the_sides_of_its_slice():
+    usual, mirrored = Edges("R", "L", "A", "P"), Edges("L", "R", "A", "P")
+    edges = [mirrored if i == 13 else usual for i in range(len(SCAN.slices))]
+    html = render_study(SCAN, MODEL, BY_INTERVAL, HU, MAPS, edges=edges)
+    marks = re.findall(r'<span class="edge" data-edge="(\w+)">(\w)</span>', html)
+    pictures = [dict(marks[i : i + 4]) for i in range(0, len(marks), 4)]
+    # slices 13 to 16, each with and without its heatmap
+    assert pictures == [one._asdict() for one in (usual,) * 2 + (mirrored,) * 2 + (usual,) * 4]
+    page = check_offline(html)
+    assert data_of(page)["edges"] == [one._asdict() for one in edges]
+    assert "sides of the patient: R right, L left, A front, P back." in page.text
+
+
+def test_without_an_orientation_no_side_is_marked():
+    for edges in ((), [None] * len(SCAN.slices)):
+        page = page_of(edges=edges)
+        assert not {"R", "L", "A", "P"} & {piece.strip() for piece in page.pieces}
+        assert data_of(page)["edges"] == [None] * len(SCAN.slices)
+        assert "no side of the patient is marked" in page.text
+        assert "sides of the patient:" not in page.text
+    with pytest.raises(ValueError, match="20 slices, but edges of 19"):
+        page_of(edges=[None] * 19)
 
 
 def test_without_maps_labels_positions_or_problems():

@@ -1,8 +1,9 @@
 """The result as pictures that every viewer shows: a series of Secondary Capture images.
 
 In: the result of one scan, its HU and maps, and its context. Out: first the summary, then one picture for
-each slice that has maps: the slice, its evidence, its uncertainty. They are RGB, not compressed, and refer to
-the images they show; they hold no name of the patient in their pixels.
+each slice that has maps: the slice, its evidence, its uncertainty. Letters at their edges say which side of
+the patient lies there. They are RGB, not compressed, and refer to the images they show; they hold no name of
+the patient in their pixels.
 
 Source: DICOM PS3.3 A.8.1 (Secondary Capture Image).
 """
@@ -14,6 +15,7 @@ from highdicom.sc import SCImage
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
+from ich_mil.dicom.planes import edges_of
 from ich_mil.predictions import NOTICE, Results, ScanResult
 from ich_mil.report.dicom.context import SourceSlice, StudyContext, loss_of
 from ich_mil.report.dicom.identity import Identity, Kind, reference
@@ -45,10 +47,12 @@ def secondary_captures(
         identity: of the results.
     """
     shown = key_slices(scan)
-    pictures = [(summary_picture(scan, results.model, results.decided_by, hu, maps, shown), shown, "summary")]
+    edges = [edges_of(one.middle.header.orientation) for one in context.slices]
+    summary = summary_picture(scan, results.model, results.decided_by, hu, maps, edges, shown)
+    pictures = [(summary, shown, "summary")]
     if maps is not None:
         pictures += [
-            (slice_picture(scan, place, hu, maps), [place], f"slice {place + 1} from below")
+            (slice_picture(scan, place, hu, maps, edges[place]), [place], f"slice {place + 1} from below")
             for place in maps.slices.tolist()
         ]
     made = []

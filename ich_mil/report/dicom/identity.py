@@ -1,9 +1,10 @@
 """Which object this is: series, instance, equipment, time.
 
 In: the results, what they are about, and the moment of writing. Out: an `Identity`, which names the objects
-of one scan. UIDs follow from model, program version, scan, numbers, maps and source images: the same results
-written twice have the same UIDs, so an archive that gets them twice holds them once; other results, also by
-the same model, are other objects in other series. Only dates and times say when the objects were written.
+of one scan. UIDs follow from model, program version, scan, numbers, maps and source images with the way
+they lie, which is drawn: the same results written twice have the same UIDs, so an archive that gets them
+twice holds them once; other results, also by the same model, are other objects in other series. Only dates
+and times say when the objects were written.
 """
 
 import json
@@ -116,7 +117,7 @@ def identify(
     said = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=ledger))]
     total = sha256(json.dumps(said).encode())
     for image in context.images:
-        total.update(f"{image.sop_uid} {image.frame};".encode())
+        total.update(f"{image.sop_uid} {image.frame} {image.header.orientation};".encode())
     if maps is not None:
         for array in (maps.slices, maps.mean, maps.std):
             total.update(np.ascontiguousarray(array).tobytes())

@@ -16,8 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from ich_mil.dicom.planes import Edges
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.predictions import NOTICE, Provenance, ScanResult
@@ -37,6 +39,8 @@ _DPI = 100
 _COLOURS = {POSITIVE: VERMILION, NEGATIVE: SKY, LOOK: ORANGE}
 _OPACITY = 0.6
 """Of an overlay where its map is largest."""
+_MARK_INSET = 12
+"""From the edge of a picture to the middle of its letter, pixels."""
 
 
 def summary_picture(
@@ -45,6 +49,7 @@ def summary_picture(
     decided_by: str,
     hu: np.ndarray,
     maps: ScanMaps | None,
+    edges: Sequence[Edges | None],
     shown: Sequence[int],
 ) -> np.ndarray:
     """The result on one page: decision, probability, the strip of slices, the slices to look at first.
@@ -55,6 +60,7 @@ def summary_picture(
         decided_by: in words, how the decision was made.
         hu: (n, H, W) HU.
         maps: (k, H, W) on the pixel grid of the slices; None where there are none.
+        edges: of each slice, the sides of the patient at the edges of its picture; None marks none.
         shown: places of up to eight slices.
 
     Returns:
@@ -75,7 +81,8 @@ def summary_picture(
     for i, place in enumerate(shown):
         corner = (32 + 244 * (i % 4), 340 - 282 * (i // 4))
         title = f"slice {place + 1}: {percent(scan.slices[place].probability)}"
-        _show(figure, _coloured(pictures[i], _map_of(maps, place), top, EVIDENCE), corner, 228, title)
+        picture = _coloured(pictures[i], _map_of(maps, place), top, EVIDENCE)
+        _show(figure, picture, corner, 228, title, edges[place])
     _say(figure, 0.044, f"{NOTICE} The original images are unchanged: look at the full study.", 11)
     warm = "" if maps is None else "Warm colours: evidence for blood. "
     about = f"{warm}Slices count from below. {model.name}, version {model.version}, weights {model.weights}"
@@ -83,7 +90,9 @@ def summary_picture(
     return _pixels(figure)
 
 
-def slice_picture(scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps) -> np.ndarray:
+def slice_picture(
+    scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
+) -> np.ndarray:
     """One slice beside its evidence and the standard deviation of that.
 
     Args:
@@ -91,6 +100,7 @@ def slice_picture(scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps) 
         place: of a slice that has maps.
         hu: (n, H, W) HU.
         maps: (k, H, W) on the pixel grid of the slices.
+        edges: the sides of the patient at the edges of the slice's picture; None marks none.
 
     Returns:
         (480, 1200, 3) uint8 RGB.
@@ -105,7 +115,7 @@ def slice_picture(scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps) 
         ("its uncertainty", _coloured(picture, maps.std[at], _top(maps.std), UNCERTAINTY)),
     )
     for i, (title, panel) in enumerate(panels):
-        _show(figure, panel, (10 + 398 * i, 30), 384, title)
+        _show(figure, panel, (10 + 398 * i, 30), 384, title, edges)
     low, high = one.interval_95
     _say(
         figure,
@@ -178,14 +188,35 @@ def _coloured(
     return (1 - opacity) * picture + opacity * colours(strength)[..., :3]
 
 
-def _show(figure: Figure, picture: np.ndarray, corner: tuple[int, int], side: int, title: str) -> None:
-    """A picture (H, W, 3) as a square with its lower left corner at (x, y), pixels, and a title above."""
+def _show(
+    figure: Figure, picture: np.ndarray, corner: tuple[int, int], side: int, title: str, edges: Edges | None
+) -> None:
+    """A picture (H, W, 3) as a square with its lower left corner at (x, y), pixels, and a title above.
+
+    At its edges stand the sides of the patient, where they are known.
+    """
     x, y = corner
     square = resize(torch.from_numpy(picture).movedim(2, 0)[None].float(), side)[0]  # (3, side, side)
     figure.figimage(square.movedim(0, 2).clamp(0, 1).numpy(), x, y, origin="upper")
     width, height = figure.get_size_inches() * _DPI
     at = ((x + side / 2) / width, (y + side + 14) / height)
     figure.text(*at, title, color=_WHITE, fontsize=11, ha="center", va="center", parse_math=False)
+    half, inset = side / 2, _MARK_INSET
+    marks = {"left": (inset, half), "right": (side - inset, half), "top": (half, side - inset)}
+    marks["bottom"] = (half, inset)
+    for edge, letter in edges._asdict().items() if edges else ():
+        right, up = marks[edge]
+        figure.text(
+            (x + right) / width,
+            (y + up) / height,
+            letter,
+            color=_WHITE,
+            fontsize=11,
+            fontweight="bold",
+            ha="center",
+            va="center",
+            path_effects=[withStroke(linewidth=3, foreground="black")],
+        )
 
 
 def _pixels(figure: Figure) -> np.ndarray:

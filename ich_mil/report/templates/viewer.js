@@ -14,6 +14,8 @@ function show() {
   const text = `Slice ${slice + 1} of ${last + 1}`;
   byId("picture").src = scan.pictures[name][slice];
   byId("picture").alt = `${text}, ${name} window, probability ${about.probability}`;
+  for (const mark of document.querySelectorAll("#viewer .edge"))
+    mark.textContent = scan.edges[slice]?.[mark.dataset.edge] ?? "";
   byId("slider").value = slice + 1;
   byId("slider").setAttribute("aria-valuetext", `${text}, ${about.probability}`);
   byId("now").textContent = text;

@@ -7,12 +7,15 @@ from highdicom import imread
 from highdicom.ko import KeyObjectSelectionDocument
 from pydicom import dcmread
 
+from ich_mil.dicom.planes import Edges
 from ich_mil.predictions import NOTICE, Run, ScanResult
 from ich_mil.report.dicom.capture import secondary_captures
 from ich_mil.report.dicom.context import read_context
 from ich_mil.report.dicom.key_objects import KEY_SLICES, key_slices
+from ich_mil.report.dicom.picture import slice_picture, summary_picture
 from ich_mil.report.page import percent
-from tests.report.dicom.made import identity_of, maps_of, referenced, sources
+from tests import phantoms
+from tests.report.dicom.made import few_slices, identity_of, maps_of, referenced, sources, write
 
 
 def test_pictures_are_a_summary_and_one_for_each_slice_with_maps(made):
@@ -59,6 +62,74 @@ def test_the_pictures_show_slice_and_maps(rsna):
         assert not (warm[..., 2] > warm[..., 0] + 3).any()
         cold = (a - b)[rows, panels[2]]
         assert (cold[..., 2] > cold[..., 0]).any()
+
+
+def test_the_pictures_mark_the_sides_of_the_patient(rsna):
+    """Letters at the edges and nowhere else; those of a mirrored slice have changed places."""
+    assert rsna.maps is not None
+    n, place = len(rsna.scan.slices), int(rsna.maps.slices[0])
+    air = np.full((n, 64, 64), -1000, np.int16)
+    maps = rsna.maps.on_grid(64, 64)
+    maps = replace(maps, mean=np.zeros_like(maps.mean), std=np.zeros_like(maps.std))
+    usual, mirrored = Edges("R", "L", "A", "P"), Edges("L", "R", "A", "P")
+    model, by = rsna.results.model, rsna.results.decided_by
+
+    def panels(edges):
+        """Every square of both pictures, (h, w) grey."""
+        slices = slice_picture(rsna.scan, place, air, maps, edges)
+        summary = summary_picture(rsna.scan, model, by, air, maps, [edges] * n, range(n))
+        for i in range(3):
+            yield slices[480 - 414 : 480 - 30, 10 + 398 * i : 394 + 398 * i].max(-1)
+        for i in range(n):
+            x, y = 32 + 244 * (i % 4), 340 - 282 * (i // 4)
+            yield summary[1024 - y - 228 : 1024 - y, x : x + 228].max(-1)
+
+    for plain, marked, other in zip(panels(None), panels(usual), panels(mirrored), strict=True):
+        side = len(plain)
+        middle = slice(side // 2 - 12, side // 2 + 12)
+        assert not plain.any()
+        places = {
+            "left": (middle, slice(0, 24)),
+            "right": (middle, slice(side - 24, side)),
+            "top": (slice(0, 24), middle),
+            "bottom": (slice(side - 24, side), middle),
+        }
+        rest = marked.copy()
+        for at in places.values():
+            assert marked[at].max() > 200
+            rest[at] = 0
+        assert not rest.any()
+        # R has ink in its upper right corner, L has none
+        np.testing.assert_allclose(
+            other[places["left"]].sum(), marked[places["right"]].sum(), rtol=0.02
+        )  # rtol: the two places differ by parts of a pixel
+        np.testing.assert_allclose(other[places["right"]].sum(), marked[places["left"]].sum(), rtol=0.02)
+        assert other[places["left"]].sum() < 0.8 * other[places["right"]].sum()
+        for name in ("top", "bottom"):
+            np.testing.assert_array_equal(other[places[name]], marked[places[name]])
+
+
+def test_captures_are_marked_as_their_sources_lie(tmp_path):
+    """The same pixels, said to run the other way: other letters, and other objects than before."""
+
+    def mirror(path):
+        _, _, _, *column = dcmread(path).ImageOrientationPatient
+        phantoms.rewrite(path, path, ImageOrientationPatient=[-1, 0, 0, *column])
+
+    shown = {}
+    for name, change in (("usual", None), ("mirrored", mirror)):
+        (tmp_path / name).mkdir()
+        made = write(few_slices(tmp_path / name, change=change), tmp_path / name)
+        shown[name] = made.read("capture")
+    assert (shown["usual"][0].pixel_array != shown["mirrored"][0].pixel_array).any()
+    for usual, mirrored in zip(shown["usual"][1:], shown["mirrored"][1:], strict=True):
+        assert usual.SOPInstanceUID != mirrored.SOPInstanceUID
+        differ = (usual.pixel_array != mirrored.pixel_array).any(-1)
+        rows, columns = differ.nonzero()
+        assert set((rows - (480 - 30 - 192)) // 12) <= {-1, 0}  # halfway up
+        inside = (columns - 10) % 398
+        assert ((inside < 24) | (inside >= 384 - 24)).all()
+        assert {int((column - 10) // 398) for column in columns} == {0, 1, 2}
 
 
 def test_a_scan_without_maps_has_no_map_and_only_a_summary(rsna, folder):
