@@ -60,6 +60,8 @@ class Code(StrEnum):
     SPACING_CHANGES = "spacing-changes"
     TILTED = "tilted"
     FLIPPED = "flipped"
+    PIXELS_NOT_SQUARE = "pixels-not-square"
+    """Rows are not as far apart as columns."""
     CENTRE_MOVES = "centre-moves"
     SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"

@@ -37,6 +37,7 @@ TILTS_APART_DEGREES = 35.0
 TILT_SLICES = 3
 TILT_OVERLAP = 0.5
 # Pixel spacings (and with them fields of view) that differ by no more are the same: makers round to 3 digits.
+# Those of rows and of columns too: such pixels are square.
 SAME_SPACING = 0.01
 
 # Along x, y and z, and against them (PS3.3 C.7.6.2.1.1).
@@ -237,6 +238,10 @@ def _irregularities(
     if flips := _flips(headers[0]):
         detail = f"series {uid}: {flips}; the pixels are left as they are"
         entries.append(LedgerEntry(study, "", Code.FLIPPED, detail))
+    down, across = headers[0].spacing
+    if not math.isclose(down, across, rel_tol=SAME_SPACING):
+        detail = f"series {uid}: rows are {down:g} mm apart, columns {across:g} mm; the pixels are left as"
+        entries.append(LedgerEntry(study, "", Code.PIXELS_NOT_SQUARE, f"{detail} they are"))
     if moves := centre_moves(headers, positions):
         at, furthest = slice_name(headers[min(moves)]), max(moves.values())
         detail = f"series {uid}: the picture centre moves in the plane {len(moves)} times, by up to"

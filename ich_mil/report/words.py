@@ -66,6 +66,7 @@ CODES = {
     Code.SPACING_CHANGES: "slice distance changes",
     Code.TILTED: "gantry tilted",
     Code.FLIPPED: "stored rows or columns run the other way; pictures are shown as stored",
+    Code.PIXELS_NOT_SQUARE: "pixels are not square: pictures, and what the model saw, are stretched",
     Code.CENTRE_MOVES: "picture centre moves",
     Code.SOP_REPEATED: "slice identifier used twice",
     Code.MODALITY_MISSING: "modality not stated",
@@ -88,7 +89,16 @@ ROUTINE = frozenset(
     }
 )
 """Refused or corrected in most studies: told, but no problem."""
-NOTED = frozenset({Code.SERIES_KIND, Code.PART_OF_HEAD, Code.GAP, Code.FLIPPED, Code.SEVERAL_PATIENTS})
+NOTED = frozenset(
+    {
+        Code.SERIES_KIND,
+        Code.PART_OF_HEAD,
+        Code.GAP,
+        Code.FLIPPED,
+        Code.PIXELS_NOT_SQUARE,
+        Code.SEVERAL_PATIENTS,
+    }
+)
 PROBLEMS = (REFUSED | CORRECTED | NOTED) - ROUTINE
 """What a reader of the result has to know of."""
 

@@ -95,6 +95,19 @@ def test_a_set_of_an_earlier_version_is_read_and_completed_by_the_next_run(serie
     assert "0 scans prepared now" in capsys.readouterr().out
 
 
+def test_pixels_that_are_not_square_are_told_with_both_distances(series, tmp_path):
+    before = prepare("unlabelled", tmp_path / "set", tmp_path / "before", jobs=1)
+    assert Code.PIXELS_NOT_SQUARE not in set(before.ledger.code)
+    row, column = read_headers(series[0])[0].spacing
+    for path in series:
+        phantoms.rewrite(path, path, PixelSpacing=[row, column / 2])
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    (scan,) = prepared.scans.index
+    (detail,) = prepared.ledger.detail[prepared.ledger.code == Code.PIXELS_NOT_SQUARE]
+    assert f"rows are {row:g} mm apart, columns {column / 2:g} mm" in detail
+    np.testing.assert_array_equal(prepared.hu(scan), before.hu(scan))  # nothing is resampled
+
+
 def several(made):
     """The folder of a study with more than one series, and their names."""
     study = next(path for path in sorted(made.glob("CQ500CT*/*")) if len(list(path.iterdir())) > 1)

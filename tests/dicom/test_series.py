@@ -177,6 +177,18 @@ def test_spacings_that_differ_by_rounding_are_one():
     assert codes(series) == [Code.OTHER_SHAPE] * 3
 
 
+@pytest.mark.parametrize("spacing", [(0.9, 0.45), (0.45, 0.9), (0.5, 0.506)])
+def test_pixels_that_are_not_square_are_noted(spacing):
+    (entry,) = ordered(stack([0, 5, 10], spacing=spacing)).entries
+    assert (entry.code, entry.file) == (Code.PIXELS_NOT_SQUARE, "")
+    detail = f"rows are {spacing[0]} mm apart, columns {spacing[1]} mm; the pixels are left as they are"
+    assert entry.detail == f"series series: {detail}"
+
+
+def test_pixels_that_are_square_up_to_rounding_are_not_noted():
+    assert ordered(stack([0, 5, 10], spacing=(0.488281, 0.488))).entries == ()
+
+
 def test_a_picture_centre_that_moves_is_noted_and_no_group_spans_it():
     lower = stack(range(0, 13))
     # 6 and 8 mm aside: 10 mm

@@ -188,6 +188,14 @@ def test_without_maps_labels_positions_or_problems():
     assert len(page.alternatives) == 6  # four top slices, and the two of the viewer
 
 
+def test_pixels_that_are_not_square_are_a_problem_of_the_input():
+    entry = LedgerEntry("s", "", Code.PIXELS_NOT_SQUARE, "rows are 0.9 mm apart, columns 0.45 mm")
+    page = page_of(replace(SCAN, ledger=(entry,)), texts={"PatientName": "x"})
+    assert "Pixels are not square" in page.text
+    assert "0.9 mm apart, columns 0.45 mm" in page.text
+    assert "No problem found in the input" not in page.text
+
+
 def test_a_scan_of_one_slice():
     one = replace(SCAN.slices[0], scan_without=None, probability=0.7)
     text = said(page_of(replace(SCAN, slices=(one,), runs=(Run(0, 0, None),)), hu=HU[:1], maps=None))

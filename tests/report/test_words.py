@@ -71,6 +71,8 @@ def test_problems_are_what_a_reader_must_know_and_the_rest_is_routine():
     assert routine(LEDGER) == ["Refused: a localizer"]
     gaps = [LedgerEntry("s", "f", Code.GAP, "")] * 3
     assert problems(gaps) == ["Gap between slices (3 times)"]
+    stretched = [LedgerEntry("s", "", Code.PIXELS_NOT_SQUARE, "")]
+    assert problems(stretched) == ["Pixels are not square: pictures, and what the model saw, are stretched"]
     clipped = [LedgerEntry("s", "f", Code.HU_CLIPPED, "")]
     assert problems(clipped) == ["Corrected: extreme values cut"]
     for code in Code:
