@@ -85,6 +85,6 @@ def training_curves(curves: pd.DataFrame) -> bytes:
             )
             names.append(str(name))
         ax.set_xlabel("epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         add_legend(ax, handles, names, loc="best")
     return to_png(figure)

@@ -94,3 +94,13 @@ def test_training_curves_bridge_missing_values_and_split_losses():
 
 def test_figures_name_no_address(labels, score):
     assert b"http" not in figures.roc_curves(labels, {"GP": score})
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 9])
+def test_ticks_of_epochs_are_whole(epochs, monkeypatch):
+    monkeypatch.setattr(figures, "to_png", lambda figure: figure)
+    (ax,) = figures.training_curves(pd.DataFrame({"loss": np.linspace(1, 0.5, epochs)})).axes
+    low, high = ax.get_xlim()
+    ticks = [tick for tick in ax.get_xticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == round(tick) for tick in ticks)

@@ -152,7 +152,7 @@ def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
     ax.plot(np.array(shown) + 1, np.full(len(shown), 1.08), "v", color=VERMILION, markersize=6, clip_on=False)
     ax.set(xlim=(0.3, len(place) + 0.7), ylim=(0, 1.12))
     ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.tick_params(colors=_WHITE, labelsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(GREY)

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from highdicom import imread
 from highdicom.ko import KeyObjectSelectionDocument
 from pydicom import dcmread
 
 from ich_mil.dicom.planes import Edges
 from ich_mil.predictions import NOTICE, Run, ScanResult
+from ich_mil.report.dicom import picture
 from ich_mil.report.dicom.capture import secondary_captures
 from ich_mil.report.dicom.context import read_context
 from ich_mil.report.dicom.key_objects import KEY_SLICES, key_slices
@@ -107,6 +109,17 @@ def test_the_pictures_mark_the_sides_of_the_patient(rsna):
         assert other[places["left"]].sum() < 0.8 * other[places["right"]].sum()
         for name in ("top", "bottom"):
             np.testing.assert_array_equal(other[places[name]], marked[places[name]])
+
+
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_ticks_of_the_strip_are_whole_slice_numbers(rsna, monkeypatch, n):
+    monkeypatch.setattr(picture, "_pixels", lambda figure: figure)
+    scan = replace(rsna.scan, slices=rsna.scan.slices[:n], runs=())
+    hu, model = rsna.prepared.hu(scan.scan)[:n], rsna.results.model
+    (strip,) = summary_picture(scan, model, rsna.results.decided_by, hu, None, [None] * n, [0]).axes
+    low, high = strip.get_xlim()
+    ticks = [tick for tick in strip.get_xticks() if low <= tick <= high]
+    assert ticks == list(range(1, n + 1))
 
 
 def test_captures_are_marked_as_their_sources_lie(tmp_path):
