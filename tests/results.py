@@ -8,10 +8,20 @@ import numpy as np
 from ich_mil.dicom.phantom import SITE_A, make_phantom
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.predictions import BY_INTERVAL, Provenance, Results, Run, ScanResult, SliceResult
+from ich_mil.predictions import (
+    BY_INTERVAL,
+    WHOLE_ONLY,
+    Provenance,
+    Results,
+    Run,
+    ScanResult,
+    SliceResult,
+    whole_only,
+)
 from ich_mil.report.maps import ScanMaps
 
 MODEL = Provenance("G-VGPMIL α=1 β=2.5, M=100, D=8", "0.1.0", "3f9a01c2", "a1b2c3d4", "isotonic regression")
+DECIDED_BY = f"{BY_INTERVAL}; {WHOLE_ONLY}"
 LEDGER = (
     LedgerEntry("1.2.840.1", "DOE^JANE/CT000001.dcm", Code.LOCALIZER, "ImageType says LOCALIZER"),
     LedgerEntry(
@@ -87,7 +97,8 @@ def cohort(n: int = 24) -> Results:
     for i, p in enumerate(np.sort(rng.beta(0.35, 0.5, n)).round(6).tolist()):
         width = 0.02 + 0.5 * p * (1 - p)
         low, high = round(max(0, p - width), 6), round(min(1, p + width), 6)
-        decision = POSITIVE if low >= 0.5 else NEGATIVE if high < 0.5 else LOOK
+        ledger = LEDGER if i % 5 == 2 else LEDGER[:1]
+        decision = whole_only(POSITIVE if low >= 0.5 else NEGATIVE if high < 0.5 else LOOK, ledger)
         first = int(rng.integers(2, 20))
         runs = (Run(first, first + int(rng.integers(0, 7)), round(p / 3, 6)),) if p > 0.5 else ()
         scans.append(
@@ -99,8 +110,8 @@ def cohort(n: int = 24) -> Results:
                 decision=decision,
                 label=None,
                 runs=runs,
-                ledger=LEDGER if i % 5 == 2 else LEDGER[:1],
+                ledger=ledger,
             )
         )
     lost = LedgerEntry("1.2.840.113619.2.55.3.99", "", Code.SCAN_EMPTY, "no slice could be read")
-    return Results("new", MODEL, BY_INTERVAL, tuple(scans[i] for i in rng.permutation(n)), (lost,))
+    return Results("new", MODEL, DECIDED_BY, tuple(scans[i] for i in rng.permutation(n)), (lost,))

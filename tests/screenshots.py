@@ -14,11 +14,10 @@ from selenium.webdriver.chrome.service import Service
 
 from ich_mil.dicom.planes import Edges
 from ich_mil.files import write_text
-from ich_mil.predictions import BY_INTERVAL
 from ich_mil.report.cohort_page import render_cohort
 from ich_mil.report.page import study_file_name
 from ich_mil.report.study_page import render_study
-from tests.results import MODEL, cohort, maps_of, phantom, scan_of
+from tests.results import DECIDED_BY, MODEL, cohort, maps_of, phantom, scan_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 SHOTS = {"study": "document.querySelector('[data-overlay=evidence]').click()", "cohort": ""}
@@ -40,7 +39,7 @@ def main() -> None:
         study = render_study(
             scan_of(masks),
             MODEL,
-            BY_INTERVAL,
+            DECIDED_BY,
             hu,
             maps_of(masks),
             edges=[Edges("R", "L", "A", "P")] * len(hu),

@@ -72,9 +72,14 @@ def summary_picture(
     _say(figure, 0.925, results_in_words(decided_by)[scan.decision], 24, colour=_COLOURS[scan.decision])
     text = f"probability {percent(scan.probability)}, 95 % interval {percent(low)} to {percent(high)}, "
     _say(figure, 0.89, text + f"standard deviation {percent(scan.std)}", 13)
-    _say(figure, 0.868, f"Decided by: {decided_by}", 9, colour=_GREY)
     wrong = "; ".join(problems(scan.ledger)) or "no problem"
-    _say(figure, 0.848, f"Input: {len(scan.slices)} slices; {wrong}", 9, colour=_GREY)
+    slices = "1 slice" if len(scan.slices) == 1 else f"{len(scan.slices)} slices"
+    notes = [
+        *_lines(figure, f"Input: {slices}; {wrong}", 9, most=2),
+        *_lines(figure, f"Decided by: {decided_by}", 9, most=3),
+    ]
+    for number, line in enumerate(notes):
+        _say(figure, 0.868 - 0.0155 * number, line, 9, colour=_GREY)
     _strip(figure.add_axes((0.07, 0.655, 0.89, 0.145)), scan, shown)
     pictures = _grey(hu, shown)
     top = 0.0 if maps is None else _top(maps.mean)
@@ -136,9 +141,14 @@ def _page(width: float, height: float) -> Figure:
 
 def _say(figure: Figure, y: float, text: str, size: float, *, colour: str = _WHITE) -> None:
     """One centred line, cut to what fits; never read as mathematics."""
-    most = int(figure.get_figwidth() * 128 / size)
-    short = textwrap.shorten(printable(text), most, placeholder=" …")
+    short = "".join(_lines(figure, text, size, most=1))
     figure.text(0.5, y, short, color=colour, fontsize=size, ha="center", va="center", parse_math=False)
+
+
+def _lines(figure: Figure, text: str, size: float, *, most: int) -> list[str]:
+    """A text in lines that fit; what `most` lines do not hold is cut."""
+    width = int(figure.get_figwidth() * 120 / size)
+    return textwrap.wrap(" ".join(printable(text).split()), width, max_lines=most, placeholder=" …")
 
 
 def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from highdicom.ko import KeyObjectSelectionDocument
 from pydicom import dcmread
 
 from ich_mil.dicom.planes import Edges
+from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import NOTICE, Run, ScanResult
 from ich_mil.report.dicom import picture
 from ich_mil.report.dicom.capture import secondary_captures
@@ -16,6 +17,7 @@ from ich_mil.report.dicom.context import read_context
 from ich_mil.report.dicom.key_objects import KEY_SLICES, key_slices
 from ich_mil.report.dicom.picture import slice_picture, summary_picture
 from ich_mil.report.page import percent
+from ich_mil.report.words import problems
 from tests import phantoms
 from tests.report.dicom.made import few_slices, identity_of, maps_of, referenced, sources, write
 
@@ -120,6 +122,28 @@ def test_ticks_of_the_strip_are_whole_slice_numbers(rsna, monkeypatch, n):
     low, high = strip.get_xlim()
     ticks = [tick for tick in strip.get_xticks() if low <= tick <= high]
     assert ticks == list(range(1, n + 1))
+
+
+def test_the_summary_has_the_whole_promise_and_every_problem(rsna, monkeypatch):
+    monkeypatch.setattr(picture, "_pixels", lambda figure: figure)
+    promise = (
+        "With 90 % confidence in each: at most 5 % of new patients with positive scans have one called "
+        "negative (p < 0.4527), and at most 5 % of new patients with negative scans have one called positive "
+        "(p ≥ 0.4527); from 157 positive and 136 negative calibration patients, for patients that come as "
+        "those did."
+    )
+    codes = (Code.UNREADABLE, Code.GAP, Code.PART_OF_HEAD, Code.SERIES_KIND, Code.FLIPPED)
+    scan = replace(rsna.scan, ledger=tuple(LedgerEntry("s", "x", code, "") for code in codes))
+    hu, model = rsna.prepared.hu(scan.scan), rsna.results.model
+    page = summary_picture(scan, model, promise, hu, None, [None] * len(hu), [0])
+    small = [text for text in page.texts if text.get_fontsize() == 9]
+    said = " ".join(text.get_text() for text in small)
+    assert f"Decided by: {promise}" in said
+    assert all(problem in said for problem in problems(scan.ledger))
+    boxes = [text.get_window_extent() for text in small]
+    below = [*(box.y1 for box in boxes[1:]), page.axes[0].get_window_extent().y1]
+    assert all(box.y0 > top - 2 for box, top in zip(boxes, below, strict=True))
+    assert all(box.x0 > 0 and box.x1 < 1024 for box in boxes)
 
 
 def test_captures_are_marked_as_their_sources_lie(tmp_path):
