@@ -7,11 +7,9 @@ written by strangers and may name the patient: pages show them only where someon
 import zlib
 from pathlib import Path
 
-from pydicom.datadict import tag_for_keyword
-
 from ich_mil.data.scan import read_record
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.elements import CHARACTER_SET, NotDicomError, read_elements
+from ich_mil.dicom.elements import CHARACTER_SET, NotDicomError, read_elements, tag_of
 from ich_mil.dicom.order import slice_file
 from ich_mil.errors import DataError
 
@@ -50,12 +48,12 @@ def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:
         DataError: the scan's files are no longer where they were.
     """
     path = source_files(prepared, scan)[0]
-    tags = {keyword: tag_for_keyword(keyword) for keyword in KEYWORDS}
+    tags = {keyword: tag_of(keyword) for keyword in KEYWORDS}
     try:
-        elements = read_elements(path, {CHARACTER_SET, *(tag for tag in tags.values() if tag is not None)})
+        elements = read_elements(path, {CHARACTER_SET, *tags.values()})
     except (OSError, NotDicomError, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); put the DICOM files back, or show the page without names"
         ) from error
-    texts = {keyword: elements.text(tag) for keyword, tag in tags.items() if tag is not None}
+    texts = {keyword: elements.text(tag) for keyword, tag in tags.items()}
     return {keyword: text for keyword, text in texts.items() if text}

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from pydicom.charset import convert_encodings, decode_bytes
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_dataset
+from pydicom.tag import Tag
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
@@ -42,6 +43,11 @@ _PREAMBLE = 128
 # A file without the PS3.10 preamble starts with a tag of group 0002 or 0008, little endian.
 _FIRST_GROUPS = {0x0002, 0x0008}
 _BLANKS = " \0\t\r\n"
+
+
+def tag_of(keyword: str) -> int:
+    """The tag of a keyword of the DICOM dictionary. A plain number: `pydicom.tag.Tag` compares in Python."""
+    return int(Tag(keyword))
 
 
 class NotDicomError(Exception):

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydicom.datadict import tag_for_keyword
 from pydicom.uid import (
     UID,
     CTImageStorage,
@@ -29,7 +28,7 @@ from pydicom.uid import (
     MediaStorageDirectoryStorage,
 )
 
-from ich_mil.dicom.elements import CHARACTER_SET, Elements, NotDicomError, read_elements
+from ich_mil.dicom.elements import CHARACTER_SET, Elements, NotDicomError, read_elements, tag_of
 from ich_mil.dicom.frames import Frame, read_frames
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
@@ -56,43 +55,36 @@ _NO_CONTRAST = re.compile(
 )
 
 
-def _tag(keyword: str) -> int:
-    """The tag of a keyword of the DICOM dictionary."""
-    tag = tag_for_keyword(keyword)
-    assert tag is not None, keyword
-    return tag
-
-
-SOP_CLASS = _tag("SOPClassUID")
-SOP_UID = _tag("SOPInstanceUID")
-STUDY_UID = _tag("StudyInstanceUID")
-SERIES_UID = _tag("SeriesInstanceUID")
-PATIENT_ID = _tag("PatientID")
-MODALITY = _tag("Modality")
-IMAGE_TYPE = _tag("ImageType")
-NUMBER_OF_FRAMES = _tag("NumberOfFrames")
-SAMPLES = _tag("SamplesPerPixel")
-PHOTOMETRIC = _tag("PhotometricInterpretation")
-ROWS = _tag("Rows")
-COLUMNS = _tag("Columns")
-POSITION = _tag("ImagePositionPatient")
-ORIENTATION = _tag("ImageOrientationPatient")
-SPACING = _tag("PixelSpacing")
-THICKNESS = _tag("SliceThickness")
-INSTANCE = _tag("InstanceNumber")
-ACQUISITION = _tag("AcquisitionNumber")
-DESCRIPTION = _tag("SeriesDescription")
-KERNEL = _tag("ConvolutionKernel")
-BODY_PART = _tag("BodyPartExamined")
-AGENT = _tag("ContrastBolusAgent")
-BITS_ALLOCATED = _tag("BitsAllocated")
-BITS_STORED = _tag("BitsStored")
-SIGNED = _tag("PixelRepresentation")
-SLOPE = _tag("RescaleSlope")
-INTERCEPT = _tag("RescaleIntercept")
-RESCALE_TYPE = _tag("RescaleType")
-PADDING = _tag("PixelPaddingValue")
-PADDING_LIMIT = _tag("PixelPaddingRangeLimit")
+SOP_CLASS = tag_of("SOPClassUID")
+SOP_UID = tag_of("SOPInstanceUID")
+STUDY_UID = tag_of("StudyInstanceUID")
+SERIES_UID = tag_of("SeriesInstanceUID")
+PATIENT_ID = tag_of("PatientID")
+MODALITY = tag_of("Modality")
+IMAGE_TYPE = tag_of("ImageType")
+NUMBER_OF_FRAMES = tag_of("NumberOfFrames")
+SAMPLES = tag_of("SamplesPerPixel")
+PHOTOMETRIC = tag_of("PhotometricInterpretation")
+ROWS = tag_of("Rows")
+COLUMNS = tag_of("Columns")
+POSITION = tag_of("ImagePositionPatient")
+ORIENTATION = tag_of("ImageOrientationPatient")
+SPACING = tag_of("PixelSpacing")
+THICKNESS = tag_of("SliceThickness")
+INSTANCE = tag_of("InstanceNumber")
+ACQUISITION = tag_of("AcquisitionNumber")
+DESCRIPTION = tag_of("SeriesDescription")
+KERNEL = tag_of("ConvolutionKernel")
+BODY_PART = tag_of("BodyPartExamined")
+AGENT = tag_of("ContrastBolusAgent")
+BITS_ALLOCATED = tag_of("BitsAllocated")
+BITS_STORED = tag_of("BitsStored")
+SIGNED = tag_of("PixelRepresentation")
+SLOPE = tag_of("RescaleSlope")
+INTERCEPT = tag_of("RescaleIntercept")
+RESCALE_TYPE = tag_of("RescaleType")
+PADDING = tag_of("PixelPaddingValue")
+PADDING_LIMIT = tag_of("PixelPaddingRangeLimit")
 
 # fmt: off
 _TAGS = frozenset((

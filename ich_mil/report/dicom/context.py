@@ -26,12 +26,12 @@ from pydicom.uid import CTImageStorage
 
 from ich_mil.data.scan import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements
+from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements, tag_of
 from ich_mil.dicom.header import SOP_CLASS, SliceHeader, read_headers
 from ich_mil.dicom.order import slice_file
 from ich_mil.errors import DataError, DicomError
 from ich_mil.predictions import ScanResult
-from ich_mil.report.dicom.patient import CARRIED, REQUIRED, element_tag, patient_and_study
+from ich_mil.report.dicom.patient import CARRIED, REQUIRED, patient_and_study
 from ich_mil.report.dicom.values import derived_uid, paragraph, valid_uid
 
 NOMINAL_THICKNESS_MM = 5.0
@@ -52,7 +52,7 @@ _THICKNESS_DIGITS = 3
 
 _TAGS = frozenset(
     {CHARACTER_SET, SOP_CLASS}
-    | {element_tag(keyword) for keyword in (*REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)}
+    | {tag_of(keyword) for keyword in (*REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)}
 )
 
 
@@ -194,12 +194,12 @@ def _reason(error: Exception, path: Path) -> str:
 
 
 def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
-    frame_of_reference = elements.text(element_tag(_FRAME_OF_REFERENCE))
+    frame_of_reference = elements.text(tag_of(_FRAME_OF_REFERENCE))
     sop_class = elements.text(SOP_CLASS)
     said = {"SOPClassUID": sop_class, _FRAME_OF_REFERENCE: frame_of_reference}
-    lossy = {_LOSSY: "01"} if elements.text(element_tag(_LOSSY)) == "01" else {}
+    lossy = {_LOSSY: "01"} if elements.text(tag_of(_LOSSY)) == "01" else {}
     if lossy:
-        texts = {keyword: elements.text(element_tag(keyword)) for keyword in _LOSSY_MORE}
+        texts = {keyword: elements.text(tag_of(keyword)) for keyword in _LOSSY_MORE}
         lossy |= {keyword: text for keyword, text in texts.items() if _LOSSY_MORE[keyword].fullmatch(text)}
     return SourceImage(
         sop_class=valid_uid(sop_class or elements.media_sop_class or CTImageStorage),

@@ -7,10 +7,9 @@ says nothing, and of those in `CARRIED` that it has. What is not as the image ha
 from collections.abc import Callable
 from functools import partial
 
-from pydicom.datadict import tag_for_keyword
 from pydicom.dataset import Dataset
 
-from ich_mil.dicom.elements import CHARACTER_SET, Elements
+from ich_mil.dicom.elements import CHARACTER_SET, Elements, tag_of
 from ich_mil.report.dicom.values import (
     SH,
     age,
@@ -47,13 +46,6 @@ CARRIED: dict[str, Callable[[str], str]] = {
 """Elements that are carried over where they are."""
 
 
-def element_tag(keyword: str) -> int:
-    """The tag of a keyword of the DICOM dictionary."""
-    tag = tag_for_keyword(keyword)
-    assert tag is not None, keyword
-    return tag
-
-
 def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Dataset:
     """Patient and study as the first image has them, made valid."""
     elements = Dataset()
@@ -61,7 +53,7 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
     character_sets = first.text(CHARACTER_SET).split("\\")
     absent = []
     for keyword, valid in (REQUIRED | CARRIED).items():
-        raw = first.values.get(element_tag(keyword), b"")
+        raw = first.values.get(tag_of(keyword), b"")
         text = decoded(raw, character_sets).strip(" \0")
         value = valid(text)
         if value or keyword in REQUIRED:

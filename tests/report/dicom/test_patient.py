@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from ich_mil.report.dicom.patient import element_tag, patient_and_study
+from ich_mil.dicom.elements import tag_of
+from ich_mil.report.dicom.patient import patient_and_study
 
 
 def test_a_value_that_is_not_valid_is_not_told_in_words():
@@ -12,7 +13,7 @@ def test_a_value_that_is_not_valid_is_not_told_in_words():
         "StudyDate": b"20261121",
     }
     first = SimpleNamespace(
-        values={element_tag(keyword): raw for keyword, raw in values.items()}, text=lambda tag: ""
+        values={tag_of(keyword): raw for keyword, raw in values.items()}, text=lambda tag: ""
     )
     notes: list[str] = []
     elements = patient_and_study(first, "1.2.3", notes)
