@@ -8,6 +8,7 @@ RESULTS.md.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 
 from benchmarks.kernels_bags import bag_leave_one_out, bag_samples
@@ -40,7 +41,12 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     chosen = parser.parse_args()
-    rows = [cells for name in ROWS if name in chosen.only for cells in ROWS[name]()]
+    rows: list[list[str]] = []
+    for name in ROWS:
+        if name in chosen.only:
+            rows += ROWS[name]()
+            # what is found is not lost with what follows
+            print(table(HEAD, rows), file=sys.stderr, flush=True)
     command = "python -m benchmarks.kernels"
     if rows:
         text = f"{rates()}\n\n{table(HEAD, rows)}"

@@ -12,8 +12,11 @@ GPU, by the kernel; then the frozen CNN over the same scans.
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 
@@ -22,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid
 
 from benchmarks.record import record, table
-from benchmarks.timing import DEVICE, in_turn, machine_name
+from benchmarks.timing import DEVICE, in_turn, machine_name, once, summary
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet, open_prepared
@@ -44,13 +47,18 @@ class Steps:
     """A CNN, its optimiser and the batches of some steps."""
 
     def __init__(self, prepared: PreparedSet, image_size: int, bags: int, steps: int, workers: int) -> None:
-        """Take `steps` batches of the first epoch."""
+        """Take `steps` batches, of as many epochs as that needs."""
         torch.manual_seed(0)
         scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
         self.scans = VariedScans(scans, seed=0, augmented=True, bleeds=0.0, controls=0.0)
-        self.keys = list(StepSampler(scans.sizes, bags=bags, seed=0))[:steps]
+        sampler = StepSampler(scans.sizes, bags=bags, seed=0)
+        self.keys: list[list[tuple[int, int]]] = []
+        while len(self.keys) < steps:
+            self.keys += list(sampler)[: steps - len(self.keys)]
+            sampler.set_epoch(sampler.epoch + 1)
         self.workers = workers
-        self.loader = loader(self.scans, workers=workers, steps=self.keys)  # its workers stay
+        # without an end: a round would else begin by waiting for workers, as an epoch does
+        self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys)))
         model = AttentionCnn(CnnSettings(image_size=image_size), windows=len(WINDOWS)).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
         self.pictures = Pictures(WINDOWS, image_size, slices=slices)
@@ -62,7 +70,14 @@ class Steps:
 
     def batches(self) -> Iterator[Batch]:
         """The steps, read anew."""
-        yield from self.loader
+        yield from islice(self.coming, len(self.keys))
+
+    def settle(self) -> None:
+        """Use up what workers have read ahead meanwhile, in whole rounds: the next batch is the first."""
+        ahead = 2 * self.workers  # as many as a `DataLoader` asks for
+        for _ in range(-(-ahead // len(self.keys))):
+            for _ in self.batches():
+                pass
 
     def learn(self, pictures: Tensor, batch: Batch) -> None:
         """The model's own step."""
@@ -122,7 +137,13 @@ def step_report(steps: Steps) -> str:
     count = len(steps.keys)
     slices = sum(int(steps.scans.scans.sizes[place]) for key in steps.keys for _, place in key)
     steps.alone()  # pictures are made, and kept where they are
-    found = in_turn({"whole": steps.whole, "alone": steps.alone}, rounds=ROUNDS)
+    steps.whole()
+    values: dict[str, list[tuple[float, int | None]]] = {"whole": [], "alone": []}
+    for _ in range(ROUNDS):
+        steps.settle()
+        values["whole"].append(once(steps.whole))
+        values["alone"].append(once(steps.alone))
+    found = {name: summary(one) for name, one in values.items()}
     whole, alone = found["whole"].median / count, found["alone"].median / count
     rows = [
         [
@@ -223,11 +244,15 @@ def main() -> None:
     prepared = open_prepared(chosen.prepared)
     steps = Steps(prepared, chosen.image_size, chosen.bags, chosen.steps, chosen.workers)
     text = [
-        f"{machine_name()}, {chosen.image_size} px, {chosen.bags} scans a step, {chosen.workers} workers.",
-        step_report(steps),
-        pictures_report(steps, chosen.image_size),
-        extraction_report(prepared, steps, chosen.image_size),
+        f"{machine_name()}, {chosen.image_size} px, {chosen.bags} scans a step, {chosen.workers} workers."
     ]
+    for part in (
+        partial(step_report, steps),
+        partial(pictures_report, steps, chosen.image_size),
+        partial(extraction_report, prepared, steps, chosen.image_size),
+    ):
+        text.append(part())
+        print(text[-1], file=sys.stderr, flush=True)  # what is found is not lost with what follows
     if DEVICE.type == "cpu":
         text.append("On a GPU: not measured.")
     command = f"python -m benchmarks.training --prepared FOLDER --image-size {chosen.image_size}"
