@@ -103,7 +103,9 @@ class Weights(NamedTuple):
         return Weights(*(value[rows] for value in self))
 
     def one(self, replicate: int) -> "Weights":
-        """This replicate only, as one of one."""
+        """This replicate only, as one of one; of several, a copy, which does not hold the others' memory."""
+        if len(self.mean) == 1:
+            return self
         return Weights(*(value[replicate : replicate + 1].clone() for value in self))
 
     def within(self, basis: Tensor | None) -> "Weights":

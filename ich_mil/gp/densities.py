@@ -120,15 +120,22 @@ class GammaLogisticTail:
 
     def log_psi(self, c: Tensor) -> Tensor:
         """Log ψ(c) = -∫₀ᶜ t θ(t) dt: each piece is that of the density whose θ is the larger there."""
+        total = torch.zeros_like(c)
+        for piece, low, high, start in self._pieces:
+            total = total + piece.log_psi(c.clamp(low, high)) - start
+        return total
+
+    @cached_property
+    def _pieces(self) -> tuple[tuple[Gamma | Logistic, float, float, float], ...]:
+        """Density, first and last c of each piece, and log ψ of that density at the first."""
         # The last piece is logistic; going down, the two take turns.
         edges = [0.0, *self.crossings, float("inf")]
         pieces: list[Gamma | Logistic] = [Logistic(), self._gamma]
-        total = torch.zeros_like(c)
+        found = []
         for i, (low, high) in enumerate(pairwise(edges)):
             piece = pieces[(len(edges) - 2 - i) % 2]
-            start = piece.log_psi(c.new_full((), low))
-            total = total + piece.log_psi(c.clamp(low, high)) - start
-        return total
+            found.append((piece, low, high, float(piece.log_psi(torch.tensor(low, dtype=torch.float64)))))
+        return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ GPU_ROWS = 32_768
 """Rows of a tile on a GPU. The calls of a tile cost the host some 0.1 ms, about what a card needs for so many
 rows of 200 directions (not measured)."""
 
+GPU_BYTES = 256_000_000
+"""Bytes of the products of a tile on a GPU where Φ is stored: nothing else of a tile takes memory then, and
+the fewer tiles, the fewer calls."""
+
 
 class Projection:
     """Φ and the variance it leaves open, for the slices `x[rows]`.
@@ -88,15 +92,17 @@ class Projection:
         self.residual = self._root.new_empty(n)
         self._scratch = Scratch()
         self._stored: Tensor | None = None
+        stored = None
         if smoother is not None or n * m * torch.finfo(dtype).bits // 8 <= STORE_BYTES:
-            self._stored = torch.empty(n, m, dtype=dtype, device=self._root.device)
+            stored = torch.empty(n, m, dtype=dtype, device=self._root.device)
         gram = self.residual.new_zeros(m, m)
         for part, phi, residual in self._plain() if smoother is None else self._smoothed(smoother):
             self.residual[part] = residual
             if compress:
                 gram.addmm_(phi.mT, phi)
-            if self._stored is not None:
-                self._stored[part] = phi
+            if stored is not None:
+                stored[part] = phi
+        self._stored = stored  # from here on tiles are cut from it, and may be longer
         if compress:
             self._compress(gram)
         self._rbf = self._as_rbf() if self._stored is None else None
@@ -123,7 +129,8 @@ class Projection:
         """Rows whose product with `width` matrices (M, M) is a tile."""
         n, m = self.shape
         if self.residual.is_cuda:
-            return GPU_ROWS
+            stored = self._stored
+            return GPU_ROWS if stored is None else max(GPU_ROWS, GPU_BYTES // (m * width * stored.itemsize))
         size = TILE_BYTES // (m * width * torch.finfo(self.dtype).bits // 8)
         return n if n * width <= ONE_TILE else max(LEAST_ROWS, size)
 

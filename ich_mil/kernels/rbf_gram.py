@@ -32,6 +32,15 @@ Tiles = Iterable[tuple[slice, Tensor]]
 TILE = 8192
 """Slices of a tile."""
 
+BLOCK = 64
+"""Rows and columns of the piece of a result that one multiprocessor of a GPU makes (assumed)."""
+
+PARTS = 128
+"""Such blocks to be made side by side: an H200 has 132 multiprocessors."""
+
+LEAST = 256
+"""Rows of a part, at least."""
+
 
 @dataclass(frozen=True)
 class RBF:
@@ -95,12 +104,36 @@ def gram_of(
     for rows, phi in tiles:
         weighted = scratch.like(phi, len(phi), replicates, width)
         torch.mul(theta[:, rows].to(phi.dtype).mT[:, :, None], phi[:, None], out=weighted)  # (n, R, P)
-        if phi.dtype == G.dtype:
+        if phi.is_cuda:
+            G += _long(weighted.flatten(1), phi)
+        elif phi.dtype == G.dtype:
             G.addmm_(weighted.flatten(1).mT, phi)
         else:
             G += weighted.flatten(1).mT @ phi
-        g += target[:, rows] @ phi.to(g)
+        g += _long(target[:, rows].mT, phi.to(g)) if phi.is_cuda else target[:, rows] @ phi.to(g)
     return G.view(replicates, width, width), g
+
+
+def _long(left: Tensor, right: Tensor) -> Tensor:
+    """`left`ᵀ `right` for many rows: a small result, which a library might leave to few multiprocessors.
+
+    Rows are cut into parts of equal length, whose products are made side by side and added in float64.
+
+    Args:
+        left: (n, P).
+        right: (n, Q), of the same dtype.
+
+    Returns:
+        (P, Q) float64; in the dtype of the factors where all is one product.
+    """
+    n, blocks = len(left), -(-left.shape[1] // BLOCK) * -(-right.shape[1] // BLOCK)
+    parts = min(PARTS // blocks, n // LEAST)
+    if parts < 2:
+        return left.mT @ right
+    whole = n - n % parts
+    cut_left, cut_right = (value[:whole].unflatten(0, (parts, -1)) for value in (left, right))
+    found = (cut_left.mT @ cut_right).sum(0, dtype=torch.float64)
+    return found if whole == n else found + left[whole:].mT @ right[whole:]
 
 
 def moments_of(

@@ -50,6 +50,14 @@ def test_theta_never_rises_and_log_psi_is_continuous(density):
     assert float(steps.abs().max()) <= float((c * theta).max()) * 3.01e-4
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("density", [one for one in DENSITIES if isinstance(one, GammaLogisticTail)], ids=str)
+def test_with_a_logistic_tail_log_psi_starts_at_0(density, dtype):
+    at = density.log_psi(torch.zeros(3, dtype=dtype))
+    # each piece is the difference of two values of up to 100
+    torch.testing.assert_close(at, torch.zeros_like(at), rtol=0, atol=200 * torch.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize(
     ("alpha", "beta", "count"), [(1.0, 2.5, 1), (0.5, 1.0, 1), (0.5, 4.0, 0), (20.0, 100.0, 2)]
 )

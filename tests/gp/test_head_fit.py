@@ -313,6 +313,16 @@ def test_the_paper_preset_equals_the_textbook_from_labels_start(monkeypatch):
     close(model(x).variance, var)
 
 
+def test_one_of_several_weights_does_not_hold_the_memory_of_all():
+    several = Weights.prior(3, 4, like=torch.zeros((), dtype=torch.float64))
+    several.mean.copy_(torch.arange(12.0).view(3, 4))
+    one = several.one(1)
+    assert one.mean.tolist() == [[4.0, 5.0, 6.0, 7.0]]
+    assert one.log_det.tolist() == [0.0] or one.log_det.shape == (1,)
+    assert [value.untyped_storage().nbytes() for value in one] == [4 * 8, 16 * 8, 8]
+    assert one.one(0) is one
+
+
 def test_weights_by_hand():
     # S⁻¹ = I + [[3]] = 4, m = S · 2
     weights = Weights.solve(torch.full((1, 1, 1), 3.0).double(), torch.full((1, 1), 2.0).double())

@@ -135,6 +135,20 @@ def test_the_variance_of_the_prior_is_that_of_the_kernel(compress, ops):
     torch.testing.assert_close(variance, torch.full_like(variance, 0.5 + 1e-6), rtol=1e-7, atol=0)
 
 
+def test_a_stored_projection_has_longer_tiles_on_a_gpu(monkeypatch):
+    model, x = head()
+    made = Projection(model, x)
+    expected = made.gram(*statistics(400, 40)[:2])
+    monkeypatch.setattr(module, "GPU_ROWS", 30)
+    monkeypatch.setattr(module, "GPU_BYTES", 100 * 40 * 3 * 8)  # of 100 slices, for 3 replicates
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    assert [rows.stop - rows.start for rows, _ in made.tiles(3)] == [100] * 4
+    for found, other in zip(made.gram(*statistics(400, 40)[:2]), expected, strict=True):
+        torch.testing.assert_close(found, other, rtol=1e-12, atol=1e-12 * float(other.abs().max()))
+    monkeypatch.setattr(module, "STORE_BYTES", 0)
+    assert {rows.stop - rows.start for rows, _ in Projection(model, x).tiles(3)} == {30, 10}
+
+
 def test_a_kernel_that_changes_later_changes_nothing(ops):
     model, x = head()
     projection = Projection(model, x)

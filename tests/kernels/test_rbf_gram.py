@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.kernels.rbf_gram import RBF, rbf_gram, rbf_moments
+from ich_mil.kernels.rbf_gram import LEAST, PARTS, RBF, _long, rbf_gram, rbf_moments
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 5, 4, 2), (37, 8, 70, 66, 3), (1000, 17, 20, 12, 2)]  # N, D, M, P, R
@@ -216,6 +216,47 @@ def test_a_feature_that_is_not_a_number_shows_in_its_slice_alone(impl, kernel_de
     x[7, 1] = math.nan
     for value in rbf_moments(x, rbf, mean, root, impl=impl):
         assert value.isnan().nonzero()[:, 1].tolist() == [7, 7]
+
+
+LONG = [
+    (1, 1, 1),
+    (2 * LEAST - 1, 3, 5),  # the most rows that are one product
+    (2 * LEAST, 3, 5),
+    (PARTS * LEAST + 77, 1, 70),  # 64 parts of 513 rows, 13 rows are left
+    (5001, 130, 65),  # 19 parts
+    (9001, 1000, 300),  # 80 blocks: one product
+]
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+@pytest.mark.parametrize("size", LONG)
+def test_a_product_over_many_rows_is_that_of_its_parts(size, dtype, device):
+    n, p, q = size
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.rand(n, k, generator=generator, dtype=DOUBLE).to(dtype).to(device) for k in (p, q))
+    expected = left.double().mT @ right.double()
+    # all is positive: a sum of n may lose n roundings, and in practice loses their root
+    rtol = 8 * n**0.5 * torch.finfo(dtype).eps
+    torch.testing.assert_close(_long(left, right).double(), expected, rtol=rtol, atol=0)
+
+
+def test_it_is_made_of_parts_and_no_row_is_forgotten_or_counted_twice(device):
+    n = 7 * LEAST + 5
+    ones = torch.ones(n, 1, dtype=SINGLE, device=device)
+    rows = torch.eye(n, dtype=SINGLE, device=device)[:, -600:]  # columns that each see one row
+    found = _long(ones, rows)
+    assert found.dtype == DOUBLE  # 10 blocks of 64 columns leave room for 12 parts, the rows for 7
+    assert bool((found == 1).all())
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+def test_sums_as_a_gpu_makes_them_are_those_of_the_cpu(dtype, monkeypatch):
+    inputs = case(1100, 5, 20, 12, 2)
+    rbf, x, theta, target, *_ = inputs
+    expected = oracle(*inputs)[:2]
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    found = rbf_gram(x, rbf, theta, target, dtype=dtype, tile=600, impl="torch")
+    assert max(distance(found, expected)) < (3e-6 if dtype is SINGLE else 1e-13)
 
 
 def test_identities(device):
