@@ -77,7 +77,7 @@ def bag_samples(
     if by_triton(impl, mu.device):
         from ich_mil.kernels.bag_samples_triton import sample
 
-        offsets, keys = offsets.to(mu.device), keys.to(mu.device)
+        offsets, keys = (value.to(mu.device, non_blocking=True) for value in (offsets, keys))
         mean, variance, logit = sample(mu, sigma, offsets, keys, samples, signed(seed), rule == "max")
         n = mu.shape[1]
         return Sampled(mean[:, :n], variance[:, :n], mean[:, n:], variance[:, n:], logit.mT)

@@ -3,11 +3,11 @@
 A bag is done by one thread, which goes through its instances to sum log(1 - π), and then through them again,
 one π at a time. Bags lie by falling length and instances position by position, so that threads beside each
 other read rows beside each other and a program ends when the longest of its bags does. No thread sees what
-another one does: what comes out for a bag depends, to the bit, on nothing else. float64, without contraction
-to fused multiply-adds.
+another one does: what comes out for a bag depends, to the bit, on nothing else. float64; a product and a sum
+are rounded in one within `exp` and `log1p`, and nowhere else.
 
-A position costs about as much time in instructions as in memory, and a fifth of them load constants. So a
-thread has two bags and loads them once.
+A position costs about as much time in instructions as in memory. So a thread has two bags: it loads constants
+once for both, and works on one while the other waits.
 
 Shapes: R replicates, B bags, N instances, P positions of the longest bag.
 """
@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ich_mil.kernels.float64_triton import exp, log1p
+
 BAGS = 64
 """Bags of one program, a warp: few, so that small sets too are shared among SMs."""
 
@@ -24,10 +26,7 @@ BAGS = 64
 @triton.jit
 def _log_sigmoid(x):
     """-log(1 + e^-x) = min(x, 0) - log(1 + e^-|x|)."""
-    e = tl.exp(-tl.abs(x))
-    u = 1.0 + e
-    # what rounding took from e, given back: log(1 + e) to the last place for any e in [0, 1]
-    return tl.minimum(x, 0.0) - (tl.log(u) - ((u - 1.0) - e) / u)
+    return tl.minimum(x, 0.0) - log1p(exp(-tl.abs(x)))
 
 
 # were sizes and pulls read in pairs, masks would lie otherwise in the threads than rows, which begin anywhere
@@ -50,7 +49,7 @@ def _sweep(log_not, mu, pull, starts, sizes, a, new, n_bags, n, NEWEST: tl.const
         at = row + tl.load(starts + position)
         there = position < size
         others = total - tl.load(log_not + at, mask=there, other=0.0)
-        product = tl.exp(others if NEWEST else tl.minimum(others, 0.0))
+        product = exp(others if NEWEST else tl.minimum(others, 0.0))
         logit = tl.load(mu + at, mask=there, other=0.0) + strength * product
         value = _log_sigmoid(-logit)
         tl.store(a + at, logit, mask=there)

@@ -121,6 +121,27 @@ def test_variances_do_not_cancel_next_to_1(impl, kernel_device):
         assert float(got.scan_variance[0, b]) == pytest.approx(expected, rel=1e-6, abs=0)
 
 
+def test_no_mean_of_probabilities_is_above_1(kernel_device):
+    # seeds for which four reciprocals from one, each rounded, give a first sample above 1
+    mu, sigma, offsets, keys = torch.tensor([[20.0]]).double(), torch.tensor([[20.0]]).double(), [0, 1], [0]
+    given = [part.to(kernel_device) for part in (mu, sigma, torch.tensor(offsets), torch.tensor(keys))]
+    for seed in (46, 570, 809, 981, 1224):
+        assert bag_samples(*given, samples=1, seed=seed, impl="triton").slice_mean.tolist() == [[1.0]]
+
+
+def test_the_product_over_many_slices_neither_overflows_nor_forgets(kernel_device, monkeypatch):
+    most = 1000
+    if kernel_device.type == "cpu":  # interpreted, a slice takes a tenth of a second
+        most = 9
+        monkeypatch.setattr("ich_mil.kernels.bag_samples_triton.MOST", most)
+    n = 2 * most + 3  # three products, each of numbers close to 2
+    mu, sigma = torch.linspace(-1e-3, 1e-3, n).double()[None], torch.zeros(1, n).double()
+    given = [part.to(kernel_device) for part in (mu, sigma, torch.tensor([0, n]), torch.tensor([7]))]
+    got = bag_samples(*given, samples=2, seed=0, impl="triton")
+    s = np.logaddexp(0, mu[0].numpy()).sum()
+    assert got.scan_logit.flatten().tolist() == pytest.approx([s + np.log1p(-np.exp(-s))] * 2, rel=1e-13)
+
+
 def test_moments_are_the_integrals_to_four_standard_errors():
     mu, sigma, offsets, keys = case([3, 7, 1, 20], seed=4)
     samples = 20_000

@@ -7,13 +7,17 @@ import sys
 import pytest
 
 COMPILE = r"""
+import ast
 import re
+import struct
+from pathlib import Path
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ich_mil.kernels import bag_samples_triton, counter_triton, leave_one_out_triton, pictures_triton
+from ich_mil.kernels import bag_samples_triton, counter_triton, float64_triton, leave_one_out_triton
+from ich_mil.kernels import pictures_triton
 
 NUMBERS = "log_not mu sigma pull a new out means squares logits mean_out variance_out"
 NUMBERS = dict.fromkeys(NUMBERS.split(), "*fp64")
@@ -33,6 +37,9 @@ KERNELS = [
     (bag_samples_triton._draw, {"MAX": False}),
     (bag_samples_triton._join_parts, {}),
 ]
+nodes = ast.walk(ast.parse(Path(float64_triton.__file__).read_text()))
+missing = {abs(node.value) for node in nodes if isinstance(node, ast.Constant) and type(node.value) is float}
+assert len(missing) > 30
 for kernel, own in KERNELS:
     constants = {name: value for name, value in {**CONSTANTS, **own}.items() if name in kernel.arg_names}
     for integer in ("i32", "i64"):
@@ -46,7 +53,11 @@ for kernel, own in KERNELS:
         )
         text = compiled.asm["ptx"]
         assert compiled.asm["cubin"] and not re.search(r"\b(atom|red)\.", text)
+        there = [bytes.fromhex(digits) for digits in re.findall(r"\b0d(\w{16})\b", text)]
+        missing -= {abs(struct.unpack(">d", one)[0]) for one in there}
         print(kernel.__name__, integer, len(text))
+# Triton might have rounded one to float32 on its way; these may be, or end up in another instruction
+assert missing <= {0.5, 1.0, 2.0, 708.0, 1e-30}, missing
 """
 
 

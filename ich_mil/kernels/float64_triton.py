@@ -1,0 +1,136 @@
+"""Functions of float64 for kernels: of the arguments that occur in them, and of no others.
+
+In: blocks of float64. Out: blocks of the same shape, right to an ulp or two of the value. A library's
+functions have branches for all other arguments, which keep a thread from working on several numbers at once,
+and load each constant again for each number. These have no branch. Outside its range a function raises
+nothing and gives some number.
+
+A product and a sum in one step, `fma`, are asked for by name and rounded once on every device. Where a
+constant is cut in two, the first part times a whole number is without rounding, and the second is the rest.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _number(value: tl.constexpr):
+    """A constant of float64: Triton 3.6 rounds those in `fma` and comparisons to float32."""
+    return tl.full((), value, tl.float64)
+
+
+@triton.jit
+def _step(x, so_far, C: tl.constexpr):
+    """Horner's: x times the sum so far, plus the next coefficient."""
+    return tl.fma(x, so_far, _number(C))
+
+
+@triton.jit
+def inverse(d):
+    """1 / d for 1e-30 < d < 1e30: a third-order step of Newton's from the 22 bits of float32, to an ulp."""
+    r = (1.0 / d.to(tl.float32)).to(tl.float64)
+    h = _step(-d, r, 1.0)
+    return tl.fma(r, tl.fma(h, h, h), r)
+
+
+@triton.jit
+def root(x):
+    """√x for x = 0 and 1e-30 < x < 1e30, to an ulp: two steps of Heron's from the 22 bits of float32."""
+    guess = tl.rsqrt(tl.maximum(x.to(tl.float32), 1e-30)).to(tl.float64)
+    half, found = 0.5 * guess, x * guess
+    found = tl.fma(tl.fma(-found, found, x), half, found)
+    return tl.fma(tl.fma(-found, found, x), half, found)
+
+
+@triton.jit
+def exp(x):
+    """The exponential of x ≤ 708, to an ulp; 0 below -708, where it would be 3e-308. NaN stays one.
+
+    x = k log 2 + r with |r| ≤ log 2 / 2. The polynomial is ours: it meets (exp(r) - 1 - r) / r² at the ten
+    Chebyshev nodes of 1.0005 times that range, and is off by at most 1.6e-17 of exp(r).
+    """
+    # 1.5 · 2⁵² + 1023: the last bits are the exponent, as float64 has it
+    shifted = _step(x, _number(1.4426950408889634), 6755399441056767.0)
+    k = shifted - 6755399441056767.0
+    r = tl.fma(k, _number(-0.6931471803691238), x)
+    r = tl.fma(k, _number(-1.9082149292705877e-10), r)
+    g = _step(r, _number(2.5100424157005067e-08), 2.7620138719733994e-07)
+    g = _step(r, g, 2.7557268378684192e-06)
+    g = _step(r, g, 2.480152119021773e-05)
+    g = _step(r, g, 1.9841269863105968e-04)
+    g = _step(r, g, 1.3888888917281794e-03)
+    g = _step(r, g, 8.333333333330051e-03)
+    g = _step(r, g, 4.166666666662399e-02)
+    g = _step(r, g, 0.16666666666666669)
+    g = _step(r, g, 0.5)
+    near = _step(r, _step(r, g, 1.0), 1.0)
+    scale = (shifted.to(tl.int64, bitcast=True) << 52).to(tl.float64, bitcast=True)
+    return tl.where(x < -708.0, 0.0, near * scale)
+
+
+@triton.jit
+def _log_near(f, k):
+    """log(1 + f) + k log 2 for √½ - 1 ≤ f ≤ √2 - 1, with the coefficients of FreeBSD's msun (e_log.c).
+
+    With s = f / (2 + f): log(1 + f) = f - (f²/2 - s (f²/2 + R(s²))), and R is a polynomial.
+    """
+    s = f * inverse(2.0 + f)
+    t = s * s
+    R = _step(t, _number(1.479819860511658591e-01), 1.531383769920937332e-01)
+    R = _step(t, R, 1.818357216161805012e-01)
+    R = _step(t, R, 2.222219843214978396e-01)
+    R = _step(t, R, 2.857142874366239149e-01)
+    R = _step(t, R, 3.999999999940941908e-01)
+    R = _step(t, R, 6.666666666666735130e-01)
+    half = 0.5 * f * f
+    rest = tl.fma(s, tl.fma(t, R, half), k * 1.90821492927058770002e-10)
+    return tl.fma(k, _number(6.93147180369123816490e-01), f - (half - rest))
+
+
+@triton.jit
+def log(u):
+    """The logarithm of a normal number u > 0, to an ulp."""
+    bits = u.to(tl.int64, bitcast=True)
+    exponent = (bits - 0x3FE6A09E00000000) >> 52  # of √½: what is left of u lies from there to √2
+    f = (bits - (exponent << 52)).to(tl.float64, bitcast=True) - 1.0
+    return _log_near(f, exponent.to(tl.int32).to(tl.float64))
+
+
+@triton.jit
+def log1p(e):
+    """log(1 + e) for 0 ≤ e ≤ 1, to two ulp. NaN stays one."""
+    far = e > _number(0.41421356237309503)  # √2 - 1: then log 2 + log(½ + e/2), of numbers without rounding
+    return _log_near(tl.where(far, _step(e, _number(0.5), -0.5), e), far.to(tl.float64))
+
+
+@triton.jit
+def cos_sin(angle):
+    """Cos and sin of 0 ≤ angle ≤ 2π, to an ulp of 1, with coefficients of FreeBSD's msun (k_cos.c, k_sin.c).
+
+    What is left of the angle beyond a multiple of π/2 is within π/4; the multiple says which of the two is
+    which, and their signs.
+    """
+    # 1.5 · 2⁵²: the last bits are the multiple
+    shifted = _step(angle, _number(0.6366197723675814), 6755399441055744.0)
+    quarter = shifted.to(tl.int64, bitcast=True).to(tl.int32)
+    k = shifted - 6755399441055744.0
+    r = tl.fma(k, _number(-1.5707963267948948), angle)
+    r = tl.fma(k, _number(-1.837589179357618e-15), r)
+    t = r * r
+    C = _step(t, _number(-1.13596475577881948265e-11), 2.08757232129817482790e-09)
+    C = _step(t, C, -2.75573143513906633035e-07)
+    C = _step(t, C, 2.48015872894767294178e-05)
+    C = _step(t, C, -1.38888888888741095749e-03)
+    C = _step(t, C, 4.16666666666666019037e-02)
+    C = _step(t, C, -0.5)
+    cos = _step(t, C, 1.0)
+    S = _step(t, _number(1.58969099521155010221e-10), -2.50507602534068634195e-08)
+    S = _step(t, S, 2.75573137070700676789e-06)
+    S = _step(t, S, -1.98412698298579493134e-04)
+    S = _step(t, S, 8.33333333332248946124e-03)
+    S = _step(t, S, -1.66666666666666324348e-01)
+    sin = tl.fma(t * r, S, r)
+    odd = (quarter & 1) != 0
+    x, y = tl.where(odd, sin, cos), tl.where(odd, cos, sin)
+    left, below = ((quarter + 1) & 2) != 0, (quarter & 2) != 0
+    return tl.where(left, -x, x), tl.where(below, -y, y)
