@@ -58,7 +58,7 @@ class Steps:
             sampler.set_epoch(sampler.epoch + 1)
         self.workers = workers
         # without an end: a round would else begin by waiting for workers, as an epoch does
-        self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys)))
+        self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys), device=DEVICE))
         model = AttentionCnn(CnnSettings(image_size=image_size), windows=len(WINDOWS)).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
         self.pictures = Pictures(WINDOWS, image_size, slices=slices)

@@ -2,7 +2,7 @@
 
 torch's `DataLoader` does the work. Here is what it leaves open: errors of workers come as they are, a worker
 that cannot hand on what it has read says so instead of letting its reader wait for ever, and so does the end
-of one.
+of one. To a GPU a batch is sent while the one before it is worked on.
 """
 
 import gc
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -85,7 +86,18 @@ class _Caught(Dataset[Batch | _Sent | Exception]):
 
 
 class _Loader(DataLoader[Any]):
-    """Raises the errors that come as items, and those of workers that end on the way."""
+    """Raises the errors that come as items, and those of workers that end on the way.
+
+    Attributes:
+        device: a GPU that batches are sent to ahead; None leaves them where they are.
+    """
+
+    device: torch.device | None = None
+
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        """The one on which batches are sent: memory that it has used is free for no other one."""
+        return torch.cuda.Stream(self.device)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         # workers must not collect what lies about here: an old loader would look for workers that are not
@@ -95,7 +107,36 @@ class _Loader(DataLoader[Any]):
             items = super().__iter__()
         finally:
             gc.unfreeze()
-        return _told(items) if self.num_workers else map(_raised, items)
+        batches = _told(items) if self.num_workers else map(_raised, items)
+        return batches if self.device is None else _sent_ahead(batches, self.device, self._stream)
+
+
+def _sent_ahead(batches: Iterator[Batch], device: torch.device, stream: torch.cuda.Stream) -> Iterator[Batch]:
+    """The batches on a GPU, each sent while the one before it is worked on."""
+    before: tuple[Batch, torch.cuda.Event] | None = None
+    try:
+        for batch in batches:
+            with torch.cuda.stream(stream):
+                after = batch.to(device), stream.record_event()
+            del batch  # or its memory were held until the next one is there
+            if before is not None:
+                yield _arrived_on_gpu(*before)
+            before = after
+    except Exception:
+        if before is not None:  # it was there before what failed
+            yield _arrived_on_gpu(*before)
+        raise
+    if before is not None:
+        yield _arrived_on_gpu(*before)
+
+
+def _arrived_on_gpu(batch: Batch, sent: torch.cuda.Event) -> Batch:
+    """The batch, which the present stream may use from here on: the stream waits, not the host."""
+    now = torch.cuda.current_stream(batch.labels.device)
+    now.wait_event(sent)
+    for one in (*batch.hu, *batch.changed, batch.labels):
+        one.record_stream(now)  # or its memory could be written to while it is still read
+    return batch
 
 
 def _raised(item: Batch | Exception) -> Batch:
@@ -119,19 +160,22 @@ def _told(items: Iterator[Batch | Exception]) -> Iterator[Batch]:
         del item  # or its memory were held until the next one is there
 
 
-def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]]) -> DataLoader[Batch]:
+def loader(
+    dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]], device: torch.device | None = None
+) -> DataLoader[Batch]:
     """Batches of `dataset`, one a step, read ahead by `workers` processes.
 
     Args:
         dataset: of scans.
         workers: 0 reads when a batch is asked for.
         steps: the items of each step, as `dataset` takes them.
+        device: where batches are wanted; to a GPU each is sent while the one before it is worked on.
 
     Each `IchMilError`, `OSError` and `MemoryError` of `dataset` comes as it is, from a worker process too. A
     batch that a worker cannot hand on is a `ProcessError`; read within `reading_ahead`, so that the end of a
     worker is one too.
     """
-    return _Loader(
+    made = _Loader(
         _Caught(dataset),
         batch_size=None,  # an item of the sampler is a step
         sampler=steps,
@@ -139,6 +183,8 @@ def loader(dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]])
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),
     )
+    made.device = device if device is not None and device.type == "cuda" else None
+    return made
 
 
 @contextmanager

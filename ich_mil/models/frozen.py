@@ -119,7 +119,9 @@ def extract_features(
     dataset, pictures = ScanDataset(prepared, scans), Pictures(windows, image_size)
     sizes = dataset.sizes
     mine = ranks.share(sizes).tolist()
-    batches: Iterable[Batch] = loader(dataset, workers=workers, steps=[[place] for place in mine])
+    batches: Iterable[Batch] = loader(
+        dataset, workers=workers, steps=[[place] for place in mine], device=device
+    )
     if ranks.first:  # the others have as much to do
         batches = progress(batches, total=len(mine), what="extract features")
     parts: dict[int, list[Tensor]] = {}

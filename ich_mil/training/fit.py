@@ -278,8 +278,8 @@ def fit_cnn(
             with reading_ahead(), _within_memory():
                 trainer.fit(
                     module,
-                    loader(varied, workers=training.workers, steps=steps),
-                    loader(watched, workers=training.workers, steps=to_watch),
+                    loader(varied, workers=training.workers, steps=steps, device=device()),
+                    loader(watched, workers=training.workers, steps=to_watch, device=device()),
                     ckpt_path=last if last.is_file() else None,
                     weights_only=True,
                 )

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch.utils.data import get_worker_info
 
-from ich_mil.data.bags import ScanDataset
+from ich_mil.data.bags import Batch, ScanDataset
 from ich_mil.data.loader import loader, reading_ahead
 from ich_mil.errors import DataError, ProcessError
 
@@ -178,6 +179,121 @@ def test_a_worker_leaves_an_old_loader_of_its_parent_alone(prepared):
     finally:
         gc.enable()
     assert batch.scans == (scans[2],)
+
+
+@pytest.fixture
+def gpu_log(monkeypatch):
+    """What a GPU that is pretended is told to do, in order."""
+    log = []
+
+    class Stream:
+        def __init__(self, device):
+            self.device = device
+
+        def record_event(self):
+            return log[-1].replace("send", "sent")
+
+        def wait_event(self, event):
+            log.append(f"wait until {event}")
+
+    @contextmanager
+    def on(stream):
+        log.append("aside")
+        yield
+        log.append("back")
+
+    def to(batch, device):
+        assert device.type == "cuda"
+        assert log[-1] == "aside"
+        log.append(f"send {','.join(batch.scans)}")
+        return replace(batch)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(device))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda one, _: log.append(f"keep {one.data_ptr()}"))
+    monkeypatch.setattr(Batch, "to", to)
+    return log
+
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_batch_is_sent_while_the_one_before_it_is_worked_on(prepared, gpu_log, workers):
+    dataset = ScanDataset(prepared, list(prepared.scans.index))
+    a, b, c = (prepared.scans.index[place] for place in (2, 0, 1))
+    steps = loader(dataset, workers=workers, steps=[[2], [0], [1]], device=GPU)
+    for _ in range(2):  # two epochs
+        for batch in steps:
+            # changed is empty, and hu and labels are none of the memory of others
+            kept = [f"keep {one.data_ptr()}" for one in (*batch.hu, *batch.changed, batch.labels)]
+            assert gpu_log[-3:] == kept
+            del gpu_log[-3:]
+            gpu_log.append(f"given {batch.scans[0]}")
+        assert gpu_log == [
+            *(
+                "aside",
+                f"send {a}",
+                "back",
+                "aside",
+                f"send {b}",
+                "back",
+                f"wait until sent {a}",
+                f"given {a}",
+            ),
+            *("aside", f"send {c}", "back", f"wait until sent {b}", f"given {b}"),
+            *(f"wait until sent {c}", f"given {c}"),
+        ]
+        gpu_log.clear()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("good", [[], [[2]], [[2], [0]], [[2], [0], [3]]])
+def test_an_error_comes_after_all_batches_that_were_sent_before_it(prepared, gpu_log, workers, good):
+    dataset = Unreadable(prepared, list(prepared.scans.index))
+    batches = iter(loader(dataset, workers=workers, steps=[*good, [0, 1, 3], [2]], device=GPU))
+    assert [next(batches).scans for _ in good] == [(prepared.scans.index[place],) for (place,) in good]
+    with pytest.raises(DataError) as caught:
+        next(batches)
+    assert str(caught.value) == "1.npy: cannot be read; run prepare again"
+    assert list(batches) == []
+
+
+def test_what_is_left_before_its_end_sends_no_more(prepared, gpu_log):
+    dataset = ScanDataset(prepared, list(prepared.scans.index))
+    batches = iter(loader(dataset, workers=0, steps=[[2], [0], [1]], device=GPU))
+    next(batches)
+    batches.close()
+    assert sum(line.startswith("send") for line in gpu_log) == 2
+
+
+@pytest.mark.parametrize("where", [None, torch.device("cpu")])
+def test_where_no_gpu_is_asked_for_nothing_is_sent(prepared, gpu_log, where):
+    dataset = ScanDataset(prepared, list(prepared.scans.index))
+    assert len(list(loader(dataset, workers=0, steps=[[2], [0]], device=where))) == 2
+    assert gpu_log == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_on_a_gpu_keep_their_values_while_they_are_worked_on(prepared, workers):
+    dataset = ScanDataset(prepared, list(prepared.scans.index))
+    keys = [[2], [0, 1], [1, 3], [3]] * 10
+    expected = list(loader(dataset, workers=0, steps=keys))
+    found = []
+    for batch in loader(dataset, workers=workers, steps=keys, device=GPU):
+        torch.cuda._sleep(5_000_000)  # the next ones arrive before this one is read
+        found.append(
+            (torch.cat([one.flatten() for one in batch.hu]).clone(), batch.labels.clone(), batch.scans)
+        )
+        del batch
+    for (hu, labels, scans), batch in zip(found, expected, strict=True):
+        assert hu.device.type == labels.device.type == "cuda"
+        assert torch.equal(hu.cpu(), torch.cat([one.flatten() for one in batch.hu]))
+        assert torch.equal(labels.cpu(), batch.labels)
+        assert scans == batch.scans
 
 
 class Wrong(ScanDataset):
