@@ -318,7 +318,7 @@ def test_one_of_several_weights_does_not_hold_the_memory_of_all():
     several.mean.copy_(torch.arange(12.0).view(3, 4))
     one = several.one(1)
     assert one.mean.tolist() == [[4.0, 5.0, 6.0, 7.0]]
-    assert one.log_det.tolist() == [0.0] or one.log_det.shape == (1,)
+    assert one.log_det.shape == (1,)
     assert [value.untyped_storage().nbytes() for value in one] == [4 * 8, 16 * 8, 8]
     assert one.one(0) is one
 
