@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+import signal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,6 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """`pytest -m gpu` is for the GPU; any other run has none, wherever it runs: kernels are interpreted."""
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a script's background job: `make test &`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = (
             "1"  # read when a kernel is defined: before any test file is imported
