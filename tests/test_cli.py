@@ -443,6 +443,23 @@ def test_a_feature_run_without_validation_scans_is_the_cross_fitted_head(tmp_pat
     assert "Platt scaling on held-out scans" in card
 
 
+def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
+    write_features(tmp_path / "f.csv", 40, 0)
+    config = {
+        "out": str(tmp_path / "run"),
+        "train": {"layout": "features", "root": str(tmp_path / "f.csv")},
+        "split": {"validation": 0},
+        "head": {"n_inducing": 16, "sweeps": 10},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    words = ["train", "--config", str(tmp_path / "run.yaml")]
+    assert main(words) == 0
+    assert main([*words, "--resume"]) == 0
+    pd.read_csv(tmp_path / "f.csv").assign(feature_0=0.0).to_csv(tmp_path / "f.csv", index=False)
+    error = refused([*words, "--resume"], capsys)
+    assert f"f.csv: has changed since {tmp_path / 'run'} began; start a new run" in error
+
+
 def test_a_cnn_needs_validation_scans(place, tmp_path, capsys):
     words = ["train", "--config", place / "tiny.yaml", "--out", tmp_path / "x", "--split.validation", "0"]
     assert "split: a CNN needs validation scans to stop on" in refused(words, capsys)

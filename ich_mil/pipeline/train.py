@@ -32,7 +32,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_current, draw_splits, load_splits, read_splits, write_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.files import alone, write_json, write_text
+from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.model import RUN_FORMAT, read_run
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
@@ -69,7 +69,8 @@ def train(config: RunConfig, *, resume: bool) -> None:
                 splits = _start(config, prepared.scans)
             else:
                 columns = {"patient": features.patients, "label": features.labels.tolist()}
-                splits = _start(config, pd.DataFrame(columns, index=features.scans))
+                scans = pd.DataFrame(columns, index=features.scans)
+                splits = _start(config, scans, table=digest(config.train.path.read_bytes()))
         if features is None:
             features = _cnn_features(config, prepared, splits, ranks)
         if not (config.out / "head.json").is_file():
@@ -139,10 +140,18 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     return names
 
 
-def _start(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
-    """Divide the scans and open the run's folder; a resumed run keeps its division."""
+def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.DataFrame:
+    """Divide the scans and open the run's folder; a resumed run keeps its division.
+
+    Args:
+        config: the run.
+        scans: index scan id; columns `patient`, `label`.
+        table: digest of the feature table; empty for pictures, which are prepared again where they changed.
+    """
     path = config.out / "splits.csv"
     if path.is_file() and (config.out / "run.json").is_file():
+        if read_run(config.out).get("table", table) != table:  # runs of earlier versions have none
+            raise DataError(f"{config.train.path}: has changed since {config.out} began; start a new run")
         splits = load_splits(path)
         check_current(splits, scans, str(path))
         return splits
@@ -156,6 +165,7 @@ def _start(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
     about = {
         "format": RUN_FORMAT,
         "cnn": config.train.layout != "features",
+        "table": table,
         "config_hash": config.hash,
         "config": config.as_dict(),
     }
