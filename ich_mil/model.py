@@ -96,29 +96,23 @@ class TrainedModel:
 
     def predict(self, features: FeatureSet) -> Predictions:
         """Calibrated probabilities with sampled uncertainty."""
-        return predict(
-            self.head,
-            features.x.double(),
-            features.offsets,
-            features.scans,
-            positions=features.positions_mm,
-            samples=self.samples,
-            seed=self.seed,
-            calibration=self.head.calibration,
-        )
+        return predict(self.head, **self._sampled(features), calibration=self.head.calibration)
 
     def scan_logits(self, features: FeatureSet) -> Tensor:
         """Sampled scan logits (L, B) before calibration: what a calibration is fitted to."""
-        logits, _ = scan_samples(
-            self.head,
-            features.x.double(),
-            features.offsets,
-            features.scans,
-            positions=features.positions_mm,
-            samples=self.samples,
-            seed=self.seed,
-        )
+        logits, _ = scan_samples(self.head, **self._sampled(features))
         return logits
+
+    def _sampled(self, features: FeatureSet) -> dict[str, Any]:
+        """What the posterior is sampled for, and how."""
+        return {
+            "x": features.x.double(),
+            "offsets": features.offsets,
+            "scans": features.scans,
+            "positions": features.positions_mm,
+            "samples": self.samples,
+            "seed": self.seed,
+        }
 
     def explain(self, features: FeatureSet, predictions: Predictions) -> Counterfactuals:
         """What each slice did for its scan: the calibrated probability without it."""

@@ -233,15 +233,20 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
     )
 
 
-def test_a_run_on_all_scans_ends_well_and_has_no_report(tmp_path, capsys):
-    write_features(tmp_path / "f.csv", 40, 0)
+def feature_run(folder, **changes):
+    """`run.yaml` of a small head on `f.csv` of the same folder."""
     config = {
-        "out": str(tmp_path / "run"),
-        "train": {"layout": "features", "root": str(tmp_path / "f.csv")},
-        "split": {"validation": 0, "test": 0},
+        "out": str(folder / "run"),
+        "train": {"layout": "features", "root": str(folder / "f.csv")},
+        "split": {"validation": 0},
         "head": {"n_inducing": 16, "sweeps": 10},
     }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    (folder / "run.yaml").write_text(yaml.safe_dump(config | changes))
+
+
+def test_a_run_on_all_scans_ends_well_and_has_no_report(tmp_path, capsys):
+    write_features(tmp_path / "f.csv", 40, 0)
+    feature_run(tmp_path, split={"validation": 0, "test": 0})
     assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
     told = capsys.readouterr().out
     assert f"{tmp_path / 'run'}: no scans are held out to measure it on; 'ich-mil validate' takes" in told
@@ -312,15 +317,7 @@ def test_scans_without_a_patient_are_known_by_their_own_id(place, tmp_path, caps
 def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):
     for name, seed in (("f", 0), ("g", 1)):
         write_features(tmp_path / f"{name}.csv", 40, seed)
-    config = {
-        "out": str(tmp_path / "run"),
-        "train": {"layout": "features", "root": str(tmp_path / "f.csv")},
-        "external": {"layout": "features", "root": str(tmp_path / "g.csv")},
-        "split": {"validation": 0},
-        "head": {"n_inducing": 16, "sweeps": 10},
-        "bootstrap": 50,
-    }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    feature_run(tmp_path, external={"layout": "features", "root": str(tmp_path / "g.csv")}, bootstrap=50)
     assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
     first = pd.read_csv(tmp_path / "g.csv").bag_name[0]
     for change in ("label", "feature", "scan"):
@@ -445,13 +442,7 @@ def test_a_feature_run_without_validation_scans_is_the_cross_fitted_head(tmp_pat
 
 def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
     write_features(tmp_path / "f.csv", 40, 0)
-    config = {
-        "out": str(tmp_path / "run"),
-        "train": {"layout": "features", "root": str(tmp_path / "f.csv")},
-        "split": {"validation": 0},
-        "head": {"n_inducing": 16, "sweeps": 10},
-    }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    feature_run(tmp_path)
     words = ["train", "--config", str(tmp_path / "run.yaml")]
     assert main(words) == 0
     assert main([*words, "--resume"]) == 0

@@ -66,7 +66,7 @@ def prepare(
 
     Raises:
         DataError: labels that do not match, no usable slice at all, a full disk, `out` made from another root
-            or for another thickness, or in use by another run.
+            or for another thickness, or in use by another process.
     """
     about: dict[str, Any] = {
         "format": FORMAT,
