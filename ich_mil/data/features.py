@@ -164,7 +164,9 @@ def read_feature_csv(path: Path) -> FeatureSet:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
             table = pd.read_csv(path, encoding="utf-8-sig", dtype=str, keep_default_na=False, index_col=False)
-    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read as a CSV table ({error.strerror or error})") from error
+    except (ValueError, pd.errors.ParserWarning) as error:
         told = " ".join(str(error).split())
         raise DataError(
             f"{path}: cannot be read as a CSV table ({told}); separate columns by commas, save it as UTF-8"

@@ -111,6 +111,12 @@ def test_public_tables_that_cannot_be_used(tmp_path, rows, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_table_that_is_not_there(tmp_path):
+    told = r"t\.csv: cannot be read as a CSV table \(No such file or directory\)$"
+    with pytest.raises(DataError, match=told):
+        read_feature_csv(tmp_path / "t.csv")
+
+
 def test_a_probability_in_per_cent_is_refused(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
