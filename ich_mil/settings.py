@@ -5,11 +5,13 @@ are refused in one line.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from ich_mil.errors import ConfigError
@@ -29,22 +31,57 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path.parent}: holds results of other settings or data; choose another --out")
 
 
+def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
+    """Every mapping of a YAML document, at any depth."""
+    if isinstance(node, yaml.MappingNode):
+        yield node
+        for _, value in node.value:
+            yield from _mappings(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _mappings(value)
+
+
+def _check_names(path: str) -> None:
+    """Raise `ValueError` if a name stands twice in one mapping of a YAML file: its reader takes the last."""
+    try:
+        document = yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader)
+    except (OSError, ValueError, yaml.YAMLError):
+        return  # the parser says what is wrong with the file
+    for mapping in _mappings(document):
+        lines: dict[str, int] = {}
+        for name, _ in mapping.value:
+            line = name.start_mark.line + 1
+            if name.value in lines:
+                raise ValueError(
+                    f"{name.value!r} is there twice, "
+                    f"in line {lines[name.value]} and in line {line}; leave one"
+                )
+            lines[str(name.value)] = line
+
+
 def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
     """A dataclass of settings from `--config FILE` and overrides, as on the command line.
 
     Raises:
-        ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
+        ConfigError: unknown key, key given twice, wrong type, value out of range, missing field or file;
+            one line.
     """
+    words = [part for word in arguments for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+    files = [value for name, value in pairwise(words) if name == "--config"]
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file of this run")
     parser.add_class_arguments(kind)
     try:
+        for file in files:
+            _check_names(file)
         made = parser.instantiate(parser.parse_args(list(arguments)))
         return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
     except (ArgumentError, ValueError, TypeError) as error:
-        # one line, with the file it is about where there is one
-        files: list[str] = [Path(a).name for a in arguments if a.endswith((".yaml", ".yml"))]
+        # one line, with all that the settings come from
+        given = [Path(file).name for file in files]
+        given += [word for word in words if word[:2] == "--" and word != "--config"]
         told = " ".join(str(error).split())
         if told.startswith("Unexpected config:"):  # the library's words for a file without a mapping
             told = "holds no settings; write lines 'name: value' as the files in configs/ do"
-        raise ConfigError(": ".join([*files, told])) from error
+        raise ConfigError(f"{', '.join(given)}: {told}" if given else told) from error

@@ -107,6 +107,31 @@ def test_a_file_without_settings_says_so(tmp_path, text):
         read_config(["--config", str(tmp_path / "run.yaml")])
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nhead:\n  beta: 1\nseed: 2\n", "'seed' is there twice, in line 1 and in line 4"),
+        ("head:\n  beta: 1\n  seed: 0\n  beta: 2\n", "'beta' is there twice, in line 2 and in line 4"),
+        ("head: {beta: 1, beta: 2}\n", "'beta' is there twice, in line 1 and in line 1"),
+        ("windows: [[40, 80]]\nlist:\n- a: 1\n  a: 1\n", "'a' is there twice, in line 3 and in line 4"),
+    ],
+)
+def test_a_name_that_is_there_twice_is_refused(tmp_path, text, message):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_config([f"--config={tmp_path / 'run.yaml'}", "--out", "x"])
+    assert str(caught.value) == f"run.yaml, --out: {message}; leave one"
+
+
+def test_an_error_names_all_that_the_settings_come_from(tmp_path):
+    path = tmp_path / "good.yaml"
+    path.write_text(yaml.safe_dump(BASE))
+    with pytest.raises(ConfigError, match=r"^good\.yaml, --head\.beta, --seed: beta must be"):
+        read_config(["--config", str(path), "--head.beta=-1", "--seed", "3"])
+    with pytest.raises(ConfigError, match=r"^good\.yaml: "):
+        read_config(["--config", str(path), "colour"])
+
+
 def test_the_command_line_overrides_the_file(tmp_path):
     path = tmp_path / "good.yaml"
     path.write_text(yaml.safe_dump(BASE))
