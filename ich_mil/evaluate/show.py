@@ -56,7 +56,7 @@ def format_value(value: float, low: float, high: float) -> str:
 
 
 def table_blocks(frame: pd.DataFrame) -> list[Block]:
-    """The numbers of an `evaluate` frame in blocks of three columns, a row a model; no empty block."""
+    """The numbers of an `evaluate` frame in blocks of three columns, a row a model; nothing that is empty."""
     texts = {
         (row["model"], row["level"], row["metric"]): format_value(row["value"], row["low"], row["high"])
         for row in frame.to_dict("records")
@@ -67,7 +67,8 @@ def table_blocks(frame: pd.DataFrame) -> list[Block]:
             (str(model), [texts.get((model, level, metric), "–") for level, metric, _ in columns])
             for model in dict.fromkeys(frame["model"])
         ]
-        if any(text != "–" for _, cells in rows for text in cells):
+        rows = [(model, cells) for model, cells in rows if any(text != "–" for text in cells)]
+        if rows:
             blocks.append(Block(title=title, columns=[label for _, _, label in columns], rows=rows))
     return blocks
 

@@ -66,7 +66,12 @@ def test_text_is_readable_in_110_columns(truth, model):
 
 def test_what_is_missing_is_said_with_its_reason(truth, model):
     silent = Scores("CNN", model.scan, None)
-    text = format_table(evaluate([model, silent], **truth, seed=0, resamples=60))
+    frame = evaluate([model, silent], **truth, seed=0, resamples=60)
+    shown = {block.title: [name for name, _ in block.rows] for block in table_blocks(frame)}
+    assert shown.pop("Slices") == shown.pop("Slice probabilities") == ["GP"]
+    assert shown
+    assert all(names == ["GP", "CNN"] for names in shown.values())
+    text = format_table(frame)
     assert "Not available for CNN: Slices AUC inside scans" in text.replace("\n  ", " ")
     unlabelled = evaluate([model, silent], **{**truth, "slice_labels": None}, seed=0, resamples=60)
     titles = [block.title for block in table_blocks(unlabelled)]
