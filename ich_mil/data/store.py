@@ -93,7 +93,7 @@ class PreparedSet:
         )
 
     def slices(self, scan: str) -> pd.DataFrame:
-        """The rows of one scan, lowest slice first."""
+        """The rows of one scan, lowest slice first. `DataError` if there is no such scan."""
         if scan not in self._places:
             raise DataError(f"{self.folder}: has no scan {scan!r}")
         return self.table.loc[self._places[scan]]
@@ -103,7 +103,11 @@ class PreparedSet:
         return {str(scan): place for scan, place in self.table.groupby("scan").groups.items()}
 
     def hu(self, scan: str) -> np.ndarray:
-        """The pixels of one scan: (n, H, W) int16 HU, memory-mapped; no write reaches the file."""
+        """The pixels of one scan: (n, H, W) int16 HU, memory-mapped; no write reaches the file.
+
+        Raises:
+            DataError: the file cannot be read, or there is no such scan.
+        """
         path = scan_file(self.folder, scan)
         try:
             stack: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)

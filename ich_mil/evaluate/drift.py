@@ -61,6 +61,9 @@ def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
     Returns:
         (B, 2D + 1) float64; the deviation of a scan of one slice is 0.
+
+    Raises:
+        ValueError: features and offsets do not fit, or a scan has no slice.
     """
     x, sizes = np.asarray(x, dtype=np.float64), np.diff(np.asarray(offsets))
     if x.ndim != 2 or len(sizes) == 0 or sizes.min() < 1 or int(sizes.sum()) != len(x):

@@ -37,6 +37,12 @@ def check_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels and scores as int64 and float64, or an error that names `what`.
 
+    Args:
+        labels: (n,) in {0, 1} or `UNKNOWN`.
+        score: (n,).
+        what: the words an error begins with.
+        probability: whether scores must lie in [0, 1].
+
     Raises:
         ValueError: the two are not one-dimensional and equally long.
         DataError: a label is not 0, 1 or `UNKNOWN`; a score is NaN or infinite; a probability is outside
@@ -62,7 +68,7 @@ def check_scores(
 def known_scores(
     labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels in {0, 1} and their scores, what is unlabelled left out.
+    """Labels in {0, 1} and their scores, what is unlabelled left out; arguments as `check_scores`.
 
     Raises:
         ValueError: as `check_scores`.

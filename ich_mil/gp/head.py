@@ -206,7 +206,11 @@ class Head(BaseEstimator):
         return said, order.numpy()
 
     def save(self, folder: Path) -> None:
-        """Write the fitted head to a folder: safetensors and JSON."""
+        """Write the fitted head to a folder: safetensors and JSON.
+
+        Raises:
+            NotFittedError: there is nothing to write yet.
+        """
         if not hasattr(self, "model_"):
             raise NotFittedError("this Head is not fitted yet; call 'fit' first")
         save_head(self.model_, Path(folder))

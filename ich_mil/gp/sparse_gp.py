@@ -155,7 +155,11 @@ class SparseGP(gpytorch.models.ApproximateGP):
         return self
 
     def prior_root(self) -> Tensor:
-        """L (M, M), L Lᵀ = K_ZZ + εI; more jitter is added only where it must, and told."""
+        """L (M, M), L Lᵀ = K_ZZ + εI; more jitter is added only where it must, and told.
+
+        Raises:
+            DataError: K_ZZ cannot be factorised even so.
+        """
         K = self.covar_module(self.inducing).to_dense()  # (M, M)
         jitter = self.variational_strategy.jitter_val
         for _ in range(6):
