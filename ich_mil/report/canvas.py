@@ -48,11 +48,19 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, l
     return figure, axes
 
 
+ROW = 0.18
+"""Height of a line of a legend in inches."""
+
+
 def add_legend(ax: Axes, handles: Sequence, names: Sequence[str], *, loc: Any) -> None:
-    """A legend that shows every name as it is: also one that starts with _ or holds a dollar sign."""
+    """A legend that shows every name as it is: also one that starts with _ or holds a dollar sign.
+
+    `loc` is matplotlib's, or 'above' the axes, for which the figure needs a `ROW` for each name.
+    """
     lines = [printable(name).replace("\n", " ").replace("\t", " ") for name in names]
     short = [line if len(line) <= 36 else line[:35] + "…" for line in lines]
-    legend = ax.legend(handles, [""] * len(short), frameon=False, fontsize=8.5, labelcolor=GREY, loc=loc)
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1)} if loc == "above" else {"loc": loc}
+    legend = ax.legend(handles, [""] * len(short), frameon=False, fontsize=8.5, labelcolor=GREY, **place)
     for text, name in zip(legend.get_texts(), short, strict=True):
         text.set_parse_math(False)
         text.set_text(name)

@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, calibration_bins
 from ich_mil.report.canvas import (
     GREY,
+    ROW,
     STYLES,
     add_legend,
     new_figure,
@@ -30,7 +31,7 @@ def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
         labels: (B,) in {0, 1} or unknown (-1), with both classes present.
         scores: (B,) of each model by name.
     """
-    figure, (ax,) = new_figure(4.2, 4.0)
+    figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(scores))
     known = labels >= 0
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     handles, names = [], []
@@ -40,7 +41,7 @@ def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
         names.append(f"{roc_auc_score(labels[known], score[known]):.3f}  {name}")
     ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel="false positive rate", ylabel="true positive rate")
     ax.set_aspect("equal")
-    add_legend(ax, handles, names, loc="lower right")
+    add_legend(ax, handles, names, loc="above")  # curves of few scans leave no corner free
     return to_png(figure)
 
 
@@ -51,7 +52,7 @@ def reliability(labels: np.ndarray, probabilities: Mapping[str, np.ndarray]) -> 
         labels: (B,) in {0, 1} or unknown (-1), at least one known.
         probabilities: (B,) of each model by name.
     """
-    figure, (ax,) = new_figure(4.2, 4.0)
+    figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(probabilities))
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     handles = []
     for probability, (colour, style) in zip(probabilities.values(), cycle(STYLES), strict=False):
@@ -60,7 +61,7 @@ def reliability(labels: np.ndarray, probabilities: Mapping[str, np.ndarray]) -> 
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="fraction positive")
     ax.set_xlabel(f"probability given (mean of up to {CALIBRATION_BINS} bins)")
     ax.set_aspect("equal")
-    add_legend(ax, handles, list(probabilities), loc="upper left")
+    add_legend(ax, handles, list(probabilities), loc="above")
     return to_png(figure)
 
 
