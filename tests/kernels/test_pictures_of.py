@@ -237,8 +237,11 @@ def test_real_slices(shared_data, size, kernel_device, monkeypatch):
 
     if kernel_device.type == "cpu":  # programs are interpreted one after the other
         monkeypatch.setattr(pictures_triton, "PIXELS", 1 << 15)
+    paths = sorted((shared_data / "rsna_slices").glob("*.dcm"))[:3]
+    if not paths:
+        pytest.skip(f"no slices at {shared_data / 'rsna_slices'}")
     scans = []
-    for path in sorted((shared_data / "rsna_slices").glob("*.dcm"))[:3]:
+    for path in paths:
         file = dcmread(path)
         scale = {
             "slope": float(file.RescaleSlope),
