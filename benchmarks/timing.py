@@ -5,12 +5,15 @@ without memory. What is compared runs in turn, so that a busy machine is busy fo
 """
 
 import statistics
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
 
 import torch
+
+from benchmarks.record import table
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -75,6 +78,21 @@ def in_turn(calls: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[s
         for name, call in calls.items():
             found[name].append(once(call))
     return {name: summary(values) for name, values in found.items()}
+
+
+def beside_compiled(
+    calls: Mapping[str, Callable[[], object]],
+    compiled: Callable[[], object],
+    *,
+    rounds: int,
+    made: Callable[[Mapping[str, Timing]], list[str]],
+) -> list[str]:
+    """The row that `made` makes of timings, those of "compiled" among them.
+
+    To compile may take longer than there is a GPU, so the row without it is told before.
+    """
+    print(table(HEAD, [made(in_turn(calls, rounds=rounds))]), file=sys.stderr, flush=True)
+    return made(in_turn({**calls, "compiled": compiled}, rounds=rounds))
 
 
 def summary(values: list[tuple[float, int | None]]) -> Timing:
