@@ -7,8 +7,8 @@ FOLDER is a prepared set with labels (`ich-mil prepare`). The steps are those of
 packed, sent to the device, made into varied pictures there, then forward, backward, Adam; bfloat16 on a
 GPU. Two loops run in turn over the same batches: the whole one, and the model's own step alone on pictures
 that are already there. What the first takes longer is what the pipeline adds. A third one waits after each
-part and tells their shares. Then the pictures of one step by torch op by op, by `torch.compile` and, on a
-GPU, by the kernel; then the frozen CNN over the same scans.
+part and tells their shares. Then the frozen CNN over the same scans; then the pictures of one step by torch
+op by op, by `torch.compile`, which may take long to compile, and, on a GPU, by the kernel.
 """
 
 import argparse
@@ -248,8 +248,8 @@ def main() -> None:
     ]
     for part in (
         partial(step_report, steps),
-        partial(pictures_report, steps, chosen.image_size),
         partial(extraction_report, prepared, steps, chosen.image_size),
+        partial(pictures_report, steps, chosen.image_size),
     ):
         text.append(part())
         print(text[-1], file=sys.stderr, flush=True)  # what is found is not lost with what follows
