@@ -45,6 +45,15 @@ AnyBags = Bags | tuple[Tensor, Tensor, Tensor]
 """What callers may give: a plain tuple has no positions."""
 
 
+def _first_not_finite(x: Tensor) -> int | None:
+    """The first row of x (N, D) that holds NaN or infinity."""
+    for start in range(0, len(x), CHUNK):
+        finite = torch.isfinite(x[start : start + CHUNK]).all(1)
+        if not bool(finite.all()):
+            return start + int((~finite).nonzero()[0])
+    return None
+
+
 def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
     """Raise `DataError` unless these are packed bags with finite features and both labels."""
     try:
@@ -56,11 +65,9 @@ def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
             f"{what}: features {tuple(x.shape)} and {len(labels)} labels do not fit offsets of "
             f"{len(offsets) - 1} scans and {int(offsets[-1])} slices"
         )
-    for start in range(0, len(x), CHUNK):
-        finite = torch.isfinite(x[start : start + CHUNK]).all(1)
-        if not bool(finite.all()):
-            bad = start + int((~finite).nonzero()[0])
-            raise DataError(f"{what}: the features of slice {bad} are NaN or infinite")
+    bad = _first_not_finite(x)
+    if bad is not None:
+        raise DataError(f"{what}: the features of slice {bad} are NaN or infinite")
     other = labels[(labels != 0) & (labels != 1)]
     if len(other):
         raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
@@ -76,6 +83,13 @@ def take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
     return Bags(bags.x[rows], smaller, bags.labels[numbers], positions)
 
 
+def _tensor(values: Values) -> Tensor:
+    """A tensor of numbers without a gradient; a read-only array (pandas gives them) is copied."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    return torch.as_tensor(np.require(values, requirements="W"))
+
+
 def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
     """Features and bags in any accepted form, packed.
 
@@ -88,16 +102,19 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
         Packed features (N, D), offsets (B + 1,), and the rows of `x` they came from (N,).
 
     Raises:
-        DataError: features that are not a table of numbers; an empty bag; offsets that do not fit.
+        DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit.
     """
     try:
-        features = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x))
+        features = _tensor(x)
     except (TypeError, ValueError) as error:
         raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
     if features.ndim != 2 or features.is_complex() or 0 in features.shape:
         raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
     if not features.is_floating_point():
         features = features.double()
+    bad = _first_not_finite(features)
+    if bad is not None:
+        raise DataError(f"row {bad} of X: a feature is NaN or infinite")
     index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
     n = len(features)
     if index.ndim != 1 or len(index) == 0:
@@ -130,7 +147,7 @@ def pack_positions(positions: Values | None, order: Tensor) -> Tensor | None:
     if positions is None:
         return None
     try:
-        z = torch.as_tensor(positions if isinstance(positions, Tensor) else np.asarray(positions)).double()
+        z = _tensor(positions).double()
     except (TypeError, ValueError) as error:
         raise DataError(f"positions must be numbers, mm along the scan ({error})") from error
     if z.shape != order.shape:
@@ -151,6 +168,6 @@ def pack_labelled(
         raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")
     other = values[~np.isin(values, (0, 1))]
     if len(other):
-        raise DataError(f"labels must be 0 or 1, got {other[0]}; leave unlabelled bags out")
+        raise DataError(f"labels must be 0 or 1, got {other.tolist()[0]!r}; leave unlabelled bags out")
     truth = torch.as_tensor(values.astype(np.int64)).to(features.device)
     return Bags(features, offsets.to(features.device), truth, pack_positions(positions, order))

@@ -5,6 +5,7 @@ import warnings
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -185,6 +186,8 @@ def test_bad_input_is_named():
         head.fit(x, offsets, labels[:-1])
     with pytest.raises(DataError, match="labels must be 0 or 1, got 2"):
         head.fit(x, offsets, np.where(labels == 1, 2, 0))
+    with pytest.raises(DataError, match="labels must be 0 or 1, got '0'"):
+        head.fit(x, offsets, labels.astype(str))
     with pytest.raises(
         DataError, match="bags must be offsets from 0 to the number of rows, or name the bag of each"
     ):
@@ -195,7 +198,7 @@ def test_bad_input_is_named():
         head.fit(x, empty, labels)
     broken = x.copy()
     broken[7, 1] = np.nan
-    with pytest.raises(DataError, match="training scans: the features of slice 7 are NaN or infinite"):
+    with pytest.raises(DataError, match="row 7 of X: a feature is NaN or infinite"):
         head.fit(broken, offsets, labels)
     with pytest.raises(DataError, match="all 24 are labelled 0, both labels are needed"):
         head.fit(x, offsets, np.zeros_like(labels))
@@ -203,6 +206,32 @@ def test_bad_input_is_named():
         DataError, match=r"5 folds need at least 5 patients .* there are 4 of one; take fewer"
     ):
         head.fit(x[: offsets[8]], offsets[:9], labels[:8])
+
+
+def test_a_bad_feature_is_named_by_its_row_in_x(head):
+    x, offsets, labels = (part.numpy() for part in scans(30))
+    index = np.repeat(np.arange(30), np.diff(offsets))
+    order = np.random.default_rng(0).permutation(len(x))
+    broken = x[order]
+    broken[5, 1] = np.nan
+    for call in (
+        lambda: head.predict_bag_proba(broken, index[order]),
+        lambda: Head(**SMALL).fit(broken, index[order], labels),
+    ):
+        with pytest.raises(DataError, match="row 5 of X: a feature is NaN or infinite"):
+            call()
+
+
+def test_tables_of_pandas_and_tensors_of_a_network_are_features(head):
+    x, offsets, labels = scans(30)
+    expected = head.predict_bag_proba(x, offsets)
+    table = pd.DataFrame(x.numpy())  # whose values are read-only
+    index = pd.Series(np.repeat(np.arange(30), offsets.diff()))
+    smooth = Head(**SMALL, calibration="none", smooth_mm=5.0)
+    smooth.fit(table, index, pd.Series(labels), positions=pd.Series(np.arange(len(x), dtype=float)))
+    for given in (table, x.clone().requires_grad_() * 1.0):
+        again = Head(**SMALL).fit(given, offsets, labels)
+        assert np.array_equal(again.predict_bag_proba(given, offsets), expected)
 
 
 def test_more_bad_input_is_named_before_anything_is_kept():
