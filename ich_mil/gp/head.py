@@ -41,11 +41,14 @@ from ich_mil.gp.storage import load_head, save_head
 SAMPLES = 1000
 """Posterior samples behind a prediction."""
 
+DENSITY = ("theta", "log_psi", "bounded")
+"""What a density object must have (`ich_mil.gp.densities.Density`)."""
+
 
 class Head(BaseEstimator):
     """A Gaussian-process head of the VGPMIL family; every field of `HeadSettings` is a parameter.
 
-    Besides its name, `density` may be an object with `theta` and `log_psi`
+    Besides its name, `density` may be an object with `theta`, `log_psi` and `bounded`
     (`ich_mil.gp.densities.LogDensity` makes one of any differentiable log ψ), and `kernel` a GPyTorch
     kernel, used as it is.
 
@@ -82,6 +85,16 @@ class Head(BaseEstimator):
         parameters = self.get_params(deep=False)
         density = None if isinstance(parameters["density"], str) else parameters.pop("density")
         kernel = None if isinstance(parameters["kernel"], str) else parameters.pop("kernel")
+        if "density" not in parameters and not all(hasattr(density, part) for part in DENSITY):
+            raise ValueError(
+                f"density must be one of gamma, logistic, or an object with {', '.join(DENSITY)}; got "
+                f"{density!r}"
+            )
+        if "kernel" not in parameters and not isinstance(kernel, gpytorch.kernels.Kernel):
+            raise ValueError(
+                "kernel must be the name of a class in gpytorch.kernels, or a kernel made of one; got "
+                f"{kernel!r}"
+            )
         return HeadSettings(**parameters), density, kernel
 
     def fit(

@@ -1,6 +1,7 @@
 """The estimator: bags in any form and order, scikit-learn's habits, storage to the bit, bad input named."""
 
 import math
+import types
 import warnings
 
 import gpytorch
@@ -232,6 +233,18 @@ def test_tables_of_pandas_and_tensors_of_a_network_are_features(head):
     for given in (table, x.clone().requires_grad_() * 1.0):
         again = Head(**SMALL).fit(given, offsets, labels)
         assert np.array_equal(again.predict_bag_proba(given, offsets), expected)
+
+
+@pytest.mark.parametrize("density", [3, None, "gaussian", types.SimpleNamespace(theta=1, log_psi=1)])
+def test_what_is_no_density_is_told(density):
+    with pytest.raises(ValueError, match=r"density must be one of gamma, logistic, .*got "):
+        Head(**SMALL, density=density).fit(*scans())
+
+
+@pytest.mark.parametrize("kernel", [gpytorch.kernels.RBFKernel, torch.nn.Linear(3, 3), None])
+def test_what_is_no_kernel_is_told(kernel):
+    with pytest.raises(ValueError, match="kernel must be the name of a class in gpytorch.kernels, or"):
+        Head(**SMALL, kernel=kernel).fit(*scans())
 
 
 def test_more_bad_input_is_named_before_anything_is_kept():
