@@ -193,6 +193,16 @@ def test_a_collapsed_fit_is_told():
     assert report.stopped == "diverged"
 
 
+@pytest.mark.parametrize("family", ["psi", "large_margin", "probit"])
+def test_a_kernel_too_short_to_reach_any_slice_ends_as_a_collapsed_fit(family):
+    x, offsets, labels = scans(80, 0, longest=40)
+    settings = HeadSettings(family=family, lengthscale_squared=1e-7, n_inducing=2)
+    with pytest.warns(UserWarning, match="has shrunk to 0"):
+        model, report = fit(x, offsets, labels, settings=settings, validation=scans(10, 1))
+    assert report.stopped == "diverged"
+    assert bool(model.q_mean.isfinite().all())
+
+
 def test_a_constant_feature_changes_nothing():
     x, offsets, labels = scans()
     constant = torch.cat([x, torch.full((len(x), 1), 0.1).double()], 1)
