@@ -2,9 +2,9 @@
 
 In: c = √E[f²] of each instance. Out: θ(c) = -ψ'(c) / (c ψ(c)), the expected augmentation variable
 (Castro-Macías et al. 2024, Eq. 28), and log ψ(c), which the evidence bound needs (Eq. 29). A new density is a
-frozen dataclass with these two methods and `bounded`; θ must not rise with c ≥ 0 (ψ is then super-Gaussian and
-the bound holds), and where c·θ(c) falls below ½ for large c nothing holds the latent function back: it runs
-away, and `bounded` must say so.
+frozen dataclass with these two methods and `bounded`; θ must not rise with c ≥ 0 (ψ is then super-Gaussian
+and the bound holds), and where c·θ(c) falls below ½ for large c nothing holds the latent function back: it
+runs away, and `bounded` must say so.
 
 Shapes: any; all methods are elementwise.
 """

@@ -243,7 +243,7 @@ def test_what_is_no_density_is_told(density):
 
 @pytest.mark.parametrize("kernel", [gpytorch.kernels.RBFKernel, torch.nn.Linear(3, 3), None])
 def test_what_is_no_kernel_is_told(kernel):
-    with pytest.raises(ValueError, match="kernel must be the name of a class in gpytorch.kernels, or"):
+    with pytest.raises(ValueError, match=r"kernel must be the name of a class in gpytorch\.kernels, or"):
         Head(**SMALL, kernel=kernel).fit(*scans())
 
 
