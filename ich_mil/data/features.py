@@ -3,7 +3,8 @@
 In: (N, D) features of N slices, packed by scan, with everything that is known of each slice and scan.
 Out: one safetensors file; the strings travel in its JSON metadata. Public feature tables (CSV with columns
 `feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and where known `instance_label`,
-`bag_cnn_probability`) are read into the same object.
+`bag_cnn_probability`) are read into the same object. They name no patients: each bag counts as a patient of
+its own in splits, folds and intervals, so leave one bag of each patient where a table has several.
 
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
