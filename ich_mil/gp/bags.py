@@ -163,6 +163,13 @@ def pack_labelled(
 ) -> Bags:
     """Packed scans. `DataError` if there is not one label 0 or 1 a bag, or not one position a row."""
     features, offsets, order = pack(x, bags)
+    if isinstance(labels, pd.Series):  # one that names the bags would be taken by place
+        index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
+        names = np.unique(index).tolist()
+        if len(index) == len(features) and set(labels.index) == set(names) and labels.index.tolist() != names:
+            raise DataError(
+                "labels are named by bag, in another order than np.unique's; give labels.loc[np.unique(bags)]"
+            )
     values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if values.shape != (len(offsets) - 1,):
         raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")

@@ -171,8 +171,8 @@ class Head(BaseEstimator):
 
         Bags come in the order of the offsets, or of `np.unique(bags)`. Both numbers are over `SAMPLES` draws
         that follow from the rows of the bag: it has the same numbers in any company, and other draws with its
-        rows in another order or another precision. Two sets of draws give means that are about a thirtieth
-        of the standard deviation apart.
+        rows in another order or another precision. The means of two sets of draws are within about a
+        thirtieth of the standard deviation.
         """
         predictions, _ = self._predictions(X, bags, positions)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()

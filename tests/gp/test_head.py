@@ -247,6 +247,21 @@ def test_what_is_no_kernel_is_told(kernel):
         Head(**SMALL, kernel=kernel).fit(*scans())
 
 
+def test_labels_that_pandas_names_in_another_order_are_not_taken_by_place():
+    x, offsets, labels = (part.numpy() for part in scans(30))
+    names = np.array([f"s{b}" for b in range(30)])  # np.unique: s0, s1, s10, ...
+    bags = np.repeat(names, np.diff(offsets))
+    named = pd.Series(labels, index=names)
+    head = Head(**SMALL, calibration="none")
+    with pytest.raises(DataError, match=r"named by bag, .* give labels\.loc\[np\.unique\(bags\)\]"):
+        head.fit(x, bags, named)
+    right = named.loc[np.unique(bags)]
+    by_place = Head(**SMALL, calibration="none").fit(x, bags, right.to_numpy())
+    for given in (right, right.reset_index(drop=True)):
+        assert torch.equal(head.fit(x, bags, given).model_.q_mean, by_place.model_.q_mean)
+    head.fit(x, offsets, named)  # offsets name no bag
+
+
 def test_more_bad_input_is_named_before_anything_is_kept():
     x, offsets, labels = (part.numpy() for part in scans())
     head = Head(**SMALL)
