@@ -17,3 +17,12 @@ def write_features(path, n_scans, seed):
             one |= {"bag_label": b % 2, "instance_label": int(b % 2 and n < 3)}
             rows.append(one | {"bag_name": f"s{seed}-{b}", "instance_name": f"s{seed}-{b}-{n}"})
     write_text(path, pd.DataFrame(rows).to_csv(index=False))
+
+
+def name_patients(path, name):
+    """A column `patient` into a table: `name` of the number b of each scan."""
+    table = pd.read_csv(path)
+    write_text(
+        path,
+        table.assign(patient=table.bag_name.str.split("-").str[1].map(int).map(name)).to_csv(index=False),
+    )

@@ -20,12 +20,13 @@ from ich_mil import cli
 from ich_mil.cli import main, train_main
 from ich_mil.config import read_config
 from ich_mil.data.features import read_feature_csv
+from ich_mil.data.splits import patient_key
 from ich_mil.data.store import open_prepared
 from ich_mil.dicom.header import read_headers
 from ich_mil.files import alone
 from ich_mil.gp.head import Head
 from tests import phantoms
-from tests.feature_table import write_features
+from tests.feature_table import name_patients, write_features
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
 pytestmark = pytest.mark.filterwarnings("ignore:probabilities are left uncalibrated")
@@ -312,6 +313,24 @@ def test_scans_without_a_patient_are_known_by_their_own_id(place, tmp_path, caps
     assert set(ledger.scan[ledger.code == "patient-missing"]) == set(
         open_prepared(tmp_path / "new" / "prepared").scans.index
     )
+
+
+def test_patients_of_feature_tables_stay_together_and_are_known_again(tmp_path, capsys):
+    for table, seed in (("f", 0), ("g", 1)):
+        write_features(tmp_path / f"{table}.csv", 40, seed)
+        name_patients(tmp_path / f"{table}.csv", lambda b, table=table: f"{table}{b // 8}{b % 2}")
+    feature_run(tmp_path, split={"validation": 0.3}, bootstrap=50)
+    assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
+    splits = pd.read_csv(tmp_path / "run" / "splits.csv")
+    assert splits.groupby("patient").split.nunique().tolist() == [1] * 10
+    words = ["validate", tmp_path / "g.csv", "--layout", "features", "--model", tmp_path / "run"]
+    assert cli.main([*map(str, words), "--out", str(tmp_path / "out")]) == 0
+    assert "40 scans (20 positive) of 10 patients" in capsys.readouterr().out
+    name_patients(
+        tmp_path / "g.csv", lambda b: "f31" if b == 7 else f"g{b}"
+    )  # its scan has a name of its own
+    error = refused([*words, "--out", tmp_path / "other"], capsys)
+    assert f"g.csv: 1 of its patients were trained or calibrated on: {patient_key('f31')};" in error
 
 
 def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):

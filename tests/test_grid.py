@@ -18,7 +18,7 @@ from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.pipeline import grid as module
-from tests.feature_table import write_features
+from tests.feature_table import name_patients, write_features
 
 
 @pytest.fixture
@@ -168,6 +168,12 @@ def test_an_external_set_with_patients_of_the_training_set_is_refused(place, cap
     (place / "grid.yaml").write_text(yaml.safe_dump(config))
     assert cli.main(words(place)) == 2
     assert "30 of its patients were trained or calibrated on" in capsys.readouterr().err
+    config["external"]["root"] = str(place / "other.csv")  # other scans, some of the same patients
+    (place / "grid.yaml").write_text(yaml.safe_dump(config))
+    for name in ("train", "other"):
+        name_patients(place / f"{name}.csv", lambda b: f"p{b}")
+    assert cli.main(words(place)) == 2
+    assert "16 of its patients were trained or calibrated on" in capsys.readouterr().err
     assert not (place / "out").exists()
 
 

@@ -3,8 +3,8 @@
 In: (N, D) features of N slices, packed by scan, with everything that is known of each slice and scan.
 Out: one safetensors file; the strings travel in its JSON metadata. Public feature tables (CSV with columns
 `feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and where known `instance_label`,
-`bag_cnn_probability`) are read into the same object. They name no patients: each bag counts as a patient of
-its own in splits, folds and intervals, so leave one bag of each patient where a table has several.
+`bag_cnn_probability`, `patient`) are read into the same object. In a table without `patient` each bag counts
+as a patient of its own in splits, folds and intervals.
 
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.splits import patient_key
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
 from ich_mil.kernels.segments import take_bags
@@ -158,8 +159,8 @@ def read_feature_csv(path: Path) -> FeatureSet:
     """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
 
     Raises:
-        DataError: no such file, a column is missing, a label is not 0/1 or differs within a scan, a slice is
-            there twice, a feature is NaN, a probability is outside [0, 1].
+        DataError: no such file, a column is missing, a label is not 0/1, label or patient differ within a
+            scan, a slice is there twice, a feature is NaN, a probability is outside [0, 1].
     """
     try:
         with warnings.catch_warnings():
@@ -178,14 +179,18 @@ def read_feature_csv(path: Path) -> FeatureSet:
     if missing:
         found = name_some([str(column) for column in table], 6)
         raise DataError(f"{path}: column {', '.join(missing)} is missing; found {found}")
-    for column in ("bag_name", "instance_name"):  # as split files are read: a patient keeps one name
-        table[column] = table[column].str.strip()
+    for column in ("bag_name", "instance_name", "patient"):  # as split files are read: blanks name no other
+        if column in table:
+            table[column] = table[column].str.strip()
     for column in [*columns, "bag_label", "instance_label", "bag_cnn_probability"]:
         if column in table:
             table[column] = _numbers(table[column], path, labels=column.endswith("_label"))
     if (table.bag_label == UNKNOWN).any() or (table.bag_name == "").any():
         line = int(((table.bag_label == UNKNOWN) | (table.bag_name == "")).to_numpy().argmax()) + 2
         raise DataError(f"{path}: line {line}: bag_name or bag_label is empty")
+    if "patient" in table and (table.patient == "").any():
+        line = int((table.patient == "").to_numpy().argmax()) + 2
+        raise DataError(f"{path}: line {line}: patient is empty; where it is not known write the bag_name")
     repeated = table[table.duplicated(["bag_name", "instance_name"])]
     if len(repeated):
         bag, name = repeated[["bag_name", "instance_name"]].iloc[0]
@@ -204,6 +209,12 @@ def read_feature_csv(path: Path) -> FeatureSet:
     mixed = grouped.bag_label.nunique()
     if (mixed > 1).any():
         raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} is labelled both 0 and 1")
+    patients = list(scans)
+    if "patient" in table:
+        mixed = grouped.patient.nunique()
+        if (mixed > 1).any():
+            raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} has more than one patient")
+        patients = [patient_key(name) for name in grouped.patient.first()]
     sizes = torch.tensor(grouped.size().to_numpy(), dtype=torch.int64)
     n = len(table)
     unknown = torch.full((n,), torch.nan)
@@ -211,7 +222,7 @@ def read_feature_csv(path: Path) -> FeatureSet:
         x=torch.tensor(table[columns].to_numpy(np.float32)),
         offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
         scans=list(scans),
-        patients=list(scans),
+        patients=patients,
         labels=torch.tensor(grouped.bag_label.first().to_numpy(np.int64)),
         slice_names=table.instance_name.tolist(),
         slice_labels=torch.tensor(table.instance_label.to_numpy(np.int64))

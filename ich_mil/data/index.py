@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from joblib import Parallel, delayed
 
 from ich_mil.data.collection import Collection, Source
+from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.errors import DataError, DicomError
 from ich_mil.files import digest, printable
@@ -66,11 +67,6 @@ class _Found:
     sop: str
     code: str
     detail: str
-
-
-def patient_key(patient_id: str) -> str:
-    """A pseudonymous key of a DICOM PatientID: equal for equal identifiers, '' for an empty one."""
-    return f"P{digest(patient_id.encode())}" if patient_id else ""
 
 
 class HeaderIndex:

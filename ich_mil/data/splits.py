@@ -12,9 +12,14 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
-from ich_mil.files import write_text
+from ich_mil.files import digest, write_text
 
 SPLITS = ("train", "validation", "test")
+
+
+def patient_key(patient_id: str) -> str:
+    """A pseudonymous key of a PatientID: equal for equal identifiers, '' for an empty one."""
+    return f"P{digest(patient_id.encode())}" if patient_id else ""
 
 
 def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: int) -> pd.DataFrame:
@@ -108,12 +113,13 @@ def learned_from(table: pd.DataFrame) -> set[str]:
     return {*learned.patient, *learned.scan}
 
 
-def check_unseen(names: Iterable[str], seen: Iterable[str], source: str) -> None:
+def check_unseen(patients: Iterable[str], scans: Iterable[str], seen: Iterable[str], source: str) -> None:
     """Raise `DataError` if a patient or scan of `source` is among those learned from, naming them.
 
     A scan whose files name no patient is known by its own id alone.
     """
-    both = sorted({*names} & {*seen})
+    known = {*seen}
+    both = sorted(known & {*patients}) or sorted(known & {*scans})
     if both:
         raise DataError(
             f"{source}: {len(both)} of its patients were trained or calibrated on: {name_some(both)}; "

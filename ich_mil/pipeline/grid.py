@@ -55,7 +55,8 @@ def grid(config: GridConfig) -> pd.DataFrame:
     if config.external is not None:
         tables.append(config.external.path)
         external = read_feature_csv(config.external.path)
-        check_unseen(external.patients, features.patients, str(config.external.path))
+        seen = {*features.patients, *features.scans}
+        check_unseen(external.patients, external.scans, seen, str(config.external.path))
     data = digest(*(table.read_bytes() for table in tables))
     about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):

@@ -70,8 +70,9 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
     """
     for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
         for name, scored in task.scored.items():
-            known = task.train.patients + (task.validation.patients if task.validation else [])
-            check_unseen(scored.patients, known, f"{one.name}, {name}")
+            learned = [task.train, *([task.validation] if task.validation else [])]
+            seen = {name for part in learned for name in (*part.patients, *part.scans)}
+            check_unseen(scored.patients, scored.scans, seen, f"{one.name}, {name}")
         yield task
 
 

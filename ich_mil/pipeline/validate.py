@@ -98,11 +98,10 @@ def external_set(
                 f"{settings.path}: has {features.x.shape[1]} features a slice, the model takes "
                 f"{len(model.head.x_mean)}; extract them with the network it was trained with"
             )
-        check_unseen(features.scans, seen, str(settings.path))
+        check_unseen(features.patients, features.scans, seen, str(settings.path))
     else:
         prepared = prepare(settings.layout, settings.path, store, jobs=jobs, thickness_mm=model.thickness_mm)
-        check_unseen(prepared.scans.patient, seen, str(settings.path))
-        check_unseen(prepared.scans.index, seen, str(settings.path))
+        check_unseen(prepared.scans.patient, prepared.scans.index, seen, str(settings.path))
         unnamed = prepared.scans.index[prepared.scans.patient == prepared.scans.index]
         if len(unnamed):
             say(

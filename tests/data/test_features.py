@@ -13,6 +13,7 @@ from ich_mil.data.features import (
     read_features,
     write_features,
 )
+from ich_mil.data.splits import patient_key
 from ich_mil.errors import DataError
 
 
@@ -132,6 +133,32 @@ def test_the_public_tables(shared_data):
     cq500 = read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
     assert (rsna.n_scans, len(rsna.x), cq500.n_scans) == (150, 5254, 490)  # DATA.md
     assert int(cq500.labels.sum()) == 205
+
+
+PATIENTS = "feature_0,bag_label,instance_name,bag_name,patient\n"
+
+
+def test_scans_of_one_patient(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(PATIENTS + "1,1,i,A,Smith\n2,1,j,A,Smith \n3,0,i,B,Jones\n4,0,i,C,Smith\n")
+    table = read_feature_csv(path)
+    assert table.scans == ["A", "B", "C"]
+    assert table.patients == [patient_key(name) for name in ("Smith", "Jones", "Smith")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("1,1,i,A,p\n2,1,j,A,q\n", "scan 'A' has more than one patient"),
+        ("1,1,i,A,p\n2,1,i,B, \n", "line 3: patient is empty; where it is not known write the bag_name"),
+    ],
+)
+def test_patients_that_cannot_be_used(tmp_path, rows, message):
+    path = tmp_path / "t.csv"
+    path.write_text(PATIENTS + rows)
+    with pytest.raises(DataError) as caught:
+        read_feature_csv(path)
+    assert str(caught.value) == f"{path}: {message}"
 
 
 def test_a_gap_in_the_feature_columns_is_refused(tmp_path):

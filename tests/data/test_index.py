@@ -9,7 +9,8 @@ import pytest
 
 from ich_mil.data import index as module
 from ich_mil.data.folder import FolderCollection
-from ich_mil.data.index import HeaderIndex, patient_key
+from ich_mil.data.index import HeaderIndex
+from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import read_headers
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code

@@ -77,11 +77,12 @@ def test_external_patients_must_be_new(scans):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     seen = table.patient[table.split == "train"].iloc[0]
     with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {seen}"):
-        check_unseen([seen, "new"], learned_from(table), "elsewhere")
-    check_unseen(["new", table.patient[table.split == "test"].iloc[0]], learned_from(table), "elsewhere")
+        check_unseen([seen, "new"], ["a", "b"], learned_from(table), "elsewhere")
+    held_out = table[table.split == "test"].iloc[0]
+    check_unseen(["new", held_out.patient], ["a", held_out.scan], learned_from(table), "elsewhere")
     scan = table.scan[table.split == "validation"].iloc[0]
     with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {scan}"):
-        check_unseen([scan, "new"], learned_from(table), "elsewhere")
+        check_unseen(["p", "new"], [scan, "b"], learned_from(table), "elsewhere")
 
 
 @pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])
