@@ -2,6 +2,7 @@
 
 import errno
 import json
+import runpy
 import shlex
 import shutil
 import signal
@@ -615,3 +616,11 @@ def test_closed_output_is_no_error(place, tmp_path):
     line = shlex.join([*words, "--out", str(tmp_path / "out"), "--jobs", "1"])
     assert subprocess.run(["sh", "-c", f"{line} >&- 2>&-"], check=False).returncode == 0
     assert len(open_prepared(tmp_path / "out").scans) == 16
+
+
+def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ich_mil", "report", str(tmp_path / "none")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("ich_mil", run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'none'}")

@@ -9,7 +9,7 @@ import ich_mil
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "kernels", "dicom", "data"]
 LAYERS += ["models", "gp", "training", "evaluate", "predictions", "model", "report", "config"]
-LAYERS += ["protocol", "pipeline", "serve", "cli"]
+LAYERS += ["protocol", "pipeline", "serve", "cli", "__main__"]
 
 
 def imports_of(path: Path) -> set[str]:

@@ -93,9 +93,9 @@ class HeadSettings:
         beta: β of the Gamma density.
         logistic_tail: hold the Gamma's tail by the logistic one; without it fits run away
             (`GammaLogisticTail`). None: as in the preset.
-        log_h: log H, the evidence of a scan label. None: as in the preset.
-        update: order of the π within a bag; the evidence bound never falls with `gauss_seidel`. None: as in
-            the preset.
+        log_h: log H, the evidence of a scan label; of ψ-VGPMIL and LM-VGPMIL. None: as in the preset.
+        update: order of the π within a bag, of the same two; the evidence bound never falls with
+            `gauss_seidel`. None: as in the preset.
         margin_c: C of LM-VGPMIL, the steepness of its margin.
         margin_v: V of LM-VGPMIL, its width.
         chains: of the Gibbs sampler.

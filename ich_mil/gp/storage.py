@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gpytorch
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -23,6 +24,15 @@ from ich_mil.gp.sparse_gp import SparseGP
 
 FORMAT = "ich_mil.head.2"
 TENSORS, SETTINGS = "head.safetensors", "head.json"
+
+
+@torch.no_grad()
+def _kernel_values(model: SparseGP) -> list[float]:
+    """K between the origin and points on a line through it, where kernels of other classes differ."""
+    line = torch.linspace(0.5, 1, len(model.x_mean)).to(model.x_mean)
+    points = torch.logspace(-2, 1, 8).to(line)[:, None] * line  # (8, D)
+    values: list[float] = model.covar_module(torch.zeros_like(line)[None], points).to_dense()[0].tolist()
+    return values
 
 
 def save_head(model: SparseGP, folder: Path) -> None:
@@ -39,6 +49,8 @@ def save_head(model: SparseGP, folder: Path) -> None:
         "settings": asdict(model.settings),
         "calibration": None if model.calibration is None else asdict(model.calibration),
     }
+    if "kernel" in model.given:
+        description["kernel_values"] = _kernel_values(model)
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with whole_file(folder / TENSORS) as temporary:
         save_file(state, temporary)
@@ -76,7 +88,8 @@ def load_head(
         The head in eval mode, with its settings and calibration.
 
     Raises:
-        ModelError: a file is missing, damaged, of another format, or for another number of features.
+        ModelError: a file is missing, damaged, of another format, or for another number of features; the
+            kernel is another one.
     """
     path = folder / SETTINGS
     description = _read_description(path)
@@ -84,6 +97,7 @@ def load_head(
         width, n_inducing = int(description["n_features"]), int(description["n_inducing"])
         n_draws, given = int(description["n_draws"]), tuple(description["given"])
         settings = HeadSettings(**description["settings"])
+        values = [float(value) for value in description["kernel_values"]] if "kernel" in given else []
         stored = description["calibration"]
         calibration = None if stored is None else Calibration(**stored)
         jitter = float(description["jitter"])
@@ -97,7 +111,7 @@ def load_head(
     if ("kernel" in given) != (kernel is not None):
         asked = "with a kernel object of its own: load it with kernel=" if kernel is None else "without one"
         raise ModelError(f"{path}: the head was fitted {asked}")
-    path = folder / TENSORS
+    described, path = path, folder / TENSORS
     try:
         state = load_file(path)
         zeros = torch.zeros(width, dtype=torch.float64)
@@ -115,6 +129,8 @@ def load_head(
         raise ModelError(
             f"{path}: does not hold the head that {SETTINGS} beside it describes ({error}); train it again"
         ) from error
+    if kernel is not None and not np.allclose(_kernel_values(model), values, rtol=1e-6):
+        raise ModelError(f"{described}: the head was fitted with a kernel unlike kernel=; give one like it")
     held = {"x_mean": model.x_mean, "x_std": model.x_std, "m": model.q_mean, "S": model.q_root}
     bad = [name for name, value in held.items() if not bool(value.isfinite().all())]
     if bad:

@@ -44,8 +44,8 @@ def show_folder(folder: Path, shown: Shown) -> None:
     results = read_results(folder)
     if not (folder / "prepared" / "prepared.json").is_file():
         raise DataError(
-            f"{folder}: holds no prepared scans, as 'predict' and 'validate' leave them; the pages of a run "
-            "are made by 'ich-mil report RUN'"
+            f"{folder}: holds no prepared scans, as 'predict' and 'validate' leave them (but for features, "
+            "which have no pages); the pages of a run are made by 'ich-mil report RUN'"
         )
     show_predictions(results, open_prepared(folder / "prepared"), folder, shown)
     say(f"{folder / 'index.html'}")

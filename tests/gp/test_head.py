@@ -174,6 +174,9 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
     fresh = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
     again = Head.load(tmp_path, kernel=fresh)
     assert np.array_equal(again.predict_bag_proba(x, offsets), given.predict_bag_proba(x, offsets))
+    for other in (gpytorch.kernels.MaternKernel(nu=0.5), gpytorch.kernels.MaternKernel(nu=2.5)):
+        with pytest.raises(ModelError, match=r"head\.json: the head was fitted with a kernel unlike kernel="):
+            Head.load(tmp_path, kernel=gpytorch.kernels.ScaleKernel(other))
 
 
 def test_bad_input_is_named():
