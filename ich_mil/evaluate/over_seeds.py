@@ -65,7 +65,8 @@ def over_seeds(
         One row a metric, with the columns `COLUMNS`; `note` says why a number is absent.
 
     Raises:
-        ValueError: no repeat, or repeats of different patients.
+        ValueError: no repeat; repeats of different patients, with other slices, or with other scans or slices
+            labelled.
     """
     if not repeats or any(list(one.patients) != list(repeats[0].patients) for one in repeats):
         raise ValueError("repeats must be at least one, all of the same patients in the same order")
@@ -90,10 +91,9 @@ def _rows(
         every = np.array([one[metric] for one in values])
         undefined = np.isnan(every)
         note = f"not defined for {undefined.sum()} of {len(every)} seeds" if undefined.any() else ""
-        row = {"level": level, "metric": metric, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
-        if not undefined.any():
-            row |= {"mean": every.mean(), "low": intervals[metric].low, "high": intervals[metric].high}
-            row["std"] = every.std(ddof=1) if len(every) > 1 else np.nan
+        row = {"level": level, "metric": metric, "mean": every.mean()}
+        row |= {"std": every.std(ddof=1) if len(every) > 1 else np.nan}
+        row |= {"low": intervals[metric].low, "high": intervals[metric].high}
         rows.append(row | {"seeds": len(every), "note": note} | dict(facts))
     return pd.DataFrame(rows)
 
@@ -108,13 +108,15 @@ def _mean_of(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 
 def _scans(repeats: Sequence[Repeat], *, seed: int, resamples: int) -> pd.DataFrame:
-    known = [(one.labels != UNKNOWN) for one in repeats]
-    if not known[0].any():
+    known = repeats[0].labels != UNKNOWN
+    if any(not np.array_equal(one.labels != UNKNOWN, known) for one in repeats):
+        raise ValueError("repeats must have the same scans labelled")
+    if not known.any():
         return _missing(SCAN, "auc", "no scan is labelled")
     if all(np.isnan(one.scan).all() for one in repeats):
         return _missing(SCAN, "auc", "gives no scan score")
-    pairs = [(one.labels[rows], one.scan[rows]) for one, rows in zip(repeats, known, strict=True)]
-    patients = np.asarray(repeats[0].patients)[known[0]]
+    pairs = [(one.labels[known], one.scan[known]) for one in repeats]
+    patients = np.asarray(repeats[0].patients)[known]
 
     def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
         return _mean_of([resampled_scan_metrics(*pair, counts) for pair in pairs])
@@ -134,11 +136,9 @@ def _slices(repeats: Sequence[Repeat], probability: bool, *, seed: int, resample
         return _missing(SLICE, "auc", "gives no slice score")
     if any(not np.array_equal(one.offsets, first.offsets) for one in repeats):
         raise ValueError("repeats must have the same number of slices in each scan")
-    triples = [
-        (one.slice_labels[rows], one.slice[rows], one.bags[rows])
-        for one in repeats
-        for rows in [one.slice_labels != UNKNOWN]
-    ]
+    if any(not np.array_equal(one.slice_labels != UNKNOWN, known) for one in repeats):
+        raise ValueError("repeats must have the same slices labelled")
+    triples = [(one.slice_labels[known], one.slice[known], first.bags[known]) for one in repeats]
     owner = np.asarray(first.patients)[first.bags[known]]
 
     def one_seed(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:

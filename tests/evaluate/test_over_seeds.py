@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import patient_bootstrap
@@ -105,3 +106,76 @@ def test_repeats_of_other_patients_are_refused():
         measured([repeat(0), repeat(1, patients=[*PATIENTS[1:], "x"])])
     with pytest.raises(ValueError, match="at least one"):
         measured([])
+
+
+def scattered():
+    """Three seeds on patients of unequal size; the first scans are negative or without a label."""
+    patients = [f"p{min(b, 20)}" for b in range(30)]
+    labels = np.where(np.arange(30) < 4, 0, LABELS)
+    labels[[0, 7]] = UNKNOWN
+    slice_labels = repeat(0).slice_labels.copy()
+    slice_labels[:10] = 0
+    slice_labels[[3, 31, 36, 90]] = UNKNOWN
+    return [repeat(s, labels=labels, patients=patients, slice_labels=slice_labels) for s in range(3)]
+
+
+def test_intervals_are_of_the_mean_over_seeds_and_resample_patients():
+    many = scattered()
+    table, first = measured(many), many[0]
+    patients = np.array(first.patients)
+    scans, slices = first.labels != UNKNOWN, first.slice_labels != UNKNOWN
+    pieces = [range(5 * b, 5 * b + 5) for b in range(30)]
+    mixed = [b for b in range(30) if {0, 1} <= set(first.slice_labels[pieces[b]])]
+
+    def inside(one, b):
+        rows = [n for n in pieces[b] if slices[n]]
+        return roc_auc_score(one.slice_labels[rows], one.slice[rows])
+
+    wanted = {  # a number a row, and whose rows they are: all three metrics are plain means over rows
+        (SCAN, "brier"): ([((one.scan - one.labels) ** 2)[scans] for one in many], patients[scans]),
+        (SLICE, "brier"): (
+            [((one.slice - one.slice_labels) ** 2)[slices] for one in many],
+            np.repeat(patients, 5)[slices],
+        ),
+        (INSIDE, "auc"): ([[inside(one, b) for b in mixed] for one in many], patients[mixed]),
+    }
+    for (level, metric), (values, owner) in wanted.items():
+        row = rows(table, level).loc[metric]
+        mean = np.mean(values, axis=0)
+        expected = patient_bootstrap(
+            lambda counts, mean=mean: {"value": mean @ counts / counts.sum(axis=0)},
+            owner,
+            resamples=50,
+            seed=3,
+        )["value"]
+        assert (row["mean"], row["low"], row["high"]) == pytest.approx(
+            (mean.mean(), expected.low, expected.high), rel=1e-12
+        )
+        assert (row["n"], row["patients"]) == (len(owner), len(set(owner)))
+
+
+def test_seeds_with_other_labels_are_each_measured_by_their_own():
+    """Bags that are drawn by the seed, as those of digits, have other labels in each."""
+    turned = repeat(1, labels=1 - LABELS)
+    table = rows(measured([repeat(0), turned]), SCAN)
+    every = [np.mean((one.scan - one.labels) ** 2) for one in (repeat(0), turned)]
+    assert table["mean"]["brier"] == pytest.approx(np.mean(every))
+
+
+def test_seeds_that_differ_in_their_positive_scans_have_no_number_inside():
+    other = repeat(1, slice_labels=np.roll(repeat(0).slice_labels, 5))
+    table = rows(measured([repeat(0), other]), INSIDE)
+    assert table.note["auc"] == "seeds differ in their positive scans"
+
+
+@pytest.mark.parametrize("what", ["labels", "slice_labels", "offsets"])
+def test_repeats_whose_rows_do_not_match_are_refused(what):
+    one = repeat(0)
+    changed = getattr(one, what).copy()
+    if what == "offsets":
+        changed[1] += 1
+    else:
+        changed[3] = UNKNOWN
+    messages = {"labels": "same scans labelled", "slice_labels": "same slices labelled"}
+    with pytest.raises(ValueError, match=messages.get(what, "same number of slices")):
+        measured([one, repeat(1, **{what: changed})])
