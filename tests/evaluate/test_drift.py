@@ -7,7 +7,7 @@ from scipy.stats import binom, ks_2samp
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate import drift
-from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.drift import DriftAlarm, DriftResult, Moved, column_names, summarise
 
 
 @pytest.fixture
@@ -95,6 +95,42 @@ def test_the_same_scans_do_not_ring(reference):
     assert not found.alarm
     assert (found.p_features, found.p_scores, found.statistic) == (1, 1, pytest.approx(0, abs=1e-12))
     assert found.text().startswith("No drift found (60 scans")
+
+
+def test_the_smallest_rate_can_ring(reference):
+    table, scores = reference
+    found = fit(table, scores, rate=0.002).test(table[:20] + 9, scores[:20], names(20))
+    assert (found.p_features, found.alarm) == (0.001, True)  # half of the rate, and at most that
+
+
+def test_a_batch_of_many_scans_is_not_judged_by_deals_of_few():
+    """Two patients of 25 scans: nearly all deals are of two scans, which lie far out by chance."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(90, 1))
+    batch = rng.normal(size=(50, 1)) + 1
+    found = fit(x, x[:, 0]).test(batch, batch[:, 0], names(50, each=25))
+    assert found.p_scores < 0.025
+    assert found.moved[0].p < 0.025
+
+
+def test_what_moved_in_features_does_not_depend_on_the_scores(reference):
+    table, scores = reference
+    batch = np.random.default_rng(7).normal(size=(20, 4)) + 0.4
+    moved = [
+        fit(table, s).test(batch, s[:20] + add, names(20)).moved for s, add in ((scores, 0), (-scores, 2))
+    ]
+    assert moved[0] == moved[1]
+
+
+def test_only_what_moved_at_half_the_rate_is_named():
+    def moved(name, p):
+        return Moved(name, 0.5, p, 1.0, 2.0)
+
+    columns = (moved("this one", 0.025), moved("that one", 0.026))
+    text = DriftResult(0.001, 0.026, True, 0.05, 3.0, moved("score", 0.026), columns, 20).text()
+    assert "this one: median 1 -> 2. It says" in text
+    assert "that one" not in text
+    assert "score: median" not in text
 
 
 def alarms(draw, runs, **options):
