@@ -89,7 +89,8 @@ def test_better_is_the_right_way_round(data):
     labels, scores, patients = data
     frame = compare(labels, scores, patients, reference="good", seed=0, resamples=200)
     assert row_of(frame, "chance")["better"] < 0.01
-    assert row_of(frame, "chance", "log_loss")["better"] < 0.01
+    for metric in ("log_loss", "brier", "ece"):
+        assert row_of(frame, "chance", metric)["better"] < 0.01
     assert row_of(frame, "chance", "log_loss")["difference"] > 0
     turned = compare(labels, scores, patients, reference="chance", seed=0, resamples=200)
     for metric in frame.metric.unique():

@@ -59,6 +59,17 @@ def test_by_hand():
     assert result.note == ""
 
 
+def test_the_interval_of_a_difference_stays_within_1():
+    # the second model: V10 = (0, 1/2), V01 = (1/2, 0), both variances 1/8; the first ranks perfectly
+    labels, perfect, poor = np.array([1, 1, 0, 0]), np.array([4, 3, 2, 1]), np.array([1, 3, 2, 4])
+    reach = 1.959964 * np.sqrt(1 / 8)
+    result = delong_test(labels, perfect, poor)
+    assert (result.difference, result.high) == (0.75, 1.0)
+    assert result.low == pytest.approx(0.75 - reach, rel=1e-6)
+    turned = delong_test(labels, poor, perfect)
+    assert (turned.low, turned.high) == (-1.0, -result.low)
+
+
 @pytest.mark.parametrize("levels", [None, 2.0, 0.5])
 def test_pairs_one_by_one_and_the_jackknife_agree(levels):
     labels, scores = correlated(np.random.default_rng(0), n=30, levels=levels)

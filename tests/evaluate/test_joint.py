@@ -33,8 +33,14 @@ def test_no_correlation_of_equal_values_is_told():
     assert frame.correlation_joint[0] == pytest.approx(1)
     assert np.isnan(frame.correlation_independent[0])
     assert frame.note[0] == "no correlation: all values are equal"
+    frame = joint_against_independent(
+        np.array([0.1, 0.2]), np.array([0.2, 0.3]), np.array([9, 9]), np.array([1, 1])
+    )
+    assert np.isnan(frame.correlation_joint[0])
 
 
 def test_deviations_of_nothing_are_refused():
     with pytest.raises(DataError, match="above 0, got 0"):
         joint_against_independent(np.array([0.0, 0.1]), np.ones(2), np.ones(2), np.array([0, 1]))
+    with pytest.raises(DataError, match=r"above 0, got -0\.1"):
+        joint_against_independent(np.ones(2), np.array([-0.1, 0.1]), np.ones(2), np.array([0, 1]))

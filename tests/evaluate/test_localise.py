@@ -91,6 +91,18 @@ def test_the_stated_tolerance_is_a_share_of_the_pictures_side():
         assert localise(one_cell(50, 0, cell), masks, heads, ["a"], seed=0).near.tolist() == [wanted]
 
 
+def test_pictures_that_are_not_square():
+    """20 x 100 pixels in cells of 2 x 4: the tolerance is 3 % of the longer side, heads are small."""
+    masks, heads = np.zeros((1, 20, 100), bool), np.zeros((1, 20, 100), bool)
+    masks[0, 18:, 80:] = heads[0, 19, 80:] = heads[0, 10, :80] = True
+    maps = torch.zeros(3, 10, 25)
+    maps[0, 9, 20], maps[1, 9, 19], maps[2, 9, 18] = 1.0, 1.0, 1.0  # columns 82, 78 and 74
+    found = localise(maps, masks.repeat(3, 0), heads.repeat(3, 0), ["a"] * 3, seed=0)
+    assert found.strict.tolist() == [1.0, 0.0, 0.0]
+    assert found.near.tolist() == [1.0, 1.0, 0.0]
+    assert found.area.tolist() == [0.2] * 3  # 20 of the head's 100 pixels; 20 of blood lie outside it
+
+
 @pytest.mark.parametrize("what", ["mask", "head", "nan", "shape"])
 def test_what_cannot_be_measured_is_refused(what):
     maps, masks, heads = one_cell(4, 0, 0), square(8, slice(0, 2), slice(0, 2)), np.ones((1, 8, 8), bool)

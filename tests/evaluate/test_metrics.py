@@ -104,6 +104,14 @@ def test_calibration_bins_by_hand():
     np.testing.assert_array_equal(count, [3, 3])
 
 
+def test_calibration_error_by_hand_is_over_ten_bins():
+    # twenty scans, two a bin, one of them positive: bin k has the probabilities 2k/20 and (2k + 1)/20
+    probability = np.arange(20) / 20
+    labels = np.tile([1, 0], 10)
+    gaps = [abs((2 * k + 0.5) / 20 - 0.5) for k in range(10)]
+    assert scan_metrics(labels, probability)["ece"] == pytest.approx(np.mean(gaps), rel=1e-12)
+
+
 def test_equal_probabilities_stay_in_one_bin_so_a_constant_prevalence_is_calibrated():
     labels = np.array([0, 1, 0, 1, 1] * 20)
     result = scan_metrics(labels, np.full(100, 0.6))
@@ -145,6 +153,7 @@ def test_probabilities_of_exactly_zero_and_one(probability):
         ([0, 1, 1], [0.1, np.nan, 0.2], "1 of 3 scores are NaN or infinite, the first is number 1"),
         ([0, 1, 1], [0.1, 0.3, np.inf], "NaN or infinite"),
         ([0, 1], [0.1, 1.2], "0.1 to 1.2"),
+        ([0, 1], [-0.1, 0.5], "-0.1 to 0.5"),
         ([0, 2], [0.1, 0.2], "got .*2"),
         ([-1, -1], [0.1, 0.2], "none of the 2 labels is known"),
     ],

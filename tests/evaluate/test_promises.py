@@ -25,6 +25,15 @@ def test_one_calibration_scan_by_hand():
     assert chance_next(1, 1, 0.9, 1) == pytest.approx(0.5, rel=1e-12)
 
 
+def test_a_confidence_that_is_just_reached_is_reached():
+    assert Promise("risk_control", 0.5, 0.5).rank(1) == 1  # F is uniform: below ½ half of the time
+    assert Promise("next_scans", 0.9, 0.5, 1).rank(1) == 1
+
+
+def test_the_highest_rank_may_keep_a_small_promise():
+    assert Promise("risk_control", 0.1, 0.5).rank(5) == 5  # 0.9⁵ = 0.59
+
+
 @pytest.mark.parametrize(("rank", "n", "share"), [(1, 45, 0.95), (4, 143, 0.95), (20, 50, 0.6)])
 def test_all_future_scans_are_a_beta_share(rank, n, share):
     assert chance_always(rank, n, share) == pytest.approx(beta.cdf(1 - share, rank, n + 1 - rank), rel=1e-9)
