@@ -11,6 +11,7 @@ from ich_mil.evaluate.shift import (
     LEAST_SCANS,
     METRICS,
     _draw,
+    _spread,
     cross_fitted,
     fit_intercept,
     pays_from,
@@ -133,6 +134,12 @@ def test_a_stratified_draw_has_the_sites_prevalence():
     assert np.std(shares[False]) > 1.2
     assert np.mean(shares[True]) == pytest.approx(6, abs=0.3)
     assert np.mean(shares[False]) == pytest.approx(6, abs=0.8)
+    rare = (np.arange(100) < 5).astype(int)
+    found = [
+        rare[_draw(rare, np.arange(100), 10, True, np.random.default_rng(s))[0]].sum() for s in range(60)
+    ]
+    assert set(found) == {0, 1}
+    assert np.mean(found) == pytest.approx(0.5, abs=0.2)  # three standard errors
 
 
 def test_curve_measures_each_draw_on_the_other_scans():
@@ -148,6 +155,21 @@ def test_curve_measures_each_draw_on_the_other_scans():
             assert number(frame, 30, "platt", metric, column) == pytest.approx(new[metric])
         assert number(frame, 30, "platt", metric, "better") == (new[metric] < own[metric])
     assert set(frame.left) == {70}
+
+
+def test_curve_measures_the_mean_over_samples():
+    z, y = site(60)
+    samples = torch.as_tensor(z) + 2 * torch.randn(5, 60, generator=default_torch(), dtype=torch.float64)
+    frame = recalibration_curve(samples, y, names(60), OWN, sizes=(30,), repeats=1, seed=5)
+    rest = _draw(y, np.unique(names(60), return_inverse=True)[1], 30, False, default(5, 30))[1]
+    p = (1 / (1 + np.exp(-samples.numpy()[:, rest]))).mean(axis=0)
+    assert number(frame, 30, "platt", "brier", "own") == pytest.approx(np.mean((p - y[rest]) ** 2), rel=1e-9)
+
+
+def test_spread_of_draws_by_hand():
+    pairs = [({"brier": 0.5}, {"brier": k / 20}) for k in range(21)]
+    expected = {"own": 0.5, "value": 0.5, "low": 0.05, "high": 0.95, "better": 10 / 21}
+    assert _spread(pairs, "brier") == pytest.approx(expected)
 
 
 def test_cross_fitted_scans_know_nothing_of_their_patients_labels():
@@ -186,6 +208,21 @@ def test_resampled_differences_see_that_few_scans_may_mislead():
     assert (moved["log_loss"] < 0).all()
     again = refitted_differences(*site(400), keys, OWN, resamples=60, seed=0)
     assert np.array_equal(moved["ece"], again["ece"])
+
+
+def test_resampled_differences_of_two_patients_by_hand():
+    """A resample that leaves somebody out has one of them twice: measured on the other."""
+    z, y = site(40)
+    owner = np.arange(40) // 20
+    wanted = []
+    for drawn in (0, 1):
+        rest = torch.as_tensor(z[owner != drawn])
+        twice = (torch.as_tensor(np.tile(part[owner == drawn], 2)) for part in (z, y))
+        b = fit_intercept(*twice, slope=1.0)
+        old, new = (np.mean((torch.sigmoid(rest + add).numpy() - y[owner != drawn]) ** 2) for add in (0, b))
+        wanted.append(new - old)
+    found = refitted_differences(z, y, names(40, each=20), OWN, resamples=20, seed=0)["brier"]
+    assert np.unique(found) == pytest.approx(np.sort(wanted), rel=1e-9)
 
 
 def default_torch():
@@ -237,13 +274,23 @@ def test_slopes_that_turn_the_order_are_counted():
 
 
 def test_sizes_that_leave_too_few_are_told_and_do_not_count():
-    frame = recalibration_curve(*site(100), names(100), OWN, sizes=(30, 85, 500), repeats=4, seed=0)
+    frame = recalibration_curve(*site(100), names(100), OWN, sizes=(30, 80, 85, 500), repeats=4, seed=0)
     note = frame.groupby("n").note.first()
-    assert note[30] == ""
+    assert note[30] == note[80] == ""
     assert note[85] == "85 of 100 labelled scans: 4 draws left fewer than 20 to measure on"
     assert note[500] == "500 of 100 labelled scans: 4 draws left fewer than 20 to measure on"
-    assert frame[frame.n > 30].value.isna().all()
+    assert frame[frame.n > 80].value.isna().all()
+    assert frame[frame.n <= 80].value.notna().all()
     assert pays_from(frame, way="intercept") == 30
+
+
+def test_draws_that_leave_too_few_are_counted_beside_those_that_do_not():
+    keys = [*names(50), *["many"] * 20]  # if drawn last, up to 19 are in neither
+    frame = recalibration_curve(*site(70), keys, OWN, sizes=(40,), repeats=20, seed=0)
+    measured = int(frame.used[0] + frame.one_label[0])
+    assert 0 < measured < 20
+    few = 20 - measured
+    assert set(frame.note) == {f"40 of 70 labelled scans: {few} draws left fewer than 20 to measure on"}
 
 
 def test_seed_decides_and_a_size_does_not_depend_on_the_others():
