@@ -93,6 +93,30 @@ def test_notes_count_what_was_left_out(truth, model):
     assert notes[0] == "34 scans (17 positive) of 15 patients; 6 without a label left out"
 
 
+def test_few_patients_at_any_level_are_told(truth, model):
+    alone = {**truth, "patients": [f"p{i}" for i in range(40)]}
+    scans = {**alone, "slice_labels": None}
+    assert "Few patients" not in format_table(evaluate([model], **scans, seed=0, resamples=50))
+    part = {**alone, "slice_labels": np.where(np.arange(200) < 25, truth["slice_labels"], -1)}
+    frame = evaluate([model], **part, seed=0, resamples=50)
+    assert f"Few patients ({frame[frame.n > 0].patients.min()}): " in format_table(frame)
+
+
+def test_what_resamples_did_is_told_where_they_did_it(truth, model):
+    frame = evaluate([model], **truth, seed=0, resamples=50).assign(ignored=0)
+    ece = (frame.metric == "ece") & (frame.level == SCAN)
+    within, above = frame.copy(), frame.copy()
+    within.loc[frame.metric == "ece", "low"] = 0.0
+    above.loc[ece, "low"] = above.value[ece] + 0.01
+    above.loc[ece, "ignored"] = 1
+    notes = " ".join(table_notes(within))
+    assert "ECE cannot be negative" not in notes
+    assert "were ignored" not in notes
+    notes = " ".join(table_notes(above))
+    assert "ECE cannot be negative" in notes
+    assert "Up to 1 resamples held one class only and were ignored" in notes
+
+
 def test_a_table_read_from_csv_reads_the_same(truth, model, tmp_path):
     frame = evaluate([model, Scores("NA", None, None)], **truth, seed=0, resamples=60)
     frame.to_csv(tmp_path / "metrics.csv", index=False)

@@ -130,6 +130,25 @@ def test_series_groups():
     }
 
 
+def test_each_group_of_series_has_its_own_code():
+    codes = ["series-kind", "part-of-head", "averaged", "tilted", "gap"]
+    ledger = pd.DataFrame({"scan": codes, "code": codes})
+    groups = series_groups(ledger, codes)
+    assert {name: np.flatnonzero(where).tolist() for name, where in groups.items()} == {
+        "another kind of series": [0],
+        "a part of a head": [1],
+        "averaged from thin slices": [2],
+        "tilted gantry": [3],
+        "gaps between slices": [4],
+    }
+
+
+def test_a_scan_at_the_threshold_is_called_positive():
+    labels, half = np.array([0, 1]), np.full(2, 0.5)
+    row = subgroup_table(labels, half, ["a", "b"], {"g": np.ones(2, bool)}, seed=0).iloc[0]
+    assert (row.sensitivity, row.specificity) == (1, 0)
+
+
 def test_slice_count_groups():
     sizes = [1, 20, 21, 45, 46, 100, 101, 400]
     groups = slice_count_groups(np.concatenate([[0], np.cumsum(sizes)]))

@@ -60,6 +60,15 @@ def test_values_are_those_of_the_metrics_with_intervals_around_them(truth, model
     assert number(frame, "GP", SLICE, "brier").value == losses["brier"]
     assert number(frame, "GP", SLICE, "log_loss").value == losses["log_loss"]
     assert number(frame, "GP", SLICE, "ece").value == losses["ece"]
+    errors = (model.slice - truth["slice_labels"]) ** 2
+    brier = patient_bootstrap(
+        lambda c: {"brier": errors @ c / c.sum(axis=0)},
+        np.array(truth["patients"])[bags],
+        resamples=200,
+        seed=0,
+    )["brier"]
+    row = number(frame, "GP", SLICE, "brier")
+    assert (row.low, row.high) == pytest.approx((brier.low, brier.high), rel=1e-12)
 
 
 def test_unlabelled_are_left_out_and_counted(truth, model):
@@ -128,6 +137,12 @@ def test_nan_scores_name_the_model(truth, model):
         evaluate([model, broken], **truth, seed=0, resamples=10)
     broken = Scores("diverged", None, np.full_like(model.slice, np.nan))
     with pytest.raises(DataError, match=r"model 'diverged', slice scores"):
+        evaluate([broken], **truth, seed=0, resamples=10)
+
+
+def test_slice_scores_beyond_1_are_no_probabilities(truth, model):
+    broken = Scores("odds", None, 2 + model.slice, slice_is_probability=True)
+    with pytest.raises(DataError, match=r"model 'odds', slice scores: a probability must lie in"):
         evaluate([broken], **truth, seed=0, resamples=10)
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,6 +209,8 @@ def test_probabilities_that_are_none(bad):
         ({"sensitivity": 1.0}, "sensitivity must lie between"),
         ({"specificity": 0.0}, "specificity must lie between"),
         ({"confidence": float("nan")}, "confidence must lie between"),
+        ({"confidence": 0.0}, "confidence must lie between"),
+        ({"confidence": 1.0}, "confidence must lie between"),
         ({"method": "guess"}, "method must be one of risk_control"),
         ({"method": "next_scans"}, "go with next_scans"),
         ({"method": "next_scans", "next_positives": 10, "next_negatives": 0}, "go with next_scans"),
@@ -272,6 +275,9 @@ def test_the_promise_in_words():
     assert "at most 8 of the next 80 negative scans are" in ahead
     assert "5 % of new patients with positive scans have one called negative" in told(patients=patients)
     assert all("\n" not in text for text in (told(), ahead))
+    at_one = replace(fit_triage(labels, p, sensitivity=0.95), high=1.0)
+    assert at_one.decide(np.ones(1)).tolist() == [POSITIVE]
+    assert "called positive (p ≥ 1)" in at_one.promise
 
 
 class Given(ClassifierMixin, BaseEstimator):
