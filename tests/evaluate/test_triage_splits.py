@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import betabinom, binom
+from scipy.stats import beta, betabinom, binom
 
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
@@ -113,6 +113,12 @@ def test_patients_with_several_scans_of_both_classes():
         assert row["expected"] == pytest.approx(np.mean(chances), rel=1e-9)
         low, high = band(row["expected"], 400)
         assert low <= row["kept"] <= high
+    for row in found.summary.to_dict("records"):
+        every = splits[row["promise"]]
+        assert (row["mean"], row["lowest"]) == pytest.approx((every.mean(), every.min()), rel=1e-12)
+        kept = round(row["kept"] * 400)
+        ends = beta.ppf([0.025, 0.975], [kept, kept + 1], [401 - kept, 400 - kept])  # Clopper and Pearson
+        assert (row["kept_low"], row["kept_high"]) == pytest.approx(tuple(ends), rel=1e-9)
 
 
 def test_the_next_scans_are_those_of_the_test_half():

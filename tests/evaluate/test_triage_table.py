@@ -77,6 +77,15 @@ def test_numbers_that_are_not_defined_say_why(triage):
     assert table.set_index("metric").loc["to_look", "value"] == 1
 
 
+def test_resamples_without_a_positive_scan_are_counted(triage):
+    table = triage_table(triage, np.array([1, 0]), np.array([0.9, 0.1]), ["a", "b"], seed=0, resamples=400)
+    ignored = table.set_index("metric")["ignored"]
+    # a quarter of the resamples draws one patient twice; five standard errors
+    assert ignored["missed"] == pytest.approx(100, abs=44)
+    assert ignored["specificity"] == pytest.approx(100, abs=44)
+    assert ignored["cleared"] == 0
+
+
 def test_no_interval_of_one_patient_says_why(triage):
     table = triage_table(triage, LABELS, P, ["a"] * 12, seed=0, resamples=9)
     assert table["low"].isna().all()

@@ -20,12 +20,12 @@ SINGLE = [
 
 
 @pytest.mark.parametrize(("resampled", "single"), SINGLE)
-@pytest.mark.parametrize("levels", [5, 10_000])
+@pytest.mark.parametrize("levels", [4, 10_000])  # of four, scans of both classes tie, at 0 and at ½ too
 @pytest.mark.parametrize("positives", [1, 20, 35])
 def test_resampled_metrics_are_those_of_the_repeated_rows(resampled, single, levels, positives):
     rng = np.random.default_rng(2)
     labels = rng.permutation(np.arange(40) < positives).astype(int)
-    probability = np.clip(rng.integers(-1, levels, 40) + levels / 3 * labels, 0, levels) / levels
+    probability = np.clip(rng.integers(-1, levels, 40) + levels // 3 * labels, 0, levels) / levels
     # all rows once, then rows drawn one by one, then with patients of several rows, so of any total
     drawn = rng.multinomial(40, np.full(40, 1 / 40), size=6).T
     counts = np.column_stack(
@@ -66,6 +66,13 @@ def test_resamples_of_one_class_are_nan():
     assert np.isfinite(resampled_losses(labels, probability, counts)["brier"]).all()
     for values in resampled_ranking_metrics(np.zeros(3, int), probability, counts).values():
         assert np.isnan(values).all()
+
+
+def test_ranking_of_three_rows_by_hand():
+    # from the top: right, a false alarm, right
+    ranking = resampled_ranking(np.array([1, 0, 1]), np.array([3.0, 2.0, 1.0]), np.ones((3, 1)))
+    assert ranking["ap"].tolist() == pytest.approx([(1 + 2 / 3) / 2], rel=1e-12)
+    assert ranking["auc"].tolist() == [0.5]
 
 
 def test_a_row_drawn_twice_weighs_as_two_rows_in_the_calibration_error():

@@ -71,6 +71,13 @@ def test_the_interval_spans_the_arrival_orders():
     assert row["high"] == pytest.approx(19.5 + 1.96 * spread, rel=0.04)
 
 
+def test_the_longest_wait_is_a_mean_over_arrival_orders():
+    labels = np.repeat([0, 1], [30, 10])
+    row = effect(labels, "l" * 40, np.full(40, 0.5), repeats=4000).loc[("first come", "positive")]
+    # the largest of 10 of the numbers 1 to 40 is 10 · 41 / 11 on average, and places begin with 0
+    assert row["longest"] == pytest.approx(10 * 41 / 11 - 1, rel=0.01)
+
+
 def test_minutes_scale_and_the_seed_decides():
     rng = np.random.default_rng(3)
     labels, p, decisions = rng.integers(0, 2, 30), rng.random(30), rng.choice(list("nlp"), 30)
