@@ -77,6 +77,51 @@ def test_decided_by_the_interval(results):
     assert not results.promised
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "decision"),
+    [(0.5, 0.9, "positive"), (0.499999, 0.9, "look"), (0.1, 0.5, "look"), (0.1, 0.499999, "negative")],
+)
+def test_an_interval_that_ends_at_a_half(low, high, decision):
+    features, predictions, explained, prepared = parts()
+    predictions.scan_low[:], predictions.scan_high[:] = low, high
+    found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert {scan.decision for scan in found.scans} == {decision}
+
+
+def test_thresholds_decide_by_the_probability_that_is_written():
+    labels, p = np.repeat([0, 1], 50), np.repeat([0.1, 0.3], 50)
+    triage = replace(fit_triage(labels, p, sensitivity=0.9, specificity=0.9), low=0.3, high=0.7)
+    features, predictions, explained, prepared = parts()
+    predictions.scan_mean[:] = torch.tensor([0.69999999, 0.29999999, 0.2999991]).double()
+    found = make_results(
+        features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage
+    )
+    assert [(scan.probability, scan.decision) for scan in found.scans] == [
+        (0.7, "positive"),
+        (0.3, "look"),
+        (0.299999, "negative"),
+    ]
+
+
+def test_each_slice_has_its_own_numbers_and_place():
+    features, predictions, explained, prepared = parts()
+    predictions.slice_std = torch.arange(5).double() / 100
+    predictions.slice_low = torch.arange(5).double() / 10
+    found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert [
+        (one.slice, one.name, one.position_mm, one.probability, one.std, one.interval_95[0], one.corrections)
+        for scan in found.scans
+        for one in scan.slices
+    ] == [
+        (0, "1.1", 0.0, 0.2, 0.0, 0.0, ("padding", "already-hu")),
+        (1, "1.2", 5.0, 0.9, 0.01, 0.1, ()),
+        (0, "2.1", 1.0, 0.4, 0.02, 0.2, ()),
+        (0, "3.1", 0.0, 0.1, 0.03, 0.3, ()),
+        (1, "3.2", 2.0, 0.05, 0.04, 0.4, ()),
+    ]
+    assert {one.interval_95[1] for scan in found.scans for one in scan.slices} == {0.99}
+
+
 def test_decided_by_thresholds():
     p = [0.1, 0.2, 0.3, 0.7] * 25 + [0.3, 0.7, 0.8, 0.9] * 25
     labels = [0] * 100 + [1] * 100
