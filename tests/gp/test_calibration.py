@@ -75,6 +75,8 @@ def test_a_useless_head_or_one_label_leaves_no_calibration_and_says_so():
         assert Calibration.fit(-logits, logits, torch.tensor([0, 0, 1, 1]), rule="max") is None
     with pytest.warns(UserWarning, match="0 of the 4 held-out scans are positive"):
         assert Calibration.fit(logits, logits, torch.zeros(4), rule="max") is None
+    with pytest.warns(UserWarning, match="4 of the 4 held-out scans are positive"):
+        assert Calibration.fit(logits, logits, torch.ones(4), rule="max") is None
 
 
 def overlapping(n=120):
@@ -108,8 +110,9 @@ def test_isotonic_is_the_average_of_pools():
     expected = torch.tensor([[low, low, pool, pool, high, high]], dtype=torch.float64)
     at = torch.tensor([[-9.0, -2.0, -1.0, 1.0, 2.0, 9.0]], dtype=torch.float64)
     torch.testing.assert_close(got.scan(at), expected, rtol=1e-12, atol=0)
-    with pytest.raises(ValueError, match="knots must rise"):
-        Calibration("max", "isotonic", knots=((0.0, 0.5), (1.0, 0.4)))
+    for knots in (((0.0, 0.5), (1.0, 0.4)), ((0.5, 0.1), (0.5, 0.4))):
+        with pytest.raises(ValueError, match="knots must rise"):
+            Calibration("max", "isotonic", knots=knots)
 
 
 def test_isotonic_holds_for_the_mean_of_samples_that_is_reported():
@@ -140,6 +143,23 @@ def test_the_newton_loss_of_many_is_that_of_platt_one_by_one(scale):
     )
     separable = torch.where(labels == 1, 1.0, -1.0).double()[None]
     assert float(platt_loss(separable, labels)) == pytest.approx(platt(separable, labels)[2], rel=1e-6)
+
+
+def test_the_newton_loss_holds_where_single_logits_lie_far_out():
+    """A plain Newton step is then far too long: without halving the loss ends at 100 and more."""
+    generator = torch.Generator().manual_seed(0)
+    for turned in (False, True):
+        for _ in range(8):
+            z = torch.randn(1, 60, generator=generator).double() ** 7
+            labels = (torch.rand(60, generator=generator) < torch.sigmoid(-z[0] if turned else z[0])).long()
+            assert float(platt_loss(z, labels)) == pytest.approx(platt(z, labels)[2], rel=1e-6)
+
+
+def test_equal_logits_are_calibrated_to_the_mean_target():
+    labels = torch.tensor([1, 1, 0, 0, 0, 0])
+    slope, intercept, _ = platt(torch.full((6,), 2.0), labels)
+    mean = (2 * 3 / 4 + 4 * 1 / 6) / 6
+    assert 1 / (1 + math.exp(-2 * slope - intercept)) == pytest.approx(mean, rel=1e-4)
 
 
 @pytest.mark.parametrize(

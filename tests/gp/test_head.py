@@ -111,6 +111,8 @@ def test_validation_scans_stop_and_calibrate():
     head = Head(**SMALL).fit(x, offsets, labels, validation=held)
     assert len(head.report_.validation_log_loss) == len(head.report_.elbo)
     assert head.model_.calibration == calibrate(head.model_, held)
+    plain = Head(**SMALL, calibration="none").fit(x, offsets, labels, validation=held)
+    assert plain.model_.calibration is None
     before, after = (
         predict(head.model_, *held[:2], None, calibration=c).scan_mean
         for c in (None, head.model_.calibration)
