@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from synthetic import scans
 
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import counterfactuals, slice_runs
 from ich_mil.gp.fit import fit
-from ich_mil.gp.predict import predict, sample_scans
+from ich_mil.gp.predict import predict, sample_latents, sample_scans
 from ich_mil.gp.settings import HeadSettings
 
 
@@ -60,6 +61,26 @@ def test_without_a_slice_it_is_the_mean_of_the_highest_of_the_others(head, new, 
     there = ~found.scan_without.isnan()
     assert (found.scan_without[there] <= whole[there] + 1e-12).all()
     assert there.sum() == len(x) - int((offsets.diff() == 1).sum())
+
+
+@pytest.mark.parametrize(("n", "runs"), [(2, ((0, 0),)), (3, ((0, 1),))])
+def test_one_slice_left_is_the_scan(n, runs):
+    """Of two or three slices all but the last reach the threshold; a probit, smoothed where it says."""
+    x, offsets, labels = scans()
+    settings = HeadSettings(family="probit", n_inducing=12, sweeps=6, smooth_mm=4.0)
+    model = fit(x, offsets, labels, settings=settings, positions=torch.arange(len(x)) * 5.0)[0]
+    part, cut, z = x[:n], torch.tensor([0, n]), torch.tensor([0.0, 3.0, 20.0]).double()[:n]
+    mean = torch.ones(n, dtype=torch.float64)
+    mean[-1] = 0
+    found = counterfactuals(model, part, cut, ["a"], mean, threshold=0.5, positions=z, samples=40, seed=3)
+    (f,) = sample_latents(model, part, cut, ["a"], samples=40, seed=3)
+    (run,) = found.runs[0]
+    assert ((run.first, run.last),) == runs
+    assert run.scan_without == pytest.approx(norm.cdf(f[:, -1].numpy()).mean(), rel=1e-9)
+    # without the first the others smooth over each other, at their own distance
+    w = np.exp(-(np.subtract.outer(z[1:].numpy(), z[1:].numpy()) ** 2) / (2 * 4.0**2))
+    smooth = f[:, 1:].numpy() @ (w / w.sum(1, keepdims=True)).T
+    assert float(found.scan_without[0]) == pytest.approx(norm.cdf(smooth).max(1).mean(), rel=1e-9)
 
 
 def test_a_run_of_one_is_that_slice_and_a_run_of_all_leaves_nothing(head, new):
