@@ -308,6 +308,11 @@ def test_every_family_fits_calibrates_and_comes_back(tmp_path, family):
     assert np.array_equal(Head.load(tmp_path).predict_bag_proba(x, offsets), p)
 
 
+def test_as_many_folds_as_patients_of_a_label():
+    folds = folds_of(torch.arange(8) % 2, None, folds=4, seed=0)
+    assert [sorted(b % 2 for b in held) for _, held in folds] == [[0, 1]] * 4
+
+
 def test_folds_keep_patients_together_and_hold_each_scan_out_once():
     labels = torch.arange(40) % 2
     patients = [f"p{b // 2}" for b in range(40)]  # each patient has a scan of either label

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ich_mil.kernels.segments import bag_index, bag_max, bag_softmax, bag_sum
+from ich_mil.kernels.segments import bag_index, bag_max, bag_softmax, bag_sum, take_bags
 
 SIZES = [[1], [2, 1], [37, 1, 5, 200], [1] * 20]
 
@@ -26,6 +26,11 @@ def test_sum_max_and_softmax_equal_a_loop(sizes):
     assert torch.equal(bag_max(values, bags, n), torch.stack([p.amax(0) for p in parts]))
     expected = torch.cat([p[:, 0].softmax(0) for p in parts])
     torch.testing.assert_close(bag_softmax(values[:, 0], bags, n), expected, rtol=1e-13, atol=0)
+
+
+def test_bags_are_taken_in_the_order_given():
+    rows, offsets = take_bags(torch.tensor([0, 2, 5, 6]), torch.tensor([2, 0, 2]))
+    assert (rows.tolist(), offsets.tolist()) == ([5, 0, 1, 5], [0, 1, 3, 4])
 
 
 def test_softmax_is_exact_for_scores_that_would_overflow():
