@@ -224,8 +224,31 @@ def test_mean_logits_are_mackays(head, new):
     torch.testing.assert_close(got, expected.expand(2, -1), rtol=1e-9, atol=1e-12)
 
 
+def test_a_probit_head_says_the_probabilities_of_a_probit(new):
+    """E Φ(f) = Φ(μ / √(1 + σ²)) for f ~ N(μ, σ²)."""
+    x, offsets, ids, _ = new
+    probit = fit(*scans(), settings=HeadSettings(family="probit", n_inducing=12, sweeps=6))[0]
+    q = probit(x)
+    exact = torch.special.ndtr(q.mean / torch.sqrt(1 + q.variance))
+    torch.testing.assert_close(torch.sigmoid(mean_logits([probit], x)[0]), exact, rtol=1e-9, atol=0)
+    got = predict(probit, x, offsets, ids, samples=4000)
+    assert float(((got.slice_mean - exact) / (got.slice_std / 4000**0.5)).abs().max()) < 4
+
+
+def test_draws_of_a_sampler_are_taken_from_all_over(head):
+    sampled = copy.deepcopy(head)
+    sampled.draws = torch.arange(1000).double()[:, None].expand(-1, 12).clone()
+    rows = draw_weights(sampled, 100, seed=0)
+    assert torch.equal(rows, rows[:, :1].expand(-1, 12))
+    assert float(rows.mean()) == pytest.approx(499.5, abs=4 * 289 / 10)  # four standard errors
+
+
 def test_bad_input_is_refused(head, new):
     x, offsets, ids, _ = new
+    with pytest.raises(DataError, match="slices and 9 scan ids do not fit offsets of 9 scans"):
+        predict(head, x[:-1], offsets, ids)
+    with pytest.raises(ValueError, match="positions need the offsets"):
+        mean_logits([head], x, positions=torch.zeros(len(x)))
     with pytest.raises(DataError, match=r"the head takes 3 features a slice, got features \(\d+, 2\)"):
         predict(head, x[:, :2], offsets, ids)
     with pytest.raises(DataError, match="8 scan ids do not fit offsets of 9 scans"):
