@@ -9,9 +9,12 @@ import torch
 from synthetic import close, scans
 
 from ich_mil.errors import DataError
+from ich_mil.gp.densities import Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.fit import fit
-from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.settings import PRESETS, HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.vgpmil import PsiObservation
+from ich_mil.kernels.leave_one_out import Turns
 
 DENSITIES = {
     "logistic": {"density": "logistic"},
@@ -132,6 +135,34 @@ def test_gauss_seidel_never_lets_the_bound_fall(density, log_h, seed):
         assert after >= before - 1e-9 * abs(before)
 
 
+def test_the_update_of_the_public_code_and_its_bound_by_hand():
+    """A positive scan of slices a and b, a negative one of slice n; stored as a, n, b."""
+    turns, labels, log_h = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0]), math.log(100)
+    mu, variance = [0.4, -1.0, -0.2], 0.5
+    H, start = (torch.tensor(value, dtype=torch.float64) for value in ([log_h], [0.7, 0.2, 0.4]))
+    public = PsiObservation([Logistic()], H, labels, turns, PRESETS["public"], start=start)
+    moments = torch.tensor([mu], dtype=torch.float64), torch.full((1, 3), variance).double()
+    public.update(*moments)
+    logits = [0.4 + log_h * (1 - 0.4), -1.0 - log_h, -0.2 + log_h * (1 - 0.7)]
+    assert public.logits[0].tolist() == pytest.approx(logits, rel=1e-12)
+    pi = [1 / (1 + math.exp(-a)) for a in logits]
+    bound = 0.0
+    for m, p in zip(mu, pi, strict=True):
+        bound -= math.log(2 * math.cosh(math.sqrt(m * m + variance) / 2))
+        bound += (p - 0.5) * m - p * math.log(p) - (1 - p) * math.log(1 - p)
+    bound += log_h * (1 - (1 - pi[0]) * (1 - pi[2]) + (1 - pi[1])) - 2 * math.log(1 + 100)
+    assert public.bound(*moments).tolist() == pytest.approx([bound], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("second", "bounded"), [(Gamma(1.0, 2.5), False), (GammaLogisticTail(1.0, 2.5), True)]
+)
+def test_one_density_without_bound_is_enough(second, bounded):
+    turns, labels = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0])
+    both = PsiObservation([Logistic(), second], torch.ones(2).double(), labels, turns, PRESETS["default"])
+    assert both.bounded == bounded
+
+
 def test_validation_stops_early_and_keeps_the_best_sweep():
     x, offsets, labels = scans(24, 0)
     validation = scans(12, 7)
@@ -250,6 +281,12 @@ def test_bad_input_is_refused():
         ("jitter", math.inf),
         ("lengthscale_squared", 0.0),
         ("n_inducing", 1),
+        ("calibration_folds", 1),
+        ("chains", 1),
+        ("draws", 3),
+        ("bias", -0.1),
+        ("margin_v", math.inf),
+        ("smooth_mm", -1.0),
         ("sweeps", 0),
         ("patience", 2.5),
         ("density", "probit"),
