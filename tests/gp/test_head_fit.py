@@ -294,8 +294,13 @@ def test_presets_are_what_the_paper_and_its_code_say():
     assert (paper.rule, public.rule) == ("noisy_or", "max")
     assert paper.leave_one_out == "product"
     assert (public.leave_one_out, public.clip, public.unit_prior) == ("max", 3.0, True)
+    assert (paper.clip, paper.unit_prior) == (math.inf, False)
+    for one in (paper, public):
+        assert (one.update, one.length_per_feature, one.start) == ("jacobi", 1.0, "random")
     assert not paper.logistic_tail
     assert not public.logistic_tail
+    with pytest.raises(ValueError, match="update 'jacobi' has no meaning in the preset 'public'"):
+        HeadSettings(preset="public", update="jacobi")
     # a choice beside the preset wins
     assert HeadSettings(preset="paper", log_h=1.0, rule="top_3").variant == replace(
         PRESETS["paper"], log_h=1.0, rule="top_3"

@@ -233,6 +233,9 @@ def test_a_probit_head_says_the_probabilities_of_a_probit(new):
     torch.testing.assert_close(torch.sigmoid(mean_logits([probit], x)[0]), exact, rtol=1e-9, atol=0)
     got = predict(probit, x, offsets, ids, samples=4000)
     assert float(((got.slice_mean - exact) / (got.slice_std / 4000**0.5)).abs().max()) < 4
+    sampled = copy.deepcopy(probit)  # the same model, however it was fitted
+    sampled.settings = replace(probit.settings, family="gibbs")
+    assert torch.equal(predict(sampled, x, offsets, ids, samples=4000).scan_mean, got.scan_mean)
 
 
 def test_draws_of_a_sampler_are_taken_from_all_over(head):
