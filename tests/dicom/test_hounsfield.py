@@ -57,11 +57,12 @@ def test_wrapped_twelve_bit_values_are_unwrapped():
     assert notes[Code.INTERCEPT_12_BIT].endswith("4 of 9 values from 3096 up lowered by 4096")
 
 
-def test_unwrapping_is_the_published_rule_for_every_twelve_bit_value():
+@pytest.mark.parametrize("intercept", [1, -99])
+def test_unwrapping_is_the_published_rule_for_every_twelve_bit_value(intercept):
     stored = np.arange(4096, dtype=np.uint16).reshape(64, 64)
     published = stored.astype(int) + 1000
     published[published >= 4096] -= 4096
-    hu, _ = to_hu(stored, slope=1, intercept=1, bits_stored=12, signed=False, padding=None)
+    hu, _ = to_hu(stored, slope=1, intercept=intercept, bits_stored=12, signed=False, padding=None)
     np.testing.assert_array_equal(hu, published - 1000)
 
 
@@ -339,6 +340,9 @@ def test_equal_pixels_are_refused():
     assert refused.value.code == Code.FLAT
     with pytest.raises(NoHounsfieldError, match="all pixels are -1024 HU once padding and range") as refused:
         convert([[-2000, -3000], [-1500, -2000]])
+    assert refused.value.code == Code.FLAT
+    with pytest.raises(NoHounsfieldError, match="all pixels are -1024 HU") as refused:  # air, a rim of water
+        convert([[1024, 0, 1024], [0, 0, 0], [1024, 0, 1024]], padding=(1024, 1024))
     assert refused.value.code == Code.FLAT
 
 

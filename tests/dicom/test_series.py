@@ -10,6 +10,7 @@ from ich_mil.dicom.choice import reason_for
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.dicom.order import Series, slice_name
 from ich_mil.dicom.series import average_groups, group_series
+from ich_mil.dicom.steps import alike
 from ich_mil.ledger import Code
 
 PIXELS = StoredPixels("1.2.840.10008.1.2.1", 1000, 524288, 1, 16, 16, True, 1.0, 0.0, None)
@@ -148,6 +149,12 @@ def test_same_sop_uid_twice():
     assert "same SOP Instance UID as a" in series.entries[0].detail
 
 
+def test_thin_slices_of_one_sop_uid_are_all_kept():
+    series = ordered(stack([0.25 * k for k in range(40)], sop_uid="1"))
+    assert len(series.headers) == 40
+    assert codes(series) == [Code.SOP_REPEATED]
+
+
 def test_one_sop_uid_at_several_positions():
     series = ordered([*stack(range(0, 125, 5), sop_uid="1"), header(20, number=90, sop_uid="1")])
     assert series.positions == tuple(range(0, 125, 5))
@@ -279,6 +286,18 @@ def test_thick_slices_that_meet_leave_no_gap():
     positions = [0, 4, 8, 12, 17.5, 24.5]
     series = ordered([header(z, thickness=t) for z, t in zip(positions, thickness, strict=True)])
     assert codes(series) == [Code.SPACING_CHANGES]
+    # 8 mm are more than the 5.5 mm from the middle of one slice to that of the next, and a fifth
+    positions = [0, 4, 8, 12, 20, 27]
+    series = ordered([header(z, thickness=t) for z, t in zip(positions, thickness, strict=True)])
+    assert [e.file for e in series.entries if e.code == Code.GAP] == ["s/12-None.dcm"]
+
+
+def test_steps_that_differ_by_rounding_or_a_tenth_of_the_shorter_are_alike():
+    assert alike(0.6, 0.75)  # 0.1 + 0.06
+    assert not alike(0.6, 0.77)
+    assert alike(5.0, 5.59)  # 0.1 + 0.5
+    assert not alike(5.0, 5.63)
+    assert not alike(5.63, 5.0)
 
 
 def test_gap_and_spacing_change_say_the_numbers():
@@ -468,6 +487,19 @@ def test_two_gantry_tilts_are_one_scan():
     )
 
 
+def test_three_slices_and_thirty_degrees_are_a_second_tilt():
+    headers = [*tilt_slab(range(0, 15, 5), 30, 0), *tilt_slab(range(15, 120, 5), 0, 10)]
+    assert codes(ordered(headers)) == [Code.TILTED]
+
+
+def test_a_third_tilt_over_the_slices_of_the_second_is_refused():
+    headers = [*tilt_slab(range(0, 120, 5), 0, 0), *tilt_slab(range(-80, 0, 5), 15, 100)]
+    again = tilt_slab(range(-60, 0, 5), 20, 200)
+    series = ordered([*headers, *again])
+    assert {h.instance_number for h in series.headers} == {h.instance_number for h in headers}
+    assert codes(series).count(Code.OTHER_ORIENTATION) == len(again)
+
+
 def test_tilts_whose_planes_cross_are_ordered_by_their_centres():
     crossing = [z + 2.5 for z in range(25, 125, 5)]
     series = ordered([*tilt_slab(range(0, 40, 5), 15, 0), *tilt_slab(crossing, 0, 100)])
@@ -487,6 +519,7 @@ def test_slices_of_two_tilts_with_one_centre_are_both_kept():
     [
         tilt_slab([-10, -5], 15, 90),  # two slices are no slab
         tilt_slab(range(10, 60, 5), 15, 90),  # the same part of the head again
+        tilt_slab(range(-30, 70, 5), 15, 90),  # two thirds of it
         tilt_slab(range(-80, 0, 5), 40, 90),  # no gantry turns so far
         [
             header(z, number=90 + z, position=(0.0, 0.0, z), orientation=(0.96, 0.28, 0.0, -0.28, 0.96, 0.0))
