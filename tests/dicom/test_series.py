@@ -373,6 +373,15 @@ def test_reconstructions_of_the_same_slices_are_divided(change):
     assert found == {}
 
 
+def test_reconstructions_of_which_a_half_shows_the_same_slices_are_divided():
+    headers = [*stack(range(0, 50, 5), kernel="BONE"), *stack(range(20, 70, 5), kernel="SOFT")]
+    (study,) = group_series(headers).values()
+    assert [(one.headers[0].kernel, one.positions) for one in study] == [
+        ("BONE", tuple(range(0, 50, 5))),
+        ("SOFT", tuple(range(20, 70, 5))),
+    ]
+
+
 def test_kernels_of_different_slices_stay_together():
     series = ordered([*stack(range(0, 40, 5), kernel="BONE"), *stack(range(40, 150, 5), kernel="SOFT")])
     assert (len(series.headers), series.entries) == (30, ())
@@ -485,6 +494,13 @@ def test_two_gantry_tilts_are_one_scan():
     assert series.entries[1].detail == (
         "series series: slices have several tilts: 12 by 4.0, 10 by 20.0 degrees; ordered by their centres"
     )
+
+
+def test_acquisitions_of_two_tilts_are_no_repeat():
+    # along the normal of the first the corners of the second lie 44 mm lower, among those of the first
+    first = tilt_slab(range(0, 40, 4), 20, 0, acquisition=1, thickness=4.0)
+    second = tilt_slab(range(44, 140, 4), 0, 10, acquisition=2, thickness=4.0)
+    assert len(ordered([*first, *second]).headers) == 34
 
 
 def test_three_slices_and_thirty_degrees_are_a_second_tilt():
@@ -624,6 +640,11 @@ def test_a_series_uid_for_each_slice():
     assert len(parts(*(part(f"{z:03d}", z, thickness=0.0) for z in range(0, 60, 5)))) == 12
     # 8 mm from slice to slice of 5 mm: nothing says that they belong together.
     assert len(parts(*(part(f"{z:03d}", z) for z in range(0, 80, 8)))) == 10
+
+
+def test_a_single_slice_goes_on_at_the_step_of_the_series_whatever_its_thickness():
+    found = parts(part("a", *range(0, 50, 5), thickness=3.0), part("b", 50, thickness=3.0))
+    assert [(uid, n) for uid, n, _ in found] == [("a", 11)]
 
 
 def test_entries_of_the_parts_are_kept():
