@@ -14,7 +14,7 @@ from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
-from tests.dicom.encodings import SIGNED, data_set
+from tests.dicom.encodings import SIGNED, add_native, data_set, enhanced
 
 STORED = np.array([[24, 30, 40, 24], [24, 1064, 1094, 24], [24, 1024, 2024, 24], [24, 24, 26, 24]], np.int16)
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
@@ -35,6 +35,16 @@ def write(folder: Path, *, preamble: bool = True, **changes: object) -> Path:
     path = folder / "slice.dcm"
     with disable_value_validation():
         ct_slice(**changes).save_as(path, enforce_file_format=preamble)
+    return path
+
+
+def write_frames(folder: Path, ds: Dataset) -> Path:
+    """`ds` with two frames of `STORED`."""
+    add_native(ds, [STORED, STORED], SIGNED, ExplicitVRLittleEndian)
+    ds.file_meta = FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    path = folder / "frames.dcm"
+    ds.save_as(path, enforce_file_format=True)
     return path
 
 
@@ -159,11 +169,13 @@ def test_contrast(tmp_path, agent, contrast):
         ({"Modality": None, "SOPClassUID": None}, Code.NOT_CT),
         ({"SOPClassUID": SECONDARY_CAPTURE}, Code.NOT_CT),
         ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, Code.NOT_CT),
+        ({"SamplesPerPixel": 3}, Code.NOT_CT),
         ({"PhotometricInterpretation": "PALETTE COLOR"}, Code.NOT_CT),
         ({"SOPClassUID": ENHANCED_CT}, Code.MULTI_FRAME),  # without functional groups
         ({"NumberOfFrames": 2}, Code.MULTI_FRAME),
         ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, Code.LOCALIZER),
         ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER", "CT_SOM5 TOP"]}, Code.LOCALIZER),
+        ({"ImageType": ["ORIGINAL", " LOCALIZER ", "CT_SOM5 TOP"]}, Code.LOCALIZER),
         ({"SOPClassUID": DICOMDIR, "Modality": None, "Rows": None}, Code.NOT_AN_IMAGE),
         ({"Rows": None}, Code.NOT_AN_IMAGE),
         ({"Columns": 0}, Code.NOT_AN_IMAGE),
@@ -174,15 +186,18 @@ def test_contrast(tmp_path, agent, contrast):
         ({"PixelSpacing": None}, Code.NO_GEOMETRY),
         ({"PixelSpacing": [0, 0.5]}, Code.NO_GEOMETRY),
         ({"ImagePositionPatient": [1, 2]}, Code.NO_GEOMETRY),
+        ({"ImagePositionPatient": ["1", "nan", "2"]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [0, 0, 0, 0, 0, 0]}, Code.NO_GEOMETRY),
         ({"PixelData": None}, Code.NOT_AN_IMAGE),
         ({"PixelData": STORED.tobytes()[:-4]}, Code.UNREADABLE),
+        ({"PixelData": STORED.tobytes()[:-4], "DataSetTrailingPadding": bytes(8)}, Code.UNREADABLE),
         ({"Rows": 5000, "PixelData": bytes(2 * 4 * 5000)}, Code.UNREADABLE),
         ({"BitsAllocated": 32, "PixelData": bytes(64)}, Code.UNREADABLE),
         ({"BitsStored": 17}, Code.UNREADABLE),
         ({"RescaleIntercept": None}, Code.NO_HU_SCALE),
         ({"RescaleSlope": 0}, Code.NO_HU_SCALE),
+        ({"RescaleSlope": "inf"}, Code.NO_HU_SCALE),
         ({"RescaleType": "HU_MOD"}, Code.NO_HU_SCALE),
         ({"ImageType": ["DERIVED", "SECONDARY", "PERFUSION"]}, Code.NO_HU_SCALE),
     ],
@@ -210,6 +225,67 @@ def test_refused_by_the_pixels(tmp_path, changes, code):
     path = write(tmp_path, **changes)
     read_headers(path)
     assert refused(read, path) == code
+
+
+def test_a_file_that_ends_within_its_pixels_is_refused_by_the_header(tmp_path):
+    path = write(tmp_path)
+    path.write_bytes(path.read_bytes()[:-4])
+    assert refused(read_headers, path) == Code.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"PhotometricInterpretation": "MONOCHROME1"},
+        {"RescaleType": "UNSPECIFIED"},
+        {"RescaleType": "US"},
+        {"EncapsulatedDocument": bytes(100_000)},  # the pixels begin far behind
+    ],
+)
+def test_what_leaves_hu_as_they_are(tmp_path, changes):
+    hu, notes = read(write(tmp_path, **changes))
+    np.testing.assert_array_equal(hu, STORED - 1024)
+    assert notes == ()
+
+
+def test_all_allocated_bits_are_stored_where_the_header_does_not_say(tmp_path):
+    stored = np.arange(100, 116, dtype=np.uint8)
+    eight = {"BitsAllocated": 8, "BitsStored": None, "HighBit": None, "PixelRepresentation": 0}
+    path = write(tmp_path, **eight, RescaleSlope=8, PixelData=stored.tobytes())
+    assert read(path)[0].ravel().tolist() == [8 * value - 1024 for value in range(100, 116)]
+
+
+def test_a_thickness_below_zero_is_none(tmp_path):
+    assert read_headers(write(tmp_path, SliceThickness=-5))[0].thickness is None
+
+
+@pytest.mark.parametrize("ends", [(-2000, -3024), (-3024, -2000)])
+def test_a_range_of_padding_has_its_sign_and_may_go_down(tmp_path, ends):
+    path = write(tmp_path, PixelPaddingValue=ends[0], PixelPaddingRangeLimit=ends[1])
+    assert read_headers(path)[0].pixels.padding == (-3024, -2000)
+
+
+def test_a_frame_that_is_a_localizer_is_refused(tmp_path):
+    ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
+    kind = Dataset()
+    kind.FrameType = ["ORIGINAL", "PRIMARY", "LOCALIZER", "NONE"]
+    ds.PerFrameFunctionalGroupsSequence[1].CTImageFrameTypeSequence = [kind]
+    assert refused(read_headers, write_frames(tmp_path, ds)) == Code.LOCALIZER
+
+
+def test_a_frame_whose_position_is_no_number_is_refused(tmp_path):
+    path = write_frames(tmp_path, enhanced([STORED, STORED], [SIGNED, SIGNED]))
+    path.write_bytes(path.read_bytes().replace(b"-120.5\\35.0", b"nan   \\35.0"))
+    assert refused(read_headers, path) == Code.NO_GEOMETRY
+
+
+def test_a_file_that_ends_within_its_second_frame_is_refused_by_the_header(tmp_path):
+    path = write_frames(tmp_path, enhanced([STORED, STORED], [SIGNED, SIGNED]))
+    first, second = read_headers(path)
+    assert (first.frame, first.thickness, first.position) == (0, 5.0, (-125.0, -120.5, 30.0))
+    assert (second.frame, second.thickness, second.position) == (1, 5.0, (-125.0, -120.5, 35.0))
+    path.write_bytes(path.read_bytes()[:-4])
+    assert refused(read_headers, path) == Code.UNREADABLE
 
 
 def test_unparsable_number_in_the_geometry(tmp_path):
