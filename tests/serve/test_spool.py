@@ -15,6 +15,7 @@ from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
 from tests.serve.judges import capture, ct_slice, uid
 
 GB = 1e9
+PRIVATE = {"incoming", "studies", "work", "results", "failed"}
 
 
 def open_spool(root, *, silence=0.0, most_bytes=GB, least_free=0.0, keep=3600.0):
@@ -77,6 +78,80 @@ def test_the_same_object_twice_is_stored_once(spool):
     assert every_file(spool.root) == before
 
 
+def test_an_object_is_known_by_its_own_name_whatever_the_request_calls_it(spool):
+    image = ct_slice(uid(1), 0)
+    assert store(spool, image, sop_uid="1.8")
+    assert not store(spool, image, sop_uid="1.9")
+
+
+def test_an_object_that_comes_twice_is_no_silence_but_wakes_no_finished_study(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    spool = open_spool(tmp_path, silence=30)
+    image = ct_slice(uid(1), 0)
+    store(spool, image)
+    now = 29.0
+    assert not store(spool, image)
+    now = 31.0
+    assert spool.take() is None
+    now = 59.0
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    assert not store(spool, image)
+    assert spool.counts()["queued"] == 0
+    spool.close()
+
+
+def test_what_goes_back_is_the_last_of_the_queue(spool):
+    for number in range(2):
+        store(spool, ct_slice(uid(number), 0))
+    job = spool.take()
+    assert (job.study_uid, spool.counts()["queued"], spool.counts()["judging"]) == (uid(0), 1, 1)
+    spool.back(job)
+    assert (spool.counts()["queued"], spool.counts()["judging"]) == (2, 0)
+    assert [spool.take().study_uid, spool.take().study_uid] == [uid(1), uid(0)]
+
+
+def test_only_the_user_of_the_node_reads_the_spool(spool):
+    for folder in (spool.root, *(path for path in spool.root.iterdir() if path.name in PRIVATE)):
+        assert folder.stat().st_mode & 0o077 == 0, folder
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What was waited for: the number of each file or folder, and which DICOM files were kept by then."""
+    calls = []
+
+    def watch(root):
+        def fsync(descriptor):
+            calls.append((os.fstat(descriptor).st_ino, {path.name for path in root.rglob("*.dcm")}))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        return calls
+
+    return watch
+
+
+def test_an_object_is_on_disk_before_it_has_its_name_and_then_the_name_is(spool, synced):
+    calls = synced(spool.root / "studies")
+    store(spool, ct_slice(uid(1), 0))
+    (made,) = spool.root.glob("studies/*/objects/*.dcm")
+    study = made.parent.parent
+    assert (made.stat().st_ino, set()) in calls
+    assert (made.parent.stat().st_ino, {made.name}) in calls
+    assert {study.stat().st_ino, study.parent.stat().st_ino} <= {number for number, _ in calls}
+
+
+def test_results_are_on_disk_before_they_are_kept(spool, synced):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    made = judge(spool, job)
+    calls = synced(spool.root / "results")
+    spool.judged(job, made)
+    (kept,) = spool.root.glob("results/*/*.dcm")
+    assert (kept.stat().st_ino, set()) in calls
+
+
 def test_of_one_uid_the_last_bytes_count(spool):
     store(spool, ct_slice(uid(1), 0))
     store(spool, ct_slice(uid(1), 1))
@@ -86,6 +161,8 @@ def test_of_one_uid_the_last_bytes_count(spool):
     second = spool.take()
     assert len(list(second.objects.glob("*.dcm"))) == 2
     assert (second.key, second.mark == first.mark) == (first.key, False)
+    size = sum(path.stat().st_size for path in second.objects.parent.rglob("*") if path.is_file())
+    assert spool.counts()["bytes"] == pytest.approx(size, abs=200)  # the name of the study is not counted
 
 
 @pytest.mark.parametrize(
@@ -278,6 +355,11 @@ def test_a_restart_finds_every_state(tmp_path):
     spool._held.close()  # all that kill -9 does
 
     spool = open_spool(tmp_path)
+    counts = spool.counts()
+    kept = [
+        path for name in ("studies", "results") for path in (tmp_path / name).rglob("*") if path.is_file()
+    ]
+    assert (counts["queued"], counts["bytes"]) == (2, sum(path.stat().st_size for path in kept))
     left = {spool.take().study_uid, spool.take().study_uid}
     assert left == {uid(2), uid(3)}
     assert spool.take() is None
@@ -363,6 +445,19 @@ def test_of_failed_studies_the_oldest_make_room_and_leave_their_notes(tmp_path, 
     spool.close()
 
 
+def test_objects_of_a_failed_study_stay_while_results_of_another_state_wait(tmp_path):
+    spool = open_spool(tmp_path)
+    store(spool, ct_slice(uid(1), 0))
+    first = spool.take()
+    spool.judged(first, judge(spool, first))
+    store(spool, ct_slice(uid(1), 1))
+    spool.fail(spool.take(), "why")
+    spool._most_bytes = 1.0
+    spool.clean(stale=60)
+    assert len(list(first.objects.iterdir())) == 2
+    spool.close()
+
+
 def test_a_folder_in_incoming_is_removed_when_it_is_old(spool):
     old, young = spool.incoming / "old", spool.incoming / "young"
     for folder in (old, young):
@@ -436,6 +531,21 @@ def test_the_objects_stay_while_another_state_of_the_study_needs_them(tmp_path):
     spool.close()
 
 
+def test_the_objects_of_a_study_that_failed_stay_when_its_earlier_results_go(tmp_path):
+    spool = open_spool(tmp_path, keep=0.3)
+    store(spool, ct_slice(uid(1), 0))
+    first = spool.take()
+    spool.judged(first, judge(spool, first))
+    spool.outbox.took(spool.outbox.due())
+    time.sleep(0.35)
+    store(spool, ct_slice(uid(1), 1))
+    spool.fail(spool.take(), "why")
+    spool.clean(stale=60)
+    assert list((tmp_path / "results").iterdir()) == []
+    assert len(list(first.objects.iterdir())) == 2
+    spool.close()
+
+
 def test_outbox_pauses_grow_and_stay_below_the_longest(spool):
     store(spool, ct_slice(uid(1), 0))
     job = spool.take()
@@ -449,6 +559,34 @@ def test_outbox_pauses_grow_and_stay_below_the_longest(spool):
     assert pauses == [10, 20, 40, 80, 100, 100]
     again = Outbox(spool.root, pause=10, longest_pause=100).due()  # a restart tries at once
     assert (again.attempts, again.error, again.files) == (6, "down", delivery.files)
+
+
+def test_only_what_was_not_taken_is_sent_again_also_after_a_restart(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    work = spool.work(job)
+    spool.judged(job, [capture(ct_slice(uid(1), 0), [name], work / f"{name}.dcm") for name in ("a", "b")])
+    delivery = spool.outbox.due()
+    spool.outbox.postpone(delivery, delivery.files[1:], "down")
+    again = Outbox(spool.root, pause=10, longest_pause=100)
+    assert again.due().files == delivery.files[1:]
+    again.took(again.due())
+    assert Outbox(spool.root, pause=10, longest_pause=100).due() is None
+
+
+def test_of_results_whose_pause_is_over_the_first_goes_first(spool, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for number in range(2):
+        store(spool, ct_slice(uid(number), 0))
+        job = spool.take()
+        spool.judged(job, judge(spool, job))
+    first, second = spool.outbox.waiting()
+    spool.outbox.postpone(second, second.files, "down")
+    now = 5.0
+    spool.outbox.postpone(first, first.files, "down")
+    now = 20.0
+    assert spool.outbox.due().name == second.name
 
 
 def test_a_damaged_note_of_the_outbox_is_named(tmp_path):
