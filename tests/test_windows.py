@@ -88,3 +88,16 @@ def test_resize_keeps_the_mean_and_pads_to_a_square_with_air():
     assert wide[0, 0, 5:15].eq(1).all()
     assert wide[0, 0, 15:].sum() == 0
     assert resize(pictures, 64) is pictures
+
+
+def test_where_the_padding_is_odd_the_right_and_the_lower_edge_have_more():
+    tall, wide = torch.ones(1, 1, 5, 4), torch.ones(1, 1, 4, 5)
+    assert resize(tall, 5)[0, 0].sum(0).tolist() == [5, 5, 5, 5, 0]
+    assert resize(wide, 5)[0, 0].sum(1).tolist() == [5, 5, 5, 5, 0]
+
+
+def test_every_pixel_counts_where_a_picture_shrinks():
+    # of four pixels bilinear interpolation alone would take the two in the middle
+    stripes = torch.tensor([1.0, 0.0, 0.0, 1.0]).repeat(64, 16)[None, None]
+    inner = resize(stripes, 16)[..., 1:-1]
+    torch.testing.assert_close(inner, torch.full_like(inner, 0.5), rtol=0, atol=0.1)

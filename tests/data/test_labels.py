@@ -141,3 +141,8 @@ def test_the_public_reads_of_cq500(shared_data, tmp_path):
     collection = Cq500Collection(tmp_path)
     assert len(collection.labels) == 491
     assert sum(collection.labels.values()) == 205
+
+
+def test_a_scan_may_be_called_na(tmp_path):
+    (tmp_path / "labels.csv").write_text("scan,label\nNA,1\nnull,0\n")
+    assert read_label_csv(tmp_path / "labels.csv", ["scan", "label"]).scan.tolist() == ["NA", "null"]

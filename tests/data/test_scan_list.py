@@ -42,6 +42,18 @@ def test_a_patient_in_train_and_test_stays_in_test(tmp_path, scans):
     assert set(table[table.patient == "p0"].scan) == {"s0", "s18"}  # both in train: nothing leaks
 
 
+def test_what_leaks_into_validation_is_left_out_of_train_and_no_other_validation_is_drawn(tmp_path, scans):
+    rows = [(f"s{i}", "train" if i < 12 else "validation") for i in range(17)]
+    path = written(tmp_path / "list.csv", [*rows, ("s14", "train"), ("s17", "validation")])
+    table, left_out = clean_list(path, scans, validation=0.3, seed=0)
+    held = {f"s{i}" for i in range(12, 18)}
+    assert set(table[table.split == "validation"].scan) == held
+    assert sorted(left_out.values.tolist()) == [
+        ["s1", "train", "its patient has a validation scan"],
+        ["s14", "train", "is a validation scan too"],
+    ]
+
+
 def test_what_is_not_there_or_unlabelled_is_told(tmp_path, scans):
     scans.loc["s3", "label"] = UNKNOWN
     path = written(tmp_path / "list.csv", listed(12, ("elsewhere", "train")))

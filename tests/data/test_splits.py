@@ -3,7 +3,15 @@
 import pandas as pd
 import pytest
 
-from ich_mil.data.splits import check_current, check_unseen, draw_splits, learned_from, read_splits
+from ich_mil.data.splits import (
+    check_current,
+    check_unseen,
+    draw_splits,
+    learned_from,
+    load_splits,
+    read_splits,
+    write_splits,
+)
 from ich_mil.errors import DataError
 
 
@@ -27,8 +35,16 @@ def test_patients_stay_together_and_shares_are_kept(scans):
     positive = table.assign(p=table.patient.map(table.groupby("patient").label.max())).drop_duplicates(
         "patient"
     )
-    share = positive.groupby("split").p.mean()
-    assert share.between(14 / 40 - 0.1, 14 / 40 + 0.1).all()
+    of_positive = positive[positive.p == 1].split.value_counts().to_dict()
+    assert of_positive == {"train": 7, "test": 4, "validation": 3}
+
+
+def test_a_patient_with_a_positive_scan_is_positive():
+    patients = [f"p{i}" for i in range(10)]
+    mixed = pd.DataFrame({"patient": patients * 2, "label": [i < 5 for i in range(10)] + [False] * 10})
+    table = draw_splits(mixed.astype({"label": int}).rename(index=str), validation=0.4, test=0.0, seed=0)
+    positive = table.patient.isin(patients[:5])
+    assert table[positive].split.value_counts().to_dict() == {"train": 6, "validation": 4}
 
 
 def test_the_draw_depends_on_the_seed_alone(scans):
@@ -64,6 +80,31 @@ def test_a_good_split_file_is_used_as_it_is(scans, tmp_path):
     assert table.set_index("scan").split["s46"] == "train"
 
 
+def test_a_row_that_is_there_twice_counts_once(scans, tmp_path):
+    rows = [f"s{i},{'validation' if i % 20 < 6 else 'train'}" for i in range(60)]
+    table = read_splits(split_file(tmp_path / "own.csv", [*rows, "s5,validation"]), scans)
+    assert table.scan.is_unique
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_split_of_one_label_is_refused(scans, tmp_path, split):
+    other = "validation" if split == "train" else "train"
+    rows = [f"s20,{other}", f"s21,{other}", f"s22,{split}", f"s23,{split}"]  # s21 alone is positive
+    with pytest.raises(DataError, match=f"the {split} split needs scans of both labels, it has \\[0\\]"):
+        read_splits(split_file(tmp_path / "own.csv", rows), scans)
+
+
+def test_the_split_of_a_run_that_was_changed_by_hand_is_refused(scans, tmp_path):
+    table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
+    write_splits(table, tmp_path / "splits.csv")
+    assert load_splits(tmp_path / "splits.csv").equals(table)
+    twice = table.patient == "p0"
+    table.loc[twice, "split"] = ["train", "test"]
+    write_splits(table, tmp_path / "splits.csv")
+    with pytest.raises(DataError, match="patients in two splits: p0 "):
+        load_splits(tmp_path / "splits.csv")
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [("s0,holdout", "got 'holdout'"), ("s99,train", "not in the prepared set: s99")],
@@ -95,6 +136,8 @@ def test_every_split_has_both_labels_however_few_there_are(n, positive):
 def test_a_split_whose_scans_have_changed_is_refused(scans):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     check_current(table, scans, "run")
+    with pytest.raises(DataError, match="now: s8; start a new run"):
+        check_current(table, scans.assign(patient=scans.patient.where(scans.index != "s8", "p9")), "run")
     with pytest.raises(DataError, match="1 scans are gone or have another patient or label now: s3"):
         check_current(table, scans.drop("s3"), "run")
     scans.loc["s7", "label"] = 1 - scans.loc["s7", "label"]
