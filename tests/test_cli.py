@@ -26,6 +26,8 @@ from ich_mil.data.store import open_prepared
 from ich_mil.dicom.header import read_headers
 from ich_mil.files import alone
 from ich_mil.gp.head import Head
+from ich_mil.predictions import read_results
+from ich_mil.report.maps import read_maps
 from tests import phantoms
 from tests.feature_table import name_patients, write_features
 
@@ -133,6 +135,11 @@ def test_predict_on_an_export_with_several_studies(place, tmp_path, capsys):
     assert not any(path.exists() for path in old)
     tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert [line["code"] for line in tree["ledger"] if line["file"] == "readme.txt"] == ["not-dicom"]
+    results = read_results(tmp_path / "out")
+    for scan in results.scans:
+        likely = sorted(scan.slices, key=lambda one: -one.probability)[:8]
+        maps = read_maps(tmp_path / "out", scan, results.model)
+        assert maps.slices.tolist() == sorted(one.slice for one in likely)
 
     # slices are named by their SOP instance UID here and there; their CNN features and so means agree to the
     # posterior samples, whose noise is keyed by the scan's id, which differs: compare within sampling error

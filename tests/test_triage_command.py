@@ -124,6 +124,10 @@ def test_what_is_refused(tmp_path, capsys):
     assert "error" in refused([tmp_path / "known", "--labels", labels], capsys)  # one class only
     labels.write_text("scan,label\ns0,1\nt1,0\n")
     assert "both must hold the same scans" in refused([tmp_path / "known", "--labels", labels], capsys)
+    for n in (199, 201):
+        labels.write_text("scan,label\n" + "\n".join(f"s{i},{i % 2}" for i in range(n)))
+        said = refused([tmp_path / "known", "--labels", labels], capsys)
+        assert "1 scans are in the labels or in the predictions" in said
     labels.write_text("scan,label\ns0,1\ns0,0\n")
     assert "listed twice: s0" in refused([tmp_path / "known", "--labels", labels], capsys)
     assert "20" in refused([tmp_path / "few"], capsys)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ich_mil.evaluate.triage import DECISIONS
-from ich_mil.ledger import CORRECTED, REFUSED, Code, LedgerEntry
+from ich_mil.ledger import CORRECTED, INCOMPLETE, REFUSED, Code, LedgerEntry
 from ich_mil.predictions import Run
 from ich_mil.report.words import CODES, MARK, PLAIN, PROBLEMS, PROMISED, drivers, problems, routine, span
 from tests.results import LEDGER, scan_of
@@ -59,6 +59,8 @@ def test_without_a_run_the_highest_slice_is_told(scan):
     assert plain(drivers(calm)) == [highest]
     pulled = replace(calm, slices=(replace(slices[0], scan_without=0.05), *slices[1:]))
     assert plain(drivers(pulled)) == [highest, "Without slice 1 the scan's probability would be 5 %."]
+    alike = replace(calm, slices=tuple(replace(one, scan_without=0.3) for one in slices))
+    assert plain(drivers(alike)) == [highest]  # none of them raises the probability
     single = replace(calm, slices=(replace(slices[4], slice=0, scan_without=None),))
     assert plain(drivers(single)) == ["No slice reaches 50 %; the highest is slice 1 at 4 %."]
 
@@ -75,6 +77,12 @@ def test_problems_are_what_a_reader_must_know_and_the_rest_is_routine():
     assert problems(stretched) == ["Pixels are not square: pictures, and what the model saw, are stretched"]
     clipped = [LedgerEntry("s", "f", Code.HU_CLIPPED, "")]
     assert problems(clipped) == ["Corrected: extreme values cut"]
+    turned = [LedgerEntry("s", "", code, "") for code in (Code.FLIPPED, Code.SEVERAL_PATIENTS)]
+    assert problems(turned) == [
+        "Stored rows or columns run the other way; pictures are shown as stored",
+        "Several patient identifiers in one study",
+    ]
+    assert INCOMPLETE <= PROBLEMS  # why a scan is not called negative
     for code in Code:
         one = [LedgerEntry("s", "f", code, "")]
         assert bool(problems(one)) != bool(routine(one))
