@@ -114,6 +114,18 @@ def test_labels_of_a_file_with_patients(tmp_path):
     assert (written["low"], written["n_positive"]) == (want.low, 50)
 
 
+def test_scans_without_a_label_are_no_negative_ones(tmp_path):
+    labels, p = predictions(tmp_path / "known")
+    results = read_results(tmp_path / "known")
+    unlabelled = tuple(replace(one, label=None) for one in results.scans[150:])
+    write_results(replace(results, scans=(*results.scans[:150], *unlabelled)), tmp_path / "known")
+    words = ["triage", str(tmp_path / "known"), "--sensitivity", "0.8", "--specificity", "0.8"]
+    assert cli.main(words) == 0
+    written = json.loads((tmp_path / "known" / "triage.json").read_text())
+    want = fit_triage(labels[:150], p[:150], sensitivity=0.8, specificity=0.8, confidence=0.9)
+    assert (written["low"], written["high"], written["n_negative"]) == (want.low, want.high, 75)
+
+
 def test_what_is_refused(tmp_path, capsys):
     predictions(tmp_path / "known")
     predictions(tmp_path / "few", 18)

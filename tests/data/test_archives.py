@@ -14,6 +14,7 @@ from pydicom import dcmread
 from pydicom.config import disable_value_validation
 from pydicom.uid import JPEGLSLossless
 
+from ich_mil.data.index import patient_key
 from ich_mil.data.prepare import prepare
 from ich_mil.data.store import scan_file
 from ich_mil.dicom import codec
@@ -66,7 +67,17 @@ def test_the_patient_is_that_of_the_chosen_series(study, tmp_path):
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     told = prepared.ledger[prepared.ledger.code == Code.SEVERAL_PATIENTS]
     assert len(told) == 1
-    assert prepared.table.patient[0] in told.detail.iloc[0]
+    assert f"2 patients: {prepared.table.patient[0]}, " in told.detail.iloc[0]
+
+
+def test_a_series_that_was_not_chosen_says_nothing_of_the_patient(study, tmp_path):
+    for path in study[:3]:
+        phantoms.rewrite(path, PatientID="aaa", SeriesInstanceUID="1.2.9", SeriesDescription="TIMING")
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    assert (prepared.ledger.code == Code.SERIES_NOT_CHOSEN).sum() == 1
+    assert not (prepared.ledger.code == Code.SEVERAL_PATIENTS).any()
+    (left,) = {header.patient_id for path in study[3:] for header in read_headers(path)}
+    assert set(prepared.table.patient) == {patient_key(left)}
 
 
 def test_every_file_of_a_series_without_a_head_is_told(study, tmp_path, monkeypatch):

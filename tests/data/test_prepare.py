@@ -110,6 +110,8 @@ def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
     headers = [read_headers(tmp_path / "set" / source)[0] for source in sources]
     whole = [read_slice(header)[0].astype(float) for header in headers]
     np.testing.assert_array_equal(prepared.hu(row.scan)[5], np.rint(np.mean(whole, axis=0)))
+    assert row.position_mm == pytest.approx(np.mean([header.position[2] for header in headers]), abs=1e-3)
+    assert row.sop == headers[len(headers) // 2].sop_uid
 
 
 def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, tmp_path, monkeypatch):

@@ -2,24 +2,48 @@
 
 from types import SimpleNamespace
 
+from pydicom.dataset import Dataset
+
 from ich_mil.dicom.elements import tag_of
 from ich_mil.report.dicom.patient import patient_and_study
 
 
-def test_a_value_that_is_not_valid_is_not_told_in_words():
-    values = {
-        "PatientID": b"DOE-" + 70 * b"7",
-        "PatientBirthDate": b"yesterday",
-        "StudyDate": b"20261121",
-    }
+def made_of(**values: bytes) -> tuple[Dataset, list[str]]:
+    """Patient and study of an image with these values, and what is told of them."""
     first = SimpleNamespace(
         values={tag_of(keyword): raw for keyword, raw in values.items()}, text=lambda tag: ""
     )
     notes: list[str] = []
-    elements = patient_and_study(first, "1.2.3", notes)
+    return patient_and_study(first, "1.2.3", notes), notes
+
+
+def test_a_value_that_is_not_valid_is_not_told_in_words():
+    elements, notes = made_of(
+        PatientID=b"DOE-" + 70 * b"7", PatientBirthDate=b"yesterday", StudyDate=b"20261121"
+    )
     assert (elements.PatientID, elements.PatientBirthDate, elements.StudyDate) == ("", "", "20261121")
     told = "\n".join(notes)
     assert "PatientID of the source images is not valid: empty here." in told
     assert "PatientBirthDate of the source images is not valid: empty here." in told
     assert "DOE" not in told
     assert "yesterday" not in told
+
+
+def test_a_number_that_is_too_long_is_left_out_for_cut_off_it_could_be_anothers():
+    elements, notes = made_of(AccessionNumber=b"12345678901234567", StudyID=b"12345678901234567")
+    assert (elements.AccessionNumber, elements.StudyID) == ("", "")
+    assert len([note for note in notes if note.endswith("is not valid: empty here.")]) == 2
+
+
+def test_blanks_around_a_value_are_no_part_of_it():
+    elements, notes = made_of(AccessionNumber=b" 123 ", PatientID=b"P1\0")
+    assert (elements.AccessionNumber, elements.PatientID) == ("123", "P1")
+    assert not any("not valid" in note for note in notes)
+
+
+def test_how_an_identity_was_removed_is_stated_where_it_was():
+    elements, _ = made_of(PatientIdentityRemoved=b"YES ")
+    assert elements.DeidentificationMethod == "not stated in the source images"
+    assert "DeidentificationMethod" not in made_of(PatientIdentityRemoved=b"NO")[0]
+    elements, _ = made_of(PatientIdentityRemoved=b"YES ", DeidentificationMethod=b"by hand ")
+    assert elements.DeidentificationMethod == "by hand"
