@@ -104,18 +104,21 @@ READS = "name,Category,R1:ICH,R1:IPH,R2:ICH,R2:IPH,R3:ICH,R3:IPH\n"
 def test_cq500(tmp_path, bom):
     rows = ["CQ500-CT-0,B1,1,1,1,0,0,0", "CQ500-CT-1,B1,1,1,0,0,0,0", "CQ500-CT-20,B2,1,1,1,1,1,1"]
     (tmp_path / "reads.csv").write_text(bom + READS + "\n".join(rows) + "\n\n")
-    for name in ("CQ500CT0 CQ500CT0", "CQ500CT1 CQ500CT1"):
+    (tmp_path / "CQ500 notes").mkdir()
+    for name in ("CQ500CT0 CQ500CT0", "CQ500CT1 CQ500CT1", "CQ500CT20 CQ500CT20"):
         folder = tmp_path / name / "Unknown Study" / "CT Plain"
         folder.mkdir(parents=True)
         write(folder)
     collection = Cq500Collection(tmp_path)
     scans = sorted(collection.scan_id(path, "1.2.3") for path in collection.files())
-    assert scans == ["CQ500-CT-0", "CQ500-CT-1"]
-    assert [collection.scan_label(scan, []) for scan in scans] == [1, 0]
+    assert scans == ["CQ500-CT-0", "CQ500-CT-1", "CQ500-CT-20"]
+    assert [collection.scan_label(scan, []) for scan in scans] == [1, 0, 1]
     assert collection.slice_label("1.2.3.1") == UNKNOWN
-    collection.check([(scan, []) for scan in scans])
-    (entry,) = collection.entries
-    assert (entry.scan, entry.code) == ("CQ500-CT-20", Code.LABEL_UNUSED)
+    collection.check([(scan, []) for scan in scans[:2]])
+    assert [(entry.scan, entry.file, entry.code) for entry in collection.entries] == [
+        ("", "CQ500 notes", Code.OTHER_FOLDER),
+        ("CQ500-CT-20", "reads.csv", Code.LABEL_UNUSED),
+    ]
     with pytest.raises(DataError, match=r"reads\.csv: no row for 1 scans: CQ500-CT-7"):
         collection.check([("CQ500-CT-7", [])])
 

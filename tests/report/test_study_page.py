@@ -143,9 +143,21 @@ def test_top_slices_are_the_most_probable_with_heatmaps_from_below():
     assert {"14", "16"} <= set(re.findall(r"Slice (\d+): \d+ % \(", bare))
 
 
+def test_top_pictures_are_those_of_their_slices_and_the_viewer_begins_at_the_most_probable():
+    slices = tuple(replace(one, probability=0.9 if one.slice == 15 else 0.3) for one in SCAN.slices)
+    html = render_study(replace(SCAN, slices=slices), MODEL, BY_INTERVAL, HU, MAPS)
+    data = data_of(check_offline(html))
+    plain = re.findall(r'<img src="([^"]+)"[^>]* alt="Slice (\d+), brain window">', html)
+    assert plain == [(data["pictures"]["brain"][n - 1], str(n)) for n in (13, 14, 15, 16)]
+    over = re.findall(r'<img class="over" src="([^"]+)"', html)
+    assert over == [data["overlays"]["evidence"][str(n)] for n in (12, 13, 14, 15)]
+    assert re.findall(r'id="slider"[^>]* value="(\d+)"', html) == ["16"]
+
+
 def test_every_picture_is_marked_with_the_sides_of_its_slice():
     usual, mirrored = Edges("R", "L", "A", "P"), Edges("L", "R", "A", "P")
     edges = [mirrored if i == 13 else usual for i in range(len(SCAN.slices))]
+    edges[5] = Edges("R", "L", "H", "F")
     html = render_study(SCAN, MODEL, BY_INTERVAL, HU, MAPS, edges=edges)
     marks = re.findall(r'<span class="edge" data-edge="(\w+)">(\w)</span>', html)
     pictures = [dict(marks[i : i + 4]) for i in range(0, len(marks), 4)]
@@ -153,7 +165,7 @@ def test_every_picture_is_marked_with_the_sides_of_its_slice():
     assert pictures == [one._asdict() for one in (usual,) * 2 + (mirrored,) * 2 + (usual,) * 4]
     page = check_offline(html)
     assert data_of(page)["edges"] == [one._asdict() for one in edges]
-    assert "sides of the patient: R right, L left, A front, P back." in page.text
+    assert "sides of the patient: R right, L left, A front, P back, H head, F feet." in page.text
 
 
 def test_without_an_orientation_no_side_is_marked():

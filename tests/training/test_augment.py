@@ -8,8 +8,8 @@ from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader
 from ich_mil.data.prepare import prepare
 from ich_mil.training import augment as module
-from ich_mil.training.augment import VariedScans, draw_variation
-from ich_mil.training.bleeds import Insertion
+from ich_mil.training.augment import VariedScans, draw_variation, generator_of
+from ich_mil.training.bleeds import Insertion, inside_skull
 from ich_mil.windows import PRESETS
 from tests import phantoms
 
@@ -58,6 +58,7 @@ def test_seed_epoch_and_scan_decide_whatever_came_before(scans):
     assert torch.equal(first.labels, again.labels)
     assert not torch.equal(seen(first), seen(busy[4, 1]))
     assert not torch.equal(seen(first), seen(varied(scans, seed=1)[3, 1]))
+    assert generator_of(0, 3, "a").random() != generator_of(0, 3, "b").random()
 
 
 def test_the_scan_not_its_place_is_the_key(scans):
@@ -110,6 +111,10 @@ def test_slices_without_the_shape_are_bit_identical_and_the_file_is_untouched(sc
         rest = [n for n in range(len(before)) if n not in set(changed.tolist())]
         assert rest
         assert torch.equal(one.hu[0][rest], before[rest])
+        inside = inside_skull(before.numpy())
+        cell = before.shape[1] // inside.shape[1]
+        inside = inside.repeat(cell, 1).repeat(cell, 2)
+        assert not ((one.hu[0] != before).numpy() & ~inside).any()
         assert int((one.hu[0][changed] != before[changed]).flatten(1).any(1).sum()) > 0
         assert torch.equal(scans[i].hu[0], before)
 
@@ -145,7 +150,9 @@ def test_what_is_drawn_lies_in_its_ranges():
     angle = torch.rad2deg(torch.atan2(linear[:, 1, 0] / linear[:, 0, 0].sign(), linear[:, 1, 1]))
     assert 13 < float(angle.abs().max()) < 15.01
     shift = torch.stack([one.matrix[:, 2] for one in drawn])
-    assert 0.11 < float(shift.abs().max()) <= 0.12
+    for way in (shift, -shift):
+        assert (way.amax(0) > 0.11).all()
+        assert (way.amax(0) <= 0.12).all()
     assert max(abs(one.brighter) for one in drawn) <= 3.0
     assert 0 <= min(one.noise for one in drawn) < max(one.noise for one in drawn) <= 3.0
     assert len({one.seed for one in drawn}) == 300
