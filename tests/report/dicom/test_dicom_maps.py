@@ -157,6 +157,19 @@ def test_each_frame_of_reference_has_maps_and_a_series_of_its_own(rsna):
     assert len({ds.SOPInstanceUID for ds in made}) == 4
     assert [made[2].FrameOfReferenceUID, made[3].FrameOfReferenceUID] == ["1.9", "1.9"]
     assert made[0].SeriesInstanceUID == made[1].SeriesInstanceUID != made[2].SeriesInstanceUID
+    for ds, values in zip(made, (maps.mean[:2], maps.std[:2], maps.mean[2:], maps.std[2:]), strict=True):
+        assert {one.tobytes() for one in ds.pixel_array} == {one.tobytes() for one in values}
+
+
+def test_pixels_that_are_not_square_keep_their_sides(rsna):
+    def stretched(image):
+        return replace(image, header=replace(image.header, spacing=(0.5, 0.25)))
+
+    context = read_context(rsna.scan, rsna.prepared)
+    slices = tuple(replace(one, images=tuple(map(stretched, one.images))) for one in context.slices)
+    maps = maps_of(6, most=6).on_grid(64, 64)
+    ds, _ = parametric_maps(maps, replace(context, slices=slices), identity_of(rsna, context))
+    assert list(ds.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].PixelSpacing) == [0.5, 0.25]
 
 
 def test_maps_without_evidence_and_with_nan_can_be_stored(rsna):

@@ -16,6 +16,7 @@ from ich_mil.report.dicom.capture import secondary_captures
 from ich_mil.report.dicom.context import read_context
 from ich_mil.report.dicom.key_objects import KEY_SLICES, key_slices
 from ich_mil.report.dicom.picture import slice_picture, summary_picture
+from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
 from ich_mil.report.words import problems
 from tests import phantoms
@@ -111,6 +112,29 @@ def test_the_pictures_mark_the_sides_of_the_patient(rsna):
         assert other[places["left"]].sum() < 0.8 * other[places["right"]].sum()
         for name in ("top", "bottom"):
             np.testing.assert_array_equal(other[places[name]], marked[places[name]])
+
+
+def test_each_square_of_the_summary_is_that_of_its_slice(rsna, monkeypatch):
+    monkeypatch.setattr(picture, "_pixels", lambda figure: figure)
+    n, shown = len(rsna.scan.slices), [1, 3, 4]
+    hu = np.stack([np.full((64, 64), 10 * place, np.int16) for place in range(n)])  # 0 to 80 are 0 to 1
+    mean = np.zeros((2, 64, 64), np.float32)
+    mean[0, :16, :16] = mean[1, -16:, -16:] = 1.0  # of slice 1 and of slice 4
+    edges = [None] * n
+    edges[4] = Edges("R", "L", "A", "P")
+    model, by = rsna.results.model, rsna.results.decided_by
+    figure = summary_picture(rsna.scan, model, by, hu, ScanMaps(np.array([1, 4]), mean, mean), edges, shown)
+    squares = [image.get_array() for image in figure.images]  # (228, 228, 3) each
+    assert [float(one[114, 114, 0]) for one in squares] == pytest.approx([p / 8 for p in shown], abs=1e-6)
+    corners = [[bool(np.ptp(one[at, at]) > 0.1) for at in (20, 207)] for one in squares]
+    assert corners == [[True, False], [False, False], [False, True]]
+    said = [text.get_text() for text in figure.texts]
+    titles = [f"slice {place + 1}: {percent(rsna.scan.slices[place].probability)}" for place in shown]
+    assert [text for text in said if text.startswith("slice ")] == titles
+    (letter,) = (text for text in figure.texts if text.get_text() == "R")
+    assert 32 + 244 * 2 < 1024 * letter.get_position()[0] < 32 + 244 * 2 + 228
+    (marks,) = (line for line in figure.axes[0].lines if line.get_marker() == "v")
+    assert list(marks.get_xdata()) == [2, 4, 5]
 
 
 @pytest.mark.parametrize("n", [1, 2, 6])
