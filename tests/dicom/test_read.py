@@ -8,7 +8,7 @@ import pytest
 from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.pixels import apply_rescale, pixel_array
-from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.dicom.read import read_slice
@@ -246,6 +246,15 @@ def test_what_leaves_hu_as_they_are(tmp_path, changes):
     hu, notes = read(write(tmp_path, **changes))
     np.testing.assert_array_equal(hu, STORED - 1024)
     assert notes == ()
+
+
+def test_a_deflated_slice_of_full_size_is_read(tmp_path):
+    stored = (np.arange(256)[:, None] * 4 + np.arange(256)).astype(np.int16)  # four times the first look
+    ds = data_set(stored, SIGNED, PixelData=stored.tobytes())
+    ds.file_meta = FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    ds.save_as(tmp_path / "slice.dcm", enforce_file_format=True)
+    np.testing.assert_array_equal(read(tmp_path / "slice.dcm")[0], stored - 1024)
 
 
 def test_all_allocated_bits_are_stored_where_the_header_does_not_say(tmp_path):
