@@ -47,6 +47,12 @@ def every_file(root):
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
+def an_hour_ago(*paths):
+    """Files as if they were last written then."""
+    for path in paths:
+        os.utime(path, (time.time() - 3600,) * 2)
+
+
 def judge(spool, job):
     """One result, as a worker would."""
     image = ct_slice(job.study_uid, 0)
@@ -476,7 +482,7 @@ def test_a_disk_without_room(tmp_path):
 
 
 def test_finished_studies_go_when_their_time_is_over(tmp_path):
-    spool = open_spool(tmp_path, keep=0.2)
+    spool = open_spool(tmp_path, keep=1800)
     for number in range(4):
         store(spool, ct_slice(uid(number), 0))
     sent, failed, waiting = spool.take(), spool.take(), spool.take()
@@ -484,12 +490,11 @@ def test_finished_studies_go_when_their_time_is_over(tmp_path):
     spool.outbox.took(spool.outbox.due())
     spool.fail(failed, "why")
     spool.judged(waiting, judge(spool, waiting))
-    old = spool.incoming / "old.dcm"
+    old, young = (spool.incoming / f"{name}.dcm" for name in ("old", "young"))
     old.touch()
-    time.sleep(0.3)
-    young = spool.incoming / "young.dcm"
     young.touch()
-    spool.clean(stale=0.25)
+    an_hour_ago(old, *spool.outbox.sent_folder.iterdir(), *(spool.root / "failed").iterdir())
+    spool.clean(stale=1800)
     keys = {path.name for path in (tmp_path / "studies").iterdir()}
     assert keys == {waiting.key, spool.take().key}
     assert {path.name for path in (tmp_path / "results").iterdir()} == {waiting.name}
@@ -515,12 +520,12 @@ def test_a_study_that_waits_again_is_not_removed(tmp_path):
 
 
 def test_the_objects_stay_while_another_state_of_the_study_needs_them(tmp_path):
-    spool = open_spool(tmp_path, keep=0.3)
+    spool = open_spool(tmp_path, keep=1800)
     store(spool, ct_slice(uid(1), 0))
     first = spool.take()
     spool.judged(first, judge(spool, first))
     spool.outbox.took(spool.outbox.due())
-    time.sleep(0.35)
+    an_hour_ago(*spool.outbox.sent_folder.iterdir())
     store(spool, ct_slice(uid(1), 1))
     second = spool.take()
     spool.judged(second, judge(spool, second))
@@ -532,12 +537,12 @@ def test_the_objects_stay_while_another_state_of_the_study_needs_them(tmp_path):
 
 
 def test_the_objects_of_a_study_that_failed_stay_when_its_earlier_results_go(tmp_path):
-    spool = open_spool(tmp_path, keep=0.3)
+    spool = open_spool(tmp_path, keep=1800)
     store(spool, ct_slice(uid(1), 0))
     first = spool.take()
     spool.judged(first, judge(spool, first))
     spool.outbox.took(spool.outbox.due())
-    time.sleep(0.35)
+    an_hour_ago(*spool.outbox.sent_folder.iterdir())
     store(spool, ct_slice(uid(1), 1))
     spool.fail(spool.take(), "why")
     spool.clean(stale=60)
