@@ -61,17 +61,20 @@ def judge(spool, job):
     ]
 
 
-def test_a_study_waits_for_silence_and_is_taken_once(tmp_path):
-    spool = open_spool(tmp_path, silence=0.3)
+def test_a_study_waits_for_silence_and_is_taken_once(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    spool = open_spool(tmp_path, silence=30)
     assert store(spool, ct_slice(uid(1), 0))
     assert store(spool, ct_slice(uid(1), 1))
     assert spool.take() is None
-    time.sleep(0.35)
+    now = 31.0
     job = spool.take()
     assert (job.study_uid, len(list(job.objects.glob("*.dcm")))) == (uid(1), 2)
     assert spool.take() is None
     spool.back(job)
-    time.sleep(0.35)
+    assert spool.take() is None
+    now = 62.0
     assert spool.take() == job
     spool.close()
 
