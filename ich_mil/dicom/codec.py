@@ -181,7 +181,7 @@ def _look_at_j2k(stream: bytes) -> _CodeStream:
 def _with_sign(stored: np.ndarray, precision: int) -> np.ndarray:
     """Values of `precision` bits, decoded without sign, as two's complement."""
     half = 1 << (precision - 1)
-    values = stored.astype(np.int32) & ((1 << precision) - 1)
+    values = stored.astype(np.int32)
     return np.where(values >= half, values - 2 * half, values).astype(np.int16)
 
 

@@ -8,7 +8,7 @@ import pytest
 from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.order import Series
 from ich_mil.ledger import Code, LedgerEntry
-from tests.dicom.test_series import PIXELS, header, ordered, series_of, stack
+from tests.dicom.test_series import PIXELS, header, ordered, series_of, stack, tilted
 
 
 def coronal(uid: str, n: int, step: float) -> Series:
@@ -80,6 +80,9 @@ def test_no_series_raises():
         (series_of("z", 24, 7.0), series_of("a", 260, 0.625)),
         (series_of("z", 260, 0.625), series_of("a", 17, 10.0)),
         (series_of("z", 32, 5.0), series_of("a", 24, 7.0)),
+        (series_of("z", 22, 5.0), series_of("a", 27, 6.0)),
+        (series_of("z", 260, 0.625), series_of("a", 20, 8.0)),
+        (series_of("z", 260, 0.625), series_of("a", 17, 10.0, description="CT Plain")),
         (series_of("z", 260, 0.625), series_of("a", 14, 5.0)),  # 65 mm are not a head
         (series_of("z", 32, 5.0), series_of("a", 31, 5.0)),
         (series_of("z", 32, 5.0, kernel="BONE"), series_of("a", 32, 5.0, contrast=True)),
@@ -90,6 +93,10 @@ def test_no_series_raises():
         (
             series_of("z", 30, 5.0),
             ordered([*stack(range(0, 160, 5), series_uid="a"), header(5, number=99, series_uid="a")]),
+        ),
+        (  # steps of 4 mm, then of 5
+            series_of("z", 30, 5.0),
+            ordered(stack([*range(0, 80, 4), *range(80, 160, 5)], series_uid="a")),
         ),
     ],
 )
@@ -219,6 +226,7 @@ def test_a_series_longer_than_a_head_stands_behind():
     assert chosen(body, head)[0] == "z"
     assert chosen(body, series_of("z", 19, 5.0))[0] == "z"  # 90 mm of head are better, too
     assert chosen(series_of("a", 53, 5.0), head)[0] == "a"  # 260 mm may be a head
+    assert chosen(series_of("a", 54, 5.0), head)[0] == "z"
     assert chosen(body, series_of("z", 25, 5.0, contrast=True))[0] == "a"  # a preference among like kinds
 
 
@@ -235,6 +243,7 @@ def test_a_series_longer_than_a_head_stands_behind():
             series_of("a", 80, 5.0, body_part="CHEST"),
             "series 's' (a) is of another body part, longer than a head (395 mm)",
         ),
+        (series_of("a", 54, 5.0), "series 's' (a) is longer than a head (265 mm)"),
     ],
 )
 def test_the_kind_of_what_is_chosen_is_noted(series, detail):
@@ -242,7 +251,8 @@ def test_the_kind_of_what_is_chosen_is_noted(series, detail):
 
 
 def test_a_plain_head_needs_no_note():
-    assert kind_entries(series_of("a", 32, 5.0, description="CT Plain")) == []
+    for n in (32, 53):
+        assert kind_entries(series_of("a", n, 5.0, description="CT Plain")) == []
 
 
 def test_a_part_of_a_head_is_noted():
@@ -376,7 +386,19 @@ def test_the_kernel_of_most_slices_counts():
     def mixed(n_bone: int) -> Series:
         return ordered(header(5 * i, number=i, kernel="BONE" if i < n_bone else "SOFT") for i in range(30))
 
-    assert (kind(mixed(10)), kind(mixed(20))) == ("plain", "bone")
+    assert [kind(mixed(n)) for n in (10, 15, 16, 20)] == ["plain", "plain", "bone", "bone"]
+
+
+def test_the_contrast_of_most_slices_counts():
+    def mixed(n_with: int) -> Series:
+        return ordered(header(5 * i, number=i, contrast=i < n_with) for i in range(30))
+
+    assert [kind(mixed(n)) for n in (1, 15, 16)] == ["plain", "plain", "post-contrast"]
+
+
+@pytest.mark.parametrize(("degrees", "expected"), [(0, "plain"), (44, "plain"), (46, "not axial")])
+def test_a_gantry_may_tilt_by_45_degrees(degrees, expected):
+    assert kind(ordered(tilted(k, degrees) for k in range(30))) == expected
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pydicom.uid import (
 
 from ich_mil.dicom import codec
 from ich_mil.dicom.codec import CodecError, decode
-from tests.dicom.encodings import EIGHT_BIT, TWELVE_BIT, H, W, code_stream, stored_values
+from tests.dicom.encodings import EIGHT_BIT, SIGNED, TWELVE_BIT, H, W, code_stream, stored_values
 
 LOSSLESS = (RLELossless, JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless)
 WITH_END = LOSSLESS[1:]
@@ -38,6 +38,31 @@ def decoded(stream, syntax, *, storage=TWELVE_BIT, rows=H, columns=W):
 def test_lossless_values(syntax):
     stored = stored_values()
     np.testing.assert_array_equal(decoded(code_stream(stored, TWELVE_BIT, syntax), syntax), stored)
+
+
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_lossless_values_of_two_signs(syntax):
+    stored = stored_values(SIGNED)
+    stored[0, :4] = -32768, -1, 0, 32767
+    found = decoded(code_stream(stored, SIGNED, syntax), syntax, storage=SIGNED)
+    assert found.dtype == stored.dtype
+    np.testing.assert_array_equal(found, stored)
+
+
+def test_signed_values_of_a_stream_without_sign():
+    """JPEG 2000 of 12 bits; GDCM writes none for the test to read."""
+    stored = np.array([[0, 1, 2047, 2048, 4095]], np.uint16)
+    np.testing.assert_array_equal(codec._with_sign(stored, 12), [[0, 1, 2047, -2048, -1]])
+    as_read = np.array([[0, 32767, -32768, -1]], np.int16)
+    np.testing.assert_array_equal(codec._with_sign(as_read, 16), as_read)
+
+
+@pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGLSLossless])
+def test_fill_bytes_before_a_marker_are_passed(syntax):
+    """T.81 B.1.1.2: any number of them."""
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, syntax)
+    np.testing.assert_array_equal(decoded(stream[:2] + b"\xff\xff\xff" + stream[2:], syntax), stored)
 
 
 @pytest.mark.parametrize("syntax", WITH_END)
@@ -66,6 +91,31 @@ def test_another_size_than_the_header_says(syntax):
         decoded(stream, syntax, rows=W, columns=H)
 
 
+@pytest.mark.parametrize(
+    ("syntax", "place", "value", "found"),
+    [
+        (JPEGLosslessSV1, 11, 3, f"{H} x {W} pixels of 3"),
+        (JPEGLSLossless, 11, 3, f"{H} x {W} pixels of 3"),
+        (JPEG2000Lossless, 41, 3, f"{H} x {W} pixels of 3"),
+        (JPEG2000Lossless, 19, 4, f"{H} x {W - 4} pixels of 1"),  # where the picture begins: T.800 B.2
+        (JPEG2000Lossless, 23, 4, f"{H - 4} x {W} pixels of 1"),
+    ],
+)
+def test_a_stream_of_colour_or_of_a_part_of_its_grid(syntax, place, value, found):
+    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, syntax))
+    stream[place] = value
+    with pytest.raises(CodecError, match=f"has {found} samples, its header says {H} x {W} of 1"):
+        decoded(bytes(stream), syntax)
+
+
+def test_of_two_frame_headers_the_first_counts():
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
+    other = bytearray(stream[2:15])
+    other[5:7] = (60_000).to_bytes(2, "big")
+    with pytest.raises(CodecError, match=f"has 60000 x {W} pixels"):
+        decoded(stream[:2] + other + stream[2:], JPEGLSLossless)
+
+
 def test_more_bits_than_the_header_allocates():
     stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
     with pytest.raises(CodecError, match="has samples of 12 bits, its header allocates 8"):
@@ -76,14 +126,19 @@ def test_more_bits_than_the_header_allocates():
     ("syntax", "place", "value"),
     [
         (JPEGLosslessSV1, 6, 0x7F),  # bits a sample: GDCM reads outside its memory
+        (JPEGLosslessSV1, 6, 0x01),
         (JPEGLosslessSV1, 15, 0x00),  # no marker where one must be: GDCM ends the process
+        (JPEGLosslessSV1, 16, 0x01),  # a marker that has no length
+        (JPEGLSLossless, 18, 0x01),  # a length shorter than itself
+        (JPEG2000Lossless, 27, 0x00),  # tiles of no width
+        (JPEG2000Lossless, 31, 0x00),  # or of no height
         (JPEG2000Lossless, 42, 0xFE),  # bits a sample: GDCM ends the process
     ],
 )
 def test_code_streams_that_would_end_the_process(syntax, place, value):
     stream = bytearray(code_stream(stored_values(), TWELVE_BIT, syntax))
     stream[place] = value
-    with pytest.raises(CodecError, match=r"its code stream has samples|of its code stream do not"):
+    with pytest.raises(CodecError, match=r"its code stream has (samples|tiles)|of its code stream do not"):
         decoded(bytes(stream), syntax)
 
 
