@@ -57,16 +57,24 @@ def test_selecting_reorders_scans_with_their_slices(features):
     assert turned.slice_names == ["x", "y", "z", "v", "w"]
     assert torch.equal(turned.x, features.x[[2, 3, 4, 0, 1]])
     assert turned.offsets.tolist() == [0, 3, 5]
+    assert turned.patients == ["q", "p"]
     assert turned.labels.tolist() == [1, 0]
-    assert turned.positions_mm.tolist() == [7.0, 12.0, 17.5, -5.0, 0.1]
+    assert torch.equal(turned.cnn_scan, features.cnn_scan[[1, 0]])
+    for name in ("slice_labels", "positions", "cnn_slice", "attention", "positions_mm"):
+        assert torch.equal(getattr(turned, name), getattr(features, name)[[2, 3, 4, 0, 1]]), name
     assert same(turned.select(["a", "b"]), features)
     with pytest.raises(DataError, match="'c'"):
         features.select(["c"])
 
 
 def test_nan_and_foreign_files_are_refused(features, tmp_path):
-    bad = replace(features, x=features.x.index_fill(0, torch.tensor([3]), torch.nan))
-    with pytest.raises(DataError, match="1 slices have features that are NaN or infinite, the first is 'y'"):
+    for value in (torch.nan, torch.inf):
+        bad = replace(features, x=features.x.index_fill(0, torch.tensor([3]), value))
+        told = "1 slices have features that are NaN or infinite, the first is 'y'"
+        with pytest.raises(DataError, match=told):
+            write_features(bad, tmp_path / "f.safetensors")
+    bad = replace(features, offsets=torch.tensor([0, 5, 5]))
+    with pytest.raises(DataError, match="scan 'b' has no slice"):
         write_features(bad, tmp_path / "f.safetensors")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "g.safetensors").write_bytes(b"nonsense")
@@ -89,6 +97,15 @@ def test_a_public_table_is_grouped_by_scan(tmp_path):
     assert table.cnn_scan.isnan().all()
 
 
+def test_slices_keep_their_order_in_a_long_table_of_mixed_scans(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(HEADER + "".join(f"{n},0,1,{n},{'AB'[n % 2]},0\n" for n in range(400)))
+    table = read_feature_csv(path)
+    assert table.slice_names == [str(n) for n in (*range(0, 400, 2), *range(1, 400, 2))]
+    assert table.x[:, 1].tolist() == [float(name) for name in table.slice_names]
+
+
+@pytest.mark.filterwarnings("ignore::pandas.errors.ParserWarning")  # as nobody else makes errors of them
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -118,12 +135,13 @@ def test_a_table_that_is_not_there(tmp_path):
         read_feature_csv(tmp_path / "t.csv")
 
 
-def test_a_probability_in_per_cent_is_refused(tmp_path):
+@pytest.mark.parametrize("value", ["35", "1.01", "-0.01"])
+def test_what_is_no_probability_is_refused(tmp_path, value):
     path = tmp_path / "t.csv"
-    path.write_text(
-        "feature_0,bag_label,instance_name,bag_name,bag_cnn_probability\n1,1,i,A,0.2\n1,1,i,B,35\n"
-    )
-    with pytest.raises(DataError, match=r"t\.csv: line 3: bag_cnn_probability must be in \[0, 1\], got 35"):
+    rows = f"1,1,i,A,0\n1,1,i,C,1\n1,1,i,B,{value}\n"
+    path.write_text("feature_0,bag_label,instance_name,bag_name,bag_cnn_probability\n" + rows)
+    told = rf"t\.csv: line 4: bag_cnn_probability must be in \[0, 1\], got {value}"
+    with pytest.raises(DataError, match=told):
         read_feature_csv(path)
 
 

@@ -6,8 +6,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from pydicom import dcmread
+from pydicom.uid import CTImageStorage
 
 from ich_mil.data import index as module
+from ich_mil.data.collection import Source
 from ich_mil.data.folder import FolderCollection
 from ich_mil.data.index import HeaderIndex
 from ich_mil.data.splits import patient_key
@@ -32,9 +35,9 @@ def root(made, tmp_path):
     return folder
 
 
-def opened(root, path):
+def opened(root, path, *, layout="unlabelled", leave_out=None):
     collection = FolderCollection(root, labelled=False)
-    return HeaderIndex(path, collection, layout="unlabelled", leave_out=path.parent / "out")
+    return HeaderIndex(path, collection, layout=layout, leave_out=leave_out or path.parent / "out")
 
 
 def count_reads(monkeypatch):
@@ -57,6 +60,21 @@ def test_headers_come_back_as_they_were_read(root, tmp_path):
         assert vars(header) | {"path": "", "patient_id": ""} == vars(fresh) | {"path": "", "patient_id": ""}
 
 
+def test_notes_and_padding_of_a_header_come_back(root, tmp_path):
+    path = sorted(root.glob("*.dcm"))[0]
+    image = dcmread(path)
+    image.Modality, image.SOPClassUID = "", CTImageStorage
+    for tag, value in ((0x00280103, 1), (0x00280120, -2000), (0x00280121, -1900)):
+        image.add_new(tag, "US" if value == 1 else "SS", value)
+    image.save_as(path)
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        every = [header for scan in index.scans() for header in index.headers(scan.scan)]
+    (kept,) = (header for header in every if header.path == path.name)
+    assert kept.notes == ((Code.MODALITY_MISSING, "Modality is absent; SOP class is CT Image Storage"),)
+    assert kept.pixels.padding == (-2000, -1900)
+
+
 def test_refused_files_are_named_below_the_root(root, tmp_path):
     with opened(root, tmp_path / "index.sqlite") as index:
         index.update(jobs=1)
@@ -67,11 +85,13 @@ def test_refused_files_are_named_below_the_root(root, tmp_path):
 
 def test_a_refused_file_is_told_with_its_scan(root, tmp_path):
     path = sorted(root.glob("*.dcm"))[0]
-    study = read_headers(path)[0].study_uid
+    (header,) = read_headers(path)
+    study = header.study_uid
     path.write_bytes(path.read_bytes()[:-100])
     with opened(root, tmp_path / "index.sqlite") as index:
         index.update(jobs=1)
         told = {entry.file: (entry.scan, entry.code) for entry in index.refused()}
+        assert index.refused_sources() == {study: [Source(path.name, 0, header.sop_uid)]}
     assert told[path.name] == (study, Code.UNREADABLE)
 
 
@@ -111,6 +131,51 @@ def test_only_new_and_changed_files_are_read_again(root, tmp_path, monkeypatch):
     assert paths == {path.name for path in files} - {files[1].name}
     assert changed <= {scan for scan in before if before[scan] != after[scan]}
     assert any(before[scan] == after[scan] for scan in before)
+
+
+def test_a_file_of_another_size_or_name_is_another_file(root, tmp_path, monkeypatch):
+    """As a copy that keeps times leaves it."""
+    first, second, *_ = sorted(root.glob("*.dcm"))
+    time = first.stat().st_mtime_ns
+    os.utime(second, ns=(time, time))
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        before = {scan.scan: scan.fingerprint for scan in index.scans()}
+    asked = count_reads(monkeypatch)
+    first.write_bytes(first.read_bytes() + bytes(2))
+    os.utime(first, ns=(time, time))
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        longer = {scan.scan: scan.fingerprint for scan in index.scans()}
+    assert asked == [first.name]
+    study = read_headers(first)[0].study_uid
+    assert {scan for scan in before if before[scan] != longer[scan]} == {study}
+    second.rename(second.with_name("renamed.dcm"))
+    study = read_headers(second.with_name("renamed.dcm"))[0].study_uid
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        renamed = {scan.scan: scan.fingerprint for scan in index.scans()}
+    assert {scan for scan in before if longer[scan] != renamed[scan]} == {study}
+
+
+def test_only_the_folder_of_the_result_is_left_out(root, tmp_path):
+    files = sorted(root.glob("*.dcm"))
+    for path, folder in zip(files, ("out", "outer"), strict=False):
+        (root / folder).mkdir()
+        path.rename(root / folder / path.name)
+    with opened(root, tmp_path / "index.sqlite", leave_out=root / "out") as index:
+        index.update(jobs=1)
+        paths = {source.path for scan in index.scans() for source in scan.sources}
+    assert paths == {f"outer/{files[1].name}", *(path.name for path in files[2:])}
+
+
+def test_the_index_of_another_layout_is_made_again(root, tmp_path, monkeypatch):
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+    asked = count_reads(monkeypatch)
+    with opened(root, tmp_path / "index.sqlite", layout="folder") as index:
+        index.update(jobs=1)
+    assert len(asked) == len(list(root.iterdir()))
 
 
 def test_a_run_that_is_stopped_keeps_what_it_has_read(root, tmp_path, monkeypatch):
