@@ -12,8 +12,9 @@ import yaml
 
 from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
+from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.evaluate.shift import cross_fitted, fit_intercept
+from ich_mil.evaluate.shift import cross_fitted, fit_intercept, refitted_differences
 from ich_mil.gp.calibration import Calibration, smoothed_targets
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.storage import load_head, save_head
@@ -138,6 +139,46 @@ def test_the_table_compares_scans_that_were_not_fitted(place):
     assert table.auc.iloc[0] == pytest.approx(before["auc"])
 
 
+def test_scans_of_one_patient_are_fitted_and_measured_together(place):
+    model, site = load_model(place / "run"), read_feature_csv(place / "site.csv")
+    own, labels = model.head.calibration, site.labels.numpy()
+    patients = [f"P{n // 2}" for n in range(site.n_scans)]
+    logits = model.scan_logits(site)
+    table = recalibrate._table(logits, replace(site, patients=patients), own, SEED).set_index("metric")
+    divided = [cross_fitted(logits, labels, patients, own, seed=k) for k in range(20)]
+    resampled = refitted_differences(logits, labels, patients, own, seed=SEED)
+    for metric in table.index:
+        mean = np.mean([scan_metrics(labels, p)[metric] for p in divided])
+        assert table.after[metric] == pytest.approx(mean, rel=1e-9)
+        low, high = np.percentile(resampled[metric], [2.5, 97.5])
+        assert (table.low[metric], table.high[metric]) == pytest.approx((low, high), rel=1e-9)
+    assert set(table.patients) == {35}
+
+
+def test_what_it_changes_in_words():
+    facts = {"n": 40, "positives": 6, "patients": 35, "auc": 0.9}
+    rows = [("log_loss", 0.5, 0.4, -0.15, -0.05, 0.97), ("brier", 0.1, 0.125, -0.01, 0.04, 0.2)]
+    table = pd.DataFrame(rows, columns=["metric", "before", "after", "low", "high", "better"]).assign(**facts)
+    old, new = (Calibration(rule="max", intercept=intercept) for intercept in (1.0, -0.25))
+    told = recalibrate._told(table, old, new).splitlines()
+    assert told[0].startswith("40 labelled scans of 35 patients, 6 positive (15%); ")
+    assert told[1] == "The intercept goes from 1.000 to -0.250."
+    assert told[3:5] == [
+        "  log-loss 0.500 -> 0.400, -0.100 [-0.150, -0.050], better in 97% of resamples",
+        "  Brier    0.100 -> 0.125, +0.025 [-0.010, +0.040], better in 20% of resamples",
+    ]
+    assert "15% of them positive" in told[5]
+
+
+def test_twenty_patients_are_enough(place):
+    site = read_feature_csv(place / "site.csv")
+    order = site.labels.argsort(descending=True).tolist()
+    few, enough = (site.select([site.scans[b] for b in order[:n]]) for n in (19, 20))
+    recalibrate._check_site(enough, "site.csv")
+    with pytest.raises(DataError, match="of at least 20 patients, these are of 19"):
+        recalibrate._check_site(few, "site.csv")
+
+
 def test_scans_the_run_held_out_may_be_used_and_then_are_held_out_no_more(place, tmp_path):
     config = yaml.safe_load((place / "run.yaml").read_text()) | {"split": {"validation": 0, "test": 0.6}}
     config["train"]["root"] = str(place / "b.csv")
@@ -170,7 +211,12 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     assert "at least 5 scans of each label, 4 of 64 are positive" in refused(
         ["recalibrate", *words(place, "four", "run"), *out], capsys
     )
-    table.assign(bag_label=1 - table.bag_label).to_csv(place / "swapped.csv", index=False)
+    swapped = table.assign(bag_label=1 - table.bag_label)
+    swapped[~swapped.bag_name.isin(positive[4:])].to_csv(place / "four.csv", index=False)
+    assert "at least 5 scans of each label, 60 of 64 are positive" in refused(
+        ["recalibrate", *words(place, "four", "run"), *out], capsys
+    )
+    swapped.to_csv(place / "swapped.csv", index=False)
     assert "does not tell these scans apart (AUC 0.0" in refused(
         ["recalibrate", *words(place, "swapped", "run"), *out], capsys
     )

@@ -114,6 +114,29 @@ def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
     assert row.sop == headers[len(headers) // 2].sop_uid
 
 
+def test_an_averaged_slice_is_positive_if_one_of_its_sources_is(rsna_root, tmp_path):
+    root = Path(shutil.copytree(rsna_root, tmp_path / "set"))
+    table = prepare("rsna", root, tmp_path / "out", jobs=1, thickness_mm=12).table
+    averaged = table[table.source.str.contains("|", regex=False)].iloc[3]
+    first = Path(averaged.source.split("|")[0]).stem
+    assert first != averaged.sop
+    labels = pd.read_csv(root / "stage_2_train.csv")
+    labels["Label"] = labels.ID.eq(f"{first}_any").astype(int)
+    labels.to_csv(root / "stage_2_train.csv", index=False)
+    table = prepare("rsna", root, tmp_path / "out", jobs=1, thickness_mm=12).table
+    assert table.sop[table.slice_label == 1].tolist() == [averaged.sop]
+    assert set(table.scan[table.scan_label == 1]) == {averaged.scan}
+
+
+def test_labels_that_no_image_has_are_told(rsna_root, tmp_path):
+    root = Path(shutil.copytree(rsna_root, tmp_path / "set"))
+    for path in sorted((root / "stage_2_train").iterdir())[:2]:
+        path.unlink()
+    ledger = prepare("rsna", root, tmp_path / "out", jobs=1).ledger
+    (told,) = ledger[ledger.code == Code.LABEL_UNUSED].itertuples()
+    assert told.detail == "2 labelled images are not among the readable files"
+
+
 def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, tmp_path, monkeypatch):
     first = prepare("rsna", rsna_root, tmp_path, jobs=1)
     content = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -149,6 +172,37 @@ def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
     assert ledger.code[f"a/{broken.name}"] == Code.UNREADABLE
     assert ledger.code["a/notes.txt"] == Code.NOT_DICOM
     assert whole - 1 in prepared.scans.slices.tolist()
+
+
+def test_a_study_of_unreadable_files_is_told(study, tmp_path):
+    paths = sorted((study / "b").iterdir())
+    scan = read_headers(paths[0])[0].study_uid
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-2000])
+    ledger = prepare("unlabelled", study, tmp_path / "out", jobs=1).ledger
+    (told,) = ledger[ledger.code == Code.SCAN_EMPTY].itertuples()
+    assert told.scan == scan
+    assert told.detail.startswith(f"none of its {len(paths)} files is a usable slice; ")
+
+
+def test_a_set_of_other_pixels_has_another_fingerprint(study, tmp_path):
+    """Features that were stored are made again by it."""
+    path = sorted((study / "a").iterdir())[3]
+    before = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert prepare("unlabelled", study, tmp_path / "out", jobs=1).fingerprint == before.fingerprint
+    phantoms.rewrite(path, RescaleIntercept=-1020)
+    after = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert after.table.equals(before.table)
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_slice_alone_lies_in_the_middle_whatever_its_name(study, tmp_path):
+    name = os.fsdecode(b"caf\xe9.dcm")
+    (tmp_path / "one").mkdir()
+    shutil.copy(sorted((study / "a").iterdir())[10], tmp_path / "one" / name)
+    table = prepare("unlabelled", tmp_path / "one", tmp_path / "out", jobs=1).table
+    assert table.position.tolist() == [0.5]
+    assert table.source.tolist() == [r"caf\udce9.dcm"]
 
 
 def test_links_are_followed_and_broken_ones_told(study, tmp_path):
@@ -437,6 +491,9 @@ def test_folders_that_cannot_be_used(study, tmp_path):
     prepare("unlabelled", study, tmp_path / "good", jobs=1)
     with pytest.raises(DataError, match="was prepared from"):
         prepare("unlabelled", empty, tmp_path / "good", jobs=1)
+    write_labels(study, "scan,label\na,1\nb,0\n")
+    with pytest.raises(DataError, match=r"was prepared from .*set \(unlabelled\), not from .*set \(folder\)"):
+        prepare("folder", study, tmp_path / "good", jobs=1)
 
 
 def test_rsna_labels_that_cannot_be_used(rsna_root, tmp_path):
