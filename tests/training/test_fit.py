@@ -18,8 +18,9 @@ from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ConfigError, DataError, ModelError, ProcessError
+from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
-from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
+from ich_mil.models.frozen import extract_features, load_cnn, save_cnn, stored_features
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import EpochLog, fit_cnn
@@ -403,6 +404,34 @@ def test_features_of_a_scan_do_not_depend_on_the_others(prepared):
     assert alone.slice_names == prepared.slices(scans[3]).sop.tolist()
     expected = torch.tensor(prepared.slices(scans[3]).slice_label.tolist())
     assert torch.equal(alone.slice_labels, expected)
+
+
+def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
+    prepared, tmp_path, monkeypatch
+):
+    scans = list(prepared.scans.index)[:2]
+    model = AttentionCnn(CNN, windows=3).eval()
+    other = AttentionCnn(CNN, windows=3).eval()
+    about = {"windows": WINDOWS, "size": 32}
+    path = tmp_path / "features.safetensors"
+    first = stored_features(path, model, prepared, scans, **about)
+    made = []
+    monkeypatch.setattr(frozen, "extract_features", lambda *words, **_: made.append(words) or first)
+    assert torch.equal(stored_features(path, model, prepared, scans, **about).x, first.x)
+    assert made == []
+    levels = tuple((level + 1, width) for level, width in WINDOWS)
+    for cnn, pictures, of, changes in (
+        (other, prepared, scans, {}),
+        (model, replace(prepared, fingerprint="of other pixels"), scans, {}),
+        (model, prepared, scans[::-1], {}),
+        (model, prepared, scans, {"windows": levels}),
+        (model, prepared, scans, {"size": 64}),
+    ):
+        stored_features(path, model, prepared, scans, **about)
+        made.clear()
+        for _ in range(2):  # the second time they are there
+            stored_features(path, cnn, pictures, of, **(about | changes))
+        assert len(made) == 1
 
 
 @pytest.mark.slow

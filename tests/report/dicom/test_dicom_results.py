@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
+from math import dist
 from pathlib import Path
+from statistics import median
 
 import pytest
 from highdicom.sr import ComprehensiveSR, srread
@@ -320,8 +323,17 @@ def test_a_source_that_is_another_image_now_is_refused(tmp_path):
 def test_results_of_another_scan_are_refused(rsna, folder):
     with pytest.raises(DataError, match="are not those of the predictions"):
         rsna.again(folder, slices=rsna.scan.slices[1:])
+    with pytest.raises(DataError, match="are not those of the predictions"):
+        rsna.again(folder, slices=rsna.scan.slices[::-1])
     with pytest.raises(DataError, match="'elsewhere' are not those"):
         rsna.again(folder, scan="elsewhere")
+
+
+def test_averaged_slices_without_a_thickness_abut(averaged):
+    slices = read_context(averaged.scan, averaged.prepared).slices
+    steps = [dist(a.position, b.position) for a, b in pairwise(slices)]
+    assert {len(one.images) for one in slices} == {2}
+    assert [one.thickness for one in slices] == pytest.approx([median(steps)] * len(slices), abs=2e-3)
 
 
 def test_a_single_slice_has_a_nominal_thickness(tmp_path):
