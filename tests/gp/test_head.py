@@ -64,6 +64,9 @@ def test_bags_as_offsets_or_index_in_any_order_are_the_same(head):
         ([0, 0, 3, 3, 3, 8, 8], [0, 2, 5, 7]),
         ([0, 2, 5, 7], [0, 2, 5, 7]),
         ([0, 1, 2, 3, 4, 5, 7], [0, 1, 2, 3, 4, 5, 7]),  # as the docstring says
+        ([1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]),
+        ([0, 4, 2, 4, 0, 2, 7], [0, 2, 4, 6, 7]),  # some fall
+        ([0.0, 1, 2, 3, 4, 5, 7], [0, 1, 2, 3, 4, 5, 6, 7]),  # no whole numbers
     ],
 )
 def test_numbers_of_bags_are_not_taken_for_offsets(bags, offsets):
@@ -176,6 +179,11 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
     fresh = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
     again = Head.load(tmp_path, kernel=fresh)
     assert np.array_equal(again.predict_bag_proba(x, offsets), given.predict_bag_proba(x, offsets))
+    assert float(fresh.outputscale.detach()) == pytest.approx(math.log(2))  # nothing was written into it
+    assert again.model_.given == ("kernel", "density")
+    again.save(tmp_path / "again")
+    with pytest.raises(ModelError, match="was fitted with a kernel object of its own: load it with kernel="):
+        Head.load(tmp_path / "again")
     for other in (gpytorch.kernels.MaternKernel(nu=0.5), gpytorch.kernels.MaternKernel(nu=2.5)):
         with pytest.raises(ModelError, match=r"head\.json: the head was fitted with a kernel unlike kernel="):
             Head.load(tmp_path, kernel=gpytorch.kernels.ScaleKernel(other))
@@ -183,15 +191,23 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
 
 def test_bad_input_is_named():
     x, offsets, labels = (part.numpy() for part in scans())
+    index = np.repeat(np.arange(24), np.diff(offsets))
     head = Head(**SMALL)
     with pytest.raises(NotFittedError, match="call 'fit' first"):
         head.predict_bag_proba(x, offsets)
-    with pytest.raises(DataError, match=r"X must be a table \(N, D\) of numbers, got shape \(3,\)"):
-        head.fit(x[0], offsets, labels)
+    for bad, shape in (
+        (x[0], r"\(3,\)"),
+        (x[:, :0], r"\(\d+, 0\)"),
+        (x[:0], r"\(0, 3\)"),
+        (x + 0j, r"\(\d+, 3\)"),
+    ):
+        with pytest.raises(DataError, match=r"X must be a table \(N, D\) of numbers, got shape " + shape):
+            head.fit(bad, offsets, labels)
     with pytest.raises(DataError, match="there are 24 bags, but labels of shape"):
         head.fit(x, offsets, labels[:-1])
-    with pytest.raises(DataError, match="labels must be 0 or 1, got 2"):
-        head.fit(x, offsets, np.where(labels == 1, 2, 0))
+    for other in (2, -1):
+        with pytest.raises(DataError, match=f"labels must be 0 or 1, got {other}; leave unlabelled bags out"):
+            head.fit(x, offsets, np.where(labels == 1, 1, other))
     with pytest.raises(DataError, match="labels must be 0 or 1, got '0'"):
         head.fit(x, offsets, labels.astype(str))
     with pytest.raises(
@@ -206,20 +222,26 @@ def test_bad_input_is_named():
     broken[7, 1] = np.nan
     with pytest.raises(DataError, match="row 7 of X: a feature is NaN or infinite"):
         head.fit(broken, offsets, labels)
-    with pytest.raises(DataError, match="all 24 are labelled 0, both labels are needed"):
-        head.fit(x, offsets, np.zeros_like(labels))
+    for label in (0, 1):
+        with pytest.raises(DataError, match=f"all 24 are labelled {label}, both labels are needed"):
+            head.fit(x, offsets, np.full_like(labels, label))
+    for bags in ([], index[:, None]):
+        with pytest.raises(DataError, match=r"bags must be one-dimensional, .* got shape"):
+            head.fit(x, bags, labels)
     with pytest.raises(
         DataError, match=r"5 folds need at least 5 patients .* there are 4 of one; take fewer"
     ):
         head.fit(x[: offsets[8]], offsets[:9], labels[:8])
 
 
-def test_a_bad_feature_is_named_by_its_row_in_x(head):
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_feature_is_named_by_its_row_in_x(head, bad, monkeypatch):
+    monkeypatch.setattr("ich_mil.gp.bags.CHUNK", 3)
     x, offsets, labels = (part.numpy() for part in scans(30))
     index = np.repeat(np.arange(30), np.diff(offsets))
     order = np.random.default_rng(0).permutation(len(x))
     broken = x[order]
-    broken[5, 1] = np.nan
+    broken[5, 1] = bad
     for call in (
         lambda: head.predict_bag_proba(broken, index[order]),
         lambda: Head(**SMALL).fit(broken, index[order], labels),

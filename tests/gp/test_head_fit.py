@@ -373,6 +373,17 @@ def test_an_empty_bag_is_named():
         fit(x, offsets, labels, settings=HeadSettings(n_inducing=4, sweeps=1))
 
 
+def test_labels_that_are_missing_or_unknown_are_named():
+    x, offsets, labels = scans()
+    settings = HeadSettings(n_inducing=4, sweeps=1)
+    with pytest.raises(DataError, match=r"training scans: features .* and 23 labels do not fit"):
+        fit(x, offsets, labels[1:], settings=settings)
+    unknown = labels.clone()
+    unknown[5] = -1
+    with pytest.raises(DataError, match="training scans: labels must be 0 or 1, got -1; leave unlabelled"):
+        fit(x, offsets, unknown, settings=settings)
+
+
 def test_the_sparse_gp_of_a_fit_is_that_of_gpytorch():
     x, offsets, labels = scans()
     model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))

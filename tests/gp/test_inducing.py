@@ -1,11 +1,15 @@
 """Inducing points: halves by label, distinct, repeatable."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
 
 from ich_mil.errors import DataError
 from ich_mil.gp import inducing
-from ich_mil.gp.inducing import choose_inducing
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.inducing import choose_inducing, place_points, standardisation
+from ich_mil.gp.settings import HeadSettings
 
 PLAIN = {"mean": torch.zeros(()).double(), "std": torch.ones(()).double()}
 
@@ -45,6 +49,33 @@ def test_both_labels_are_needed():
         choose_inducing(
             torch.rand(4, 2), torch.tensor([0, 2, 4]), torch.tensor([0, 1]), n_inducing=1, seed=0, **PLAIN
         )
+
+
+def test_the_seed_is_that_of_k_means_and_of_the_instances_it_sees(monkeypatch):
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    bags = Bags(x, torch.tensor([0, 200, 400]), torch.tensor([1, 0]))
+    settings = [HeadSettings(n_inducing=12, seed=seed) for seed in (3, 4)]
+    found = [place_points(bags, one).inducing for one in settings]
+    standard = ((x - x.mean(0)) / x.std(0, correction=0)).numpy()
+    for one, z in zip(settings, found, strict=True):
+        kmeans = KMeans(n_clusters=6, n_init=1, random_state=one.seed).fit(np.unique(standard[:200], axis=0))
+        np.testing.assert_allclose(z[:6], kmeans.cluster_centers_, rtol=0, atol=1e-12)
+    assert float((found[0] - found[1]).abs().max()) > 0.1
+    monkeypatch.setattr(inducing, "POINTS_PER_CENTRE", 1)
+    seen = [set(place_points(bags, one).inducing[:, 0].tolist()) for one in settings]
+    assert len(seen[0] & seen[1]) < 6
+
+
+@pytest.mark.parametrize("rows", [7, 1000])
+def test_standardisation_is_numpys_and_a_constant_feature_keeps_its_unit(rows, monkeypatch):
+    monkeypatch.setattr(inducing, "CHUNK", rows)
+    x = 1000 + torch.randn(101, 2, generator=torch.Generator().manual_seed(0))
+    mean, std = standardisation(x)
+    np.testing.assert_allclose(mean, x.double().numpy().mean(0), rtol=1e-14)
+    np.testing.assert_allclose(std, x.double().numpy().std(0), rtol=1e-12)
+    # of 101 such numbers a mean is an ulp away, and so is a deviation from 0
+    constant = torch.tensor([0.1, -0.1], dtype=torch.float64).expand(101, -1)
+    assert standardisation(constant)[1].tolist() == [1, 1]
 
 
 def test_points_are_standardised_and_a_big_half_is_sampled(monkeypatch):

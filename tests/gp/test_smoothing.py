@@ -452,8 +452,14 @@ def test_smoothing_needs_to_know_where_slices_lie(data, head):
         fit(*data[:3], settings=SETTINGS, positions=lost)
     with pytest.raises(DataError, match=r"where slice 1 of scan 'c' lies is not known"):
         make_smoother(SETTINGS, lost, data.offsets, scans="abcdefghijklmnopqrstuvwx")
+    first = data.positions.clone()
+    first[data.offsets[2]] = torch.inf
+    with pytest.raises(DataError, match=r"where slice 0 of scan 2 lies is not known"):
+        make_smoother(SETTINGS, first, data.offsets)
     with pytest.raises(DataError, match=r"\d+ slices, but positions of shape \(5,\)"):
         fit(*data[:3], settings=SETTINGS, positions=lost[:5])
+    with pytest.raises(DataError, match=r"\d+ slices, but positions of shape \(\d+, 1\)"):
+        fit(*data[:3], settings=SETTINGS, positions=data.positions[:, None])
     with pytest.raises(DataError, match=r"rows of X, but positions of shape \(5,\)"):
         Head(**vars(SETTINGS)).fit(*data[:3], positions=lost[:5])
     with pytest.raises(DataError, match="positions must be numbers"):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from synthetic import scans
 
 from ich_mil.errors import ModelError
@@ -38,6 +39,45 @@ def test_a_reloaded_head_predicts_the_same_bits(saved):
     assert sorted(p.name for p in folder.iterdir()) == ["head.json", "head.safetensors"]
 
 
+def test_the_jitter_that_a_singular_kernel_needed_is_kept(tmp_path):
+    settings = HeadSettings(n_inducing=30, sweeps=3, lengthscale_squared=1e9, jitter=1e-18)
+    with pytest.warns(UserWarning, match="is singular at a jitter of 1.0e-18: raised to"):
+        head, _ = fit(*scans(), settings=settings)
+    save_head(head, tmp_path)
+    x, offsets, _ = scans(5, seed=2)
+    one, two = (predict(m, x, offsets, None, samples=20) for m in (head, load_head(tmp_path)))  # none warns
+    assert torch.equal(one.slice_mean, two.slice_mean)
+    assert torch.equal(one.slice_std, two.slice_std)
+
+
+class Own(RBFKernel):
+    """An RBF kernel of some features, changed."""
+
+    def __init__(self, columns=slice(None), change=lambda k: k):
+        super().__init__()
+        self.columns, self.change = columns, change
+
+    def forward(self, x1, x2, **options):
+        return self.change(super().forward(x1[..., self.columns], x2[..., self.columns], **options))
+
+
+@pytest.mark.parametrize(
+    ("fitted", "given"),
+    [
+        (Own(), Own(change=lambda k: 1.001 * k)),
+        (Own(), Own(change=lambda k: torch.where(k < 0.5, 0, k))),  # another one only far away
+        (Own(columns=[0, 1]), Own(columns=[1, 2])),
+    ],
+    ids=["a little", "far away", "other features"],
+)
+def test_a_kernel_that_is_almost_the_one_of_the_fit_is_refused(fitted, given, tmp_path):
+    head, _ = fit(*scans(), settings=HeadSettings(n_inducing=8, sweeps=1), kernel=fitted)
+    save_head(head, tmp_path)
+    assert load_head(tmp_path, kernel=fitted).given == ("kernel",)
+    with pytest.raises(ModelError, match="the head was fitted with a kernel unlike kernel="):
+        load_head(tmp_path, kernel=given)
+
+
 def edit(folder, **changes):
     path = folder / "head.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -45,6 +85,8 @@ def edit(folder, **changes):
 
 def test_wrong_files_are_named_with_reason_and_remedy(saved):
     _, folder = saved
+    with pytest.raises(ModelError, match=r"head\.json: the head was fitted without one"):
+        load_head(folder, kernel=RBFKernel())
     with pytest.raises(
         ModelError, match=r"head\.json: the head was trained on 3 features a slice, these have 8; use"
     ):
@@ -72,10 +114,14 @@ def test_wrong_files_are_named_with_reason_and_remedy(saved):
 
 def test_damaged_tensors_are_refused(saved):
     head, folder = saved
-    head.q_mean[2] = torch.nan
-    save_head(head, folder)
-    with pytest.raises(ModelError, match=r"head\.safetensors: m holds NaN or infinite values"):
-        load_head(folder)
+    held = {"x_mean": head.x_mean, "x_std": head.x_std, "m": head.q_mean, "S": head.q_root}
+    for name, value in held.items():
+        kept = value.clone()
+        value[2] = torch.inf
+        save_head(head, folder)
+        with pytest.raises(ModelError, match=rf"head\.safetensors: {name} holds NaN or infinite values"):
+            load_head(folder)
+        value.copy_(kept)
     (folder / "head.safetensors").write_bytes(b"\0" * 20)
     with pytest.raises(ModelError, match=r"head\.safetensors: does not hold"):
         load_head(folder)
