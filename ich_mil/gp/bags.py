@@ -166,7 +166,7 @@ def pack_labelled(
     if isinstance(labels, pd.Series):  # one that names the bags would be taken by place
         index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
         names = np.unique(index).tolist()
-        if len(index) == len(features) and set(labels.index) == set(names) and labels.index.tolist() != names:
+        if set(labels.index) == set(names) and labels.index.tolist() != names:
             raise DataError(
                 "labels are named by bag, in another order than np.unique's; give labels.loc[np.unique(bags)]"
             )
