@@ -17,11 +17,12 @@ from synthetic import scans
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.densities import LogDensity
+from ich_mil.gp.densities import GammaLogisticTail, LogDensity
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.head import Head, pack
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import make_kernel
 
 SMALL = {"n_inducing": 16, "sweeps": 15}
 
@@ -138,6 +139,7 @@ def test_a_reloaded_head_predicts_the_same_bits(head, tmp_path):
     head.save(tmp_path)
     again = Head.load(tmp_path)
     assert again.get_params() == head.get_params()
+    assert again.n_features_in_ == head.n_features_in_ == 3
     x, offsets, _ = scans(6, seed=4)
     for name in ("predict_bag_proba", "predict_instance_proba"):
         for one, two in zip(
@@ -187,6 +189,24 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
     for other in (gpytorch.kernels.MaternKernel(nu=0.5), gpytorch.kernels.MaternKernel(nu=2.5)):
         with pytest.raises(ModelError, match=r"head\.json: the head was fitted with a kernel unlike kernel="):
             Head.load(tmp_path, kernel=gpytorch.kernels.ScaleKernel(other))
+
+
+@pytest.mark.parametrize(
+    ("named", "given"),
+    [
+        ({"density": "gamma"}, {"density": GammaLogisticTail(1.0, 2.5)}),
+        ({"kernel": "MaternKernel"}, {"kernel": make_kernel(HeadSettings(kernel="MaternKernel"), 3)}),
+    ],
+    ids=["density", "kernel"],
+)
+def test_what_is_given_as_an_object_is_calibrated_with_it(named, given):
+    one, two, plain = (
+        Head(**SMALL, calibration_folds=3, **own).fit(*scans(30)).model_.calibration
+        for own in (named, given, {})
+    )
+    for part in ("slope", "intercept", "slice_slope", "slice_intercept"):
+        assert getattr(two, part) == pytest.approx(getattr(one, part), rel=1e-6)
+        assert getattr(two, part) != pytest.approx(getattr(plain, part), rel=1e-3)
 
 
 def test_bad_input_is_named():
@@ -283,6 +303,8 @@ def test_labels_that_pandas_names_in_another_order_are_not_taken_by_place():
     with pytest.raises(DataError, match=r"named by bag, .* give labels\.loc\[np\.unique\(bags\)\]"):
         head.fit(x, bags, named)
     right = named.loc[np.unique(bags)]
+    with pytest.raises(DataError, match="labels are named by bag, in another order"):
+        head.fit(x, bags, right).score(x, bags, named)
     by_place = Head(**SMALL, calibration="none").fit(x, bags, right.to_numpy())
     for given in (right, right.reset_index(drop=True)):
         assert torch.equal(head.fit(x, bags, given).model_.q_mean, by_place.model_.q_mean)

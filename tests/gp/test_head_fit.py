@@ -14,8 +14,6 @@ from ich_mil.gp.ascent import Weights
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.densities import LogDensity, Logistic
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.predict import mean_logits
-from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import PRESETS, HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.leave_one_out import Turns, leave_one_out_max
@@ -54,7 +52,7 @@ def jobs(n_scans):
     made = []
     for fold in folds:
         for m in (8, 12):
-            for alpha, beta, log_h in ((0.5, 1.0, 20.0), (1.0, 2.5, 5.0)):
+            for alpha, beta, log_h in ((0.5, 1.0, 20.0), (1.0, 2.5, 5.0), (1.0, 2.5, 1.0)):
                 one = HeadSettings(
                     density="gamma", alpha=alpha, beta=beta, log_h=log_h, n_inducing=m, sweeps=9
                 )
@@ -102,6 +100,9 @@ def test_replicates_that_stop_leave_the_others_alone():
     alone, _ = fit(x, offsets, labels, settings=base)
     for place in (0, 2):
         close(group[place].model.q_mean, alone.q_mean, rtol=1e-10)
+    report = group[1].report
+    assert report.best_sweep < len(report.elbo)
+    assert f"in sweep {len(report.elbo)}; the state of sweep {report.best_sweep} is kept" in report.message
 
 
 def test_a_projection_that_is_not_stored_gives_the_same(monkeypatch):
@@ -164,13 +165,33 @@ def test_slices_that_leave_the_basis_keep_their_variance(monkeypatch):
     assert float((inside.residual - whole.residual).max()) > 0.01
 
 
-def test_the_validation_loss_is_that_of_the_returned_state():
+@pytest.mark.parametrize("rule", ["max", "noisy_or"])
+@pytest.mark.parametrize("family", ["psi", "probit"])
+def test_the_validation_loss_is_that_of_the_returned_state(family, rule):
     x, offsets, labels = scans(40)
     held = scans(12, seed=9)
-    model, report = fit(x, offsets, labels, settings=HeadSettings(n_inducing=30), validation=held)
-    logits = scan_logit(mean_logits([model], held[0]), held[1], "max")
-    expected = platt(logits[0], held[2])[2]
+    settings = HeadSettings(n_inducing=30, family=family, rule=rule)
+    model, report = fit(x, offsets, labels, settings=settings, validation=held)
+    mu, variance = model(held[0]).mean, model(held[0]).variance
+    if family == "probit":
+        p = torch.special.ndtr(mu / (1 + variance).sqrt())
+    else:
+        p = torch.sigmoid(mu / (1 + math.pi / 8 * variance).sqrt())
+    of_scans = [
+        part.max() if rule == "max" else 1 - (1 - part).prod() for part in p.split(held[1].diff().tolist())
+    ]
+    expected = platt(torch.stack(of_scans).logit(), held[2])[2]
     assert report.validation_log_loss[report.best_sweep - 1] == pytest.approx(expected, rel=1e-6)
+
+
+def test_patience_is_that_of_validation_scans():
+    # training scans judge which state is kept where this one runs away, not when it stops
+    settings = HeadSettings(density="gamma", beta=6.0, logistic_tail=False, n_inducing=8, sweeps=9)
+    plain, impatient = (fit(*scans(), settings=replace(settings, patience=p)) for p in (9, 1))
+    assert plain[1] == impatient[1]
+    assert plain[1].validation_log_loss == ()
+    assert torch.equal(plain[0].q_mean, impatient[0].q_mean)
+    assert len(fit(*scans(), settings=replace(settings, patience=1), validation=scans(seed=1))[1].elbo) < 9
 
 
 def test_a_random_start_is_the_same_alone_and_in_a_group():
