@@ -51,13 +51,22 @@ def jobs(n_scans):
     folds = [tuple(b for b in range(n_scans) if b // 5 % 4 != k) for k in range(2)]
     made = []
     for fold in folds:
+        held = tuple(set(range(n_scans)) - set(fold))
         for m in (8, 12):
             for alpha, beta, log_h in ((0.5, 1.0, 20.0), (1.0, 2.5, 5.0), (1.0, 2.5, 1.0)):
                 one = HeadSettings(
                     density="gamma", alpha=alpha, beta=beta, log_h=log_h, n_inducing=m, sweeps=9
                 )
-                made.append(Job(one, fold, tuple(set(range(n_scans)) - set(fold))))
+                made.append(Job(one, fold, held))
         made.append(Job(HeadSettings(n_inducing=8, sweeps=9), fold))
+        for other in (
+            {"rule": "noisy_or"},
+            {"tolerance": 0.05},
+            {"patience": 1},
+            {"preset": "paper"},
+            {"seed": 1},
+        ):
+            made.append(Job(replace(made[0].settings, **other), fold, held))
     return made
 
 
@@ -83,6 +92,7 @@ def test_many_fits_equal_single_ones():
             report.best_sweep,
             len(report.elbo),
         )
+        assert told.validation_log_loss == pytest.approx(report.validation_log_loss, rel=1e-8)
         # sums over tiles of another size, hence not to the bit
         close(got.q_mean, model.q_mean, rtol=1e-10)
         close(got.q_root, model.q_root, rtol=1e-10)

@@ -414,6 +414,15 @@ def test_fit_learns_and_its_bound_ends_higher():
     assert float(model.covar_module.outputscale) != 0.5
 
 
+def test_the_kernel_is_learned_with_the_density_of_the_fit():
+    settings = HeadSettings(n_inducing=8, sweeps=4, learn="kernel", outer=1)
+    named, report = fit(*scans(), settings=replace(settings, density="gamma"))
+    given, other = fit(*scans(), settings=settings, density=GammaLogisticTail(1.0, 2.5))
+    assert other.elbo == report.elbo
+    assert torch.equal(given.covar_module.outputscale, named.covar_module.outputscale)
+    assert given.given == ("density",)
+
+
 @pytest.mark.parametrize(("seed", "logistic"), [(1, False), (6, True)])
 def test_choose_density_takes_the_best_of_its_lattice(seed, logistic):
     x, offsets, labels = scans(40, seed=seed)
