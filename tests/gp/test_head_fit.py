@@ -65,6 +65,7 @@ def jobs(n_scans):
             {"patience": 1},
             {"preset": "paper"},
             {"seed": 1},
+            {"update": "jacobi"},
         ):
             made.append(Job(replace(made[0].settings, **other), fold, held))
     return made
@@ -213,18 +214,22 @@ def test_a_random_start_is_the_same_alone_and_in_a_group():
         close(fitted.model.q_mean, alone.q_mean, rtol=1e-10)
 
 
-def test_a_bounded_fit_may_be_large_and_a_collapsed_one_keeps_its_last_state():
+@pytest.mark.parametrize("family", ["psi", "large_margin"])
+def test_a_bounded_fit_may_be_large(family):
     x, offsets, labels = scans(40)
-    big = HeadSettings(kernel="LinearKernel", variance=1e4, n_inducing=10, sweeps=3)
+    big = HeadSettings(family=family, kernel="LinearKernel", variance=1e4, n_inducing=10, sweeps=3)
     model, report = fit(torch.cat([x[:-1], 1e3 * x[-1:]]), offsets, labels, settings=big)
     assert report.stopped != "diverged"
     assert report.max_abs_mean[-1] > 50
     assert float(model.q_mean.abs().max()) > 0
+
+
+def test_a_collapsed_bounded_fit_keeps_its_last_state():
     small = HeadSettings(density="gamma", alpha=50.0, beta=1.0, log_h=0.01, n_inducing=20, sweeps=200)
     with pytest.warns(
         UserWarning, match="has shrunk to 0: .* the state of sweep [1-9]\\d* is kept, the last finite"
     ):
-        model, report = fit(*scans(80, 0, longest=40), settings=small)
+        _, report = fit(*scans(80, 0, longest=40), settings=small)
     assert report.best_sweep == len(report.elbo)
 
 

@@ -412,6 +412,8 @@ def test_fit_learns_and_its_bound_ends_higher():
     model, report = fit(x, offsets, labels, settings=replace(settings, learn="kernel", outer=3))
     assert report.elbo[-1] > fixed + 0.5
     assert float(model.covar_module.outputscale) != 0.5
+    once = replace(settings, sweeps=1, learn="kernel", outer=3)
+    assert len(fit(x, offsets, labels, settings=once)[1].elbo) == 3 + 1  # a sweep before each, and one after
 
 
 def test_the_kernel_is_learned_with_the_density_of_the_fit():
