@@ -75,6 +75,7 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"head": {"alpha": 0}}, "alpha must be a finite number above 0"),
         ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is of ψ-VGPMIL"),
         ({"head": {"family": "gibbs", "learn": "kernel"}}, "learn 'kernel' is of ψ-VGPMIL"),
+        ({"head": {"family": "probit", "density": "gamma"}}, "density 'gamma' is of ψ-VGPMIL"),
         ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
         ({"training": {"learning_rate": "fast"}}, "learning_rate"),

@@ -338,9 +338,8 @@ def test_presets_are_what_the_paper_and_its_code_say():
     with pytest.raises(ValueError, match="update 'jacobi' has no meaning in the preset 'public'"):
         HeadSettings(preset="public", update="jacobi")
     # a choice beside the preset wins
-    assert HeadSettings(preset="paper", log_h=1.0, rule="top_3").variant == replace(
-        PRESETS["paper"], log_h=1.0, rule="top_3"
-    )
+    chosen = {"log_h": 1.0, "rule": "top_3", "update": "gauss_seidel", "logistic_tail": True}
+    assert HeadSettings(preset="paper", **chosen).variant == replace(PRESETS["paper"], **chosen)
 
 
 def test_the_paper_preset_equals_the_textbook_from_labels_start(monkeypatch):

@@ -299,6 +299,13 @@ def test_bad_input_is_refused():
         ("logistic_tail", "no"),
         ("preset", None),
         ("calibration", "maybe"),
+        ("margin_c", 0.0),
+        ("tolerance", 0.0),
+        ("variance", 0.0),
+        ("patience", 0),
+        ("burn_in", -1),
+        ("outer", 0),
+        ("log_z", -1),
     ],
 )
 def test_settings_name_the_field_that_is_out_of_range(name, value):
