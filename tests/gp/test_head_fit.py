@@ -408,6 +408,17 @@ def test_an_empty_bag_is_named():
         fit(x, offsets, labels, settings=HeadSettings(n_inducing=4, sweeps=1))
 
 
+def test_a_new_q_is_that_of_the_next_prediction():
+    x, offsets, labels = scans()
+    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
+    phi, residual = model.project(x, model.prior_root())
+    model(x)
+    mean, root = 2 * model.q_mean, 3 * model.q_root
+    model.set_q(mean.clone(), root.clone())
+    close(model(x).mean, mean @ phi)
+    close(model(x).variance, (root.mT @ phi).square().sum(0) + residual)
+
+
 def test_labels_that_are_missing_or_unknown_are_named():
     x, offsets, labels = scans()
     settings = HeadSettings(n_inducing=4, sweeps=1)
