@@ -69,9 +69,9 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
         ConfigError: a training configuration that does not fit.
     """
     for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
+        learned = [task.train, *([task.validation] if task.validation else [])]
+        seen = {known for part in learned for known in (*part.patients, *part.scans)}
         for name, scored in task.scored.items():
-            learned = [task.train, *([task.validation] if task.validation else [])]
-            seen = {name for part in learned for name in (*part.patients, *part.scans)}
             check_unseen(scored.patients, scored.scans, seen, f"{one.name}, {name}")
         yield task
 

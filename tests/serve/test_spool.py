@@ -61,6 +61,15 @@ def judge(spool, job):
     ]
 
 
+def judged_and_sent(spool, number=0):
+    """A study that gets this slice, is judged, and whose result is taken."""
+    store(spool, ct_slice(uid(1), number))
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    spool.outbox.took(spool.outbox.due())
+    return job
+
+
 def test_a_study_waits_for_silence_and_is_taken_once(tmp_path, monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -509,10 +518,7 @@ def test_finished_studies_go_when_their_time_is_over(tmp_path):
 
 def test_a_study_that_waits_again_is_not_removed(tmp_path):
     spool = open_spool(tmp_path, keep=0.0)
-    store(spool, ct_slice(uid(1), 0))
-    first = spool.take()
-    spool.judged(first, judge(spool, first))
-    spool.outbox.took(spool.outbox.due())
+    first = judged_and_sent(spool)
     store(spool, ct_slice(uid(1), 1))
     time.sleep(0.01)
     spool.clean(stale=60)
@@ -524,15 +530,9 @@ def test_a_study_that_waits_again_is_not_removed(tmp_path):
 
 def test_the_objects_stay_while_another_state_of_the_study_needs_them(tmp_path):
     spool = open_spool(tmp_path, keep=1800)
-    store(spool, ct_slice(uid(1), 0))
-    first = spool.take()
-    spool.judged(first, judge(spool, first))
-    spool.outbox.took(spool.outbox.due())
+    judged_and_sent(spool)
     an_hour_ago(*spool.outbox.sent_folder.iterdir())
-    store(spool, ct_slice(uid(1), 1))
-    second = spool.take()
-    spool.judged(second, judge(spool, second))
-    spool.outbox.took(spool.outbox.due())
+    second = judged_and_sent(spool, 1)
     spool.clean(stale=60)
     assert {path.name for path in (tmp_path / "results").iterdir()} == {second.name}
     assert len(list(second.objects.iterdir())) == 2
@@ -541,10 +541,7 @@ def test_the_objects_stay_while_another_state_of_the_study_needs_them(tmp_path):
 
 def test_the_objects_of_a_study_that_failed_stay_when_its_earlier_results_go(tmp_path):
     spool = open_spool(tmp_path, keep=1800)
-    store(spool, ct_slice(uid(1), 0))
-    first = spool.take()
-    spool.judged(first, judge(spool, first))
-    spool.outbox.took(spool.outbox.due())
+    first = judged_and_sent(spool)
     an_hour_ago(*spool.outbox.sent_folder.iterdir())
     store(spool, ct_slice(uid(1), 1))
     spool.fail(spool.take(), "why")
