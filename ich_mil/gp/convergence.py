@@ -36,7 +36,7 @@ def r_hat(draws: Tensor) -> Tensor:
         draws: (R, L, Q), L at least 4.
 
     Returns:
-        (Q,), near 1 where chains agree in location and in spread.
+        (Q,), near 1 where chains agree in location and in spread, and where all draws are the same.
     """
     halves = _halves(draws)
     middle = halves.flatten(0, 1).sort(0).values[halves.shape[0] * halves.shape[1] // 2 - 1 :][:2].mean(0)
@@ -44,7 +44,8 @@ def r_hat(draws: Tensor) -> Tensor:
     values = []
     for x in (_normal_scores(halves), _normal_scores(folded)):
         n, within, between = x.shape[1], x.var(1).mean(0), x.mean(1).var(0)
-        values.append(torch.sqrt((n - 1) / n + between / within))
+        ratio = torch.where(between == 0, 0.0, between / within)  # both are 0 where nothing varies
+        values.append(torch.sqrt((n - 1) / n + ratio))
     return torch.maximum(*values)
 
 
@@ -55,7 +56,7 @@ def bulk_ess(draws: Tensor) -> Tensor:
         draws: (R, L, Q), L at least 4.
 
     Returns:
-        (Q,), at most S log10 S for S draws in all.
+        (Q,), at most S log10 S for S draws in all; S where all are the same.
     """
     x = _normal_scores(_halves(draws))
     chains, n, _ = x.shape
@@ -64,7 +65,7 @@ def bulk_ess(draws: Tensor) -> Tensor:
     covariance = torch.fft.irfft(spectrum, dim=1)[:, :n].mean(0) / n  # (n, Q)
     within = covariance[0] * n / (n - 1)
     total = covariance[0] + x.mean(1).var(0)
-    rho = 1 - (within - covariance) / total
+    rho = torch.where(total == 0, 0.0, 1 - (within - covariance) / total)
     rho[0] = 1
     pairs = rho[: n - n % 2].unflatten(0, (-1, 2)).sum(1)  # (n // 2, Q), positive in theory
     pairs = torch.where((pairs > 0).cumprod(0) == 1, pairs.cummin(0).values, 0.0)

@@ -328,6 +328,17 @@ def test_r_hat_sees_place_spread_and_drift():
         assert float(r_hat(draws)) > 1.05
 
 
+def test_what_never_varies_is_no_sign_of_chains_that_disagree():
+    # as μ of a slice that the kernel does not reach
+    draws = torch.cat([torch.zeros(4, 100, 1, dtype=torch.float64), autoregressive(4, 100, 1, 0.0)], 2)
+    assert 0.98 < float(r_hat(draws)[0]) < 1
+    assert float(bulk_ess(draws)[0]) == 400
+    # chains that stand still in different places
+    still = torch.arange(4, dtype=torch.float64)[:, None, None].expand(4, 100, 1)
+    assert float(r_hat(still)) == math.inf
+    assert float(bulk_ess(still)) < 5
+
+
 @pytest.mark.slow
 @pytest.mark.realdata
 def test_real_slices(shared_data):
