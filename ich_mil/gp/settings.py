@@ -79,6 +79,14 @@ PRESETS = {
 }
 """Named variants; log Z = 0 in the last two, and the public code's factors 1/N, 1/M only scale its steps."""
 
+FREE: dict[str, tuple[str, ...]] = {
+    "psi": ("log_h", "update", "logistic_tail"),
+    "large_margin": ("log_h", "update"),
+    "probit": (),
+    "gibbs": (),
+}
+"""What may be chosen beside a preset, of each family."""
+
 
 @dataclass(frozen=True)
 class HeadSettings:
@@ -91,7 +99,7 @@ class HeadSettings:
         density: ψ; `gamma` is G-VGPMIL, `logistic` is VGPMIL.
         alpha: α of the Gamma density.
         beta: β of the Gamma density.
-        logistic_tail: hold the Gamma's tail by the logistic one; without it fits run away
+        logistic_tail: of ψ-VGPMIL: hold the Gamma's tail by the logistic one; without it fits run away
             (`GammaLogisticTail`). None: as in the preset.
         log_h: log H, the evidence of a scan label; of ψ-VGPMIL and LM-VGPMIL. None: as in the preset.
         update: order of the π within a bag, of the same two; the evidence bound never falls with
@@ -209,6 +217,10 @@ class HeadSettings:
             value = getattr(self, name)
             if value != plain and self.family != "psi":
                 raise ValueError(f"{name} {value!r} is of ψ-VGPMIL, not of the family {self.family!r}")
+        for name in ("log_h", "update", "logistic_tail"):
+            value = getattr(self, name)
+            if value is not None and name not in FREE[self.family]:
+                raise ValueError(f"{name} {value!r} has no meaning in the family {self.family!r}")
         if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
             raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
         if self.smooth_mm and PRESETS[self.preset].unit_prior:
