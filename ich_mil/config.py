@@ -19,7 +19,7 @@ from ich_mil.errors import ConfigError
 from ich_mil.files import digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
-from ich_mil.settings import read_settings
+from ich_mil.settings import check_seeds, read_settings
 from ich_mil.training.module import TrainingSettings
 from ich_mil.windows import parse_windows
 
@@ -98,8 +98,7 @@ class GridConfig:
             raise ValueError("a grid needs sets of layout 'features'")
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
-        if not self.seeds or min(self.seeds) < 0:
-            raise ValueError(f"seeds must be whole numbers of at least 0, got {self.seeds}")
+        check_seeds("seeds", *self.seeds)
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
         unknown = sorted(set(self.grid) - set(HeadSettings.names()) | ({"seed"} & set(self.grid)))
@@ -171,12 +170,12 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         parse_windows(self.windows)
+        check_seeds("seed", self.seed)
         for name, least in (
             ("samples", 2),
             ("bootstrap", 10),
             ("pages", 0),
             ("jobs", 0),
-            ("seed", 0),
             ("thickness_mm", 0),
         ):
             if not getattr(self, name) >= least:  # nor may it be NaN

@@ -15,7 +15,7 @@ from ich_mil.config import SetSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import digest, file_stem
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.settings import read_settings
+from ich_mil.settings import check_seeds, read_settings
 
 SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
 
@@ -69,8 +69,9 @@ class BenchmarkSet:
             raise ValueError(f"set {self.name!r}: only a set of kind 'features' names an external one here")
         if self.findings and not (self.external or self.kind == "pictures"):
             raise ValueError(f"set {self.name!r}: findings are those of an external set, and it has none")
-        if not self.cnn_seeds or not self.widths:
-            raise ValueError(f"set {self.name!r}: cnn_seeds and widths need at least one value each")
+        check_seeds(f"set {self.name!r}: cnn_seeds", *self.cnn_seeds)
+        if not self.widths:
+            raise ValueError(f"set {self.name!r}: widths needs at least one value")
 
     @property
     def published(self) -> dict[str, str]:
@@ -137,8 +138,9 @@ class ProtocolConfig:
                 f"main must be one of the heads ({', '.join(self.heads)}) and main_inducing one of "
                 f"{self.n_inducing}, got {self.main!r} and {self.main_inducing}"
             )
-        if self.folds < 2 or not self.seeds or min(self.seeds) < 0:
-            raise ValueError(f"folds must be at least 2 and seeds at least 0, got {self.folds}, {self.seeds}")
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2, got {self.folds}")
+        check_seeds("seeds", *self.seeds)
         for name in ("sensitivity", "specificity", "confidence"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")

@@ -18,6 +18,18 @@ from ich_mil.errors import ConfigError
 
 C = TypeVar("C")
 
+SEEDS = 2**32
+"""Seeds lie below it; scikit-learn takes no larger ones."""
+
+
+def check_seeds(name: str, *seeds: int) -> None:
+    """Raise `ValueError` unless the setting `name` has at least one seed, each from 0 to below `SEEDS`."""
+    if not seeds:
+        raise ValueError(f"{name} needs at least one value")
+    for seed in seeds:
+        if not 0 <= seed < SEEDS:
+            raise ValueError(f"{name} must lie in 0..{SEEDS - 1}, got {seed}")
+
 
 def check_about(path: Path, about: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if the JSON file `path` is there and says anything but `about`."""

@@ -85,6 +85,9 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"split": {"validation": 0.6, "test": 0.5}}, "got 0.6 and 0.5"),
         ({"windows": "bones"}, "windows must be one of papers, winners"),
         ({"train": {"layout": "nifti", "root": "r"}}, "layout"),
+        ({"seed": -1}, "seed must lie in 0..4294967295, got -1"),
+        ({"seed": 2**32}, "seed must lie in 0..4294967295, got 4294967296"),
+        ({"head": {"seed": 2**32}}, "seed must lie in 0..4294967295, got 4294967296"),
         ({"samples": 1}, "samples must be at least 2, got 1"),
     ],
 )

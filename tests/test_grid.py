@@ -125,6 +125,8 @@ def test_with_folds_0_it_trains_on_everything(place):
         ({"grid": {"alpha": [1.0]}, "head": {}}, "grid names 'alpha', which a logistic density has not"),
         ({"grid": {"alpha": []}}, "grid needs at least one setting"),
         ({"folds": 1}, "folds must be 0 (train on everything) or at least 2, got 1"),
+        ({"seeds": [0, -1]}, "seeds must lie in 0..4294967295, got -1"),
+        ({"seeds": []}, "seeds needs at least one value"),
         ({"folds": 0, "external": None}, "with folds: 0 an external set is needed"),
         ({"train": {"layout": "rsna", "root": "x"}}, "a grid needs sets of layout 'features'"),
         ({"folds": 16}, "16 folds need at least 16 patients of each label, there are 15 of one"),

@@ -200,6 +200,8 @@ def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch
         ({"heads": {"G-VGPMIL": {"colour": 1}}}, "'colour' is no setting of a head"),
         ({"heads": {"G-VGPMIL": {"seed": 1}}}, "'seed' is no setting"),
         ({"folds": 1}, "folds must be at least 2"),
+        ({"seeds": [0, 2**32]}, "seeds must lie in 0..4294967295, got 4294967296"),
+        ({"sets": [{"name": "a", "kind": "digits", "cnn_seeds": [-1]}]}, "cnn_seeds must lie in 0.."),
         ({"sensitivity": 1.0}, "sensitivity must lie between 0 and 1"),
         ({"sets": [{"name": "a", "kind": "musk"}]}, "root is missing"),
         ({"sets": []}, "sets must be named"),

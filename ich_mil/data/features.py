@@ -25,6 +25,7 @@ from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import patient_key
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
+from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import take_bags
 
 FORMAT = "ich_mil.features.1"
@@ -98,17 +99,17 @@ _STRINGS = ("scans", "patients", "slice_names")
 
 
 def check_features(features: FeatureSet, source: str) -> None:
-    """Raise `DataError` if a scan is empty or a feature is not finite, naming `source` and the slice."""
+    """Raise `DataError` if a scan is empty or a slice is not `measurable`, naming `source` and the slice."""
     sizes = features.offsets.diff()
     if features.n_scans == 0:
         raise DataError(f"{source}: holds no scan")
     if bool((sizes <= 0).any()):
         raise DataError(f"{source}: scan {features.scans[int((sizes <= 0).nonzero()[0])]!r} has no slice")
-    bad = ~torch.isfinite(features.x).all(dim=1)
+    bad = ~measurable(features.x)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise DataError(
-            f"{source}: {int(bad.sum())} slices have features that are NaN or infinite, "
+            f"{source}: {int(bad.sum())} slices have features that are NaN, infinite or beyond {LARGEST}, "
             f"the first is {features.slice_names[first]!r}; extract the features again"
         )
 

@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ich_mil.errors import DataError
+from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import bag_index, take_bags
 
 CHUNK = 65_536
-"""Rows that are brought to float64 at once."""
+"""Rows that are looked at at once."""
 
 Values = ArrayLike | Tensor
 Held = tuple[Values, Values, Values] | tuple[Values, Values, Values, Values | None]
@@ -45,17 +46,17 @@ AnyBags = Bags | tuple[Tensor, Tensor, Tensor]
 """What callers may give: a plain tuple has no positions."""
 
 
-def _first_not_finite(x: Tensor) -> int | None:
-    """The first row of x (N, D) that holds NaN or infinity."""
+def _first_bad(x: Tensor) -> int | None:
+    """The first row of x (N, D) that a kernel cannot take."""
     for start in range(0, len(x), CHUNK):
-        finite = torch.isfinite(x[start : start + CHUNK]).all(1)
-        if not bool(finite.all()):
-            return start + int((~finite).nonzero()[0])
+        good = measurable(x[start : start + CHUNK])
+        if not bool(good.all()):
+            return start + int((~good).nonzero()[0])
     return None
 
 
 def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
-    """Raise `DataError` unless these are packed bags with finite features and both labels."""
+    """Raise `DataError` unless these are packed bags with `measurable` features and both labels."""
     try:
         bag_index(offsets)
     except ValueError as error:
@@ -65,9 +66,9 @@ def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
             f"{what}: features {tuple(x.shape)} and {len(labels)} labels do not fit offsets of "
             f"{len(offsets) - 1} scans and {int(offsets[-1])} slices"
         )
-    bad = _first_not_finite(x)
+    bad = _first_bad(x)
     if bad is not None:
-        raise DataError(f"{what}: the features of slice {bad} are NaN or infinite")
+        raise DataError(f"{what}: a feature of slice {bad} is NaN or infinite, or beyond {LARGEST}")
     other = labels[(labels != 0) & (labels != 1)]
     if len(other):
         raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
@@ -112,9 +113,9 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
         raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
     if not features.is_floating_point():
         features = features.double()
-    bad = _first_not_finite(features)
+    bad = _first_bad(features)
     if bad is not None:
-        raise DataError(f"row {bad} of X: a feature is NaN or infinite")
+        raise DataError(f"row {bad} of X: a feature is NaN or infinite, or beyond {LARGEST}")
     index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
     n = len(features)
     if index.ndim != 1 or len(index) == 0:

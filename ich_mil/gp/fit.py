@@ -87,6 +87,7 @@ def fit(
     Raises:
         DataError: shapes do not fit, a feature is not finite, a label is not 0/1 or one label is missing; the
             settings smooth, and where slices lie is not known; there are fewer scans than ranks.
+        ConfigError: a kernel that is not one of D features; a density in a family other than ψ-VGPMIL.
     """
     bags = on_device(Bags(x, offsets, labels, positions), x.device)
     held = None if validation is None else on_device(Bags(*validation), x.device)
@@ -214,6 +215,12 @@ def _fit_group(
     (x, offsets, labels, _), smoother = share.bags, share.smoother
     inducing, mean, std = points
     model = SparseGP(inducing, mean, std, shared, kernel=copy.deepcopy(kernel)).to(x.device).eval()
+    try:
+        model.covar_module(model.inducing[:1]).to_dense()
+    except (RuntimeError, IndexError) as error:
+        raise ConfigError(
+            f"the kernel cannot be computed of {x.shape[1]} features a slice ({error}); give one that can"
+        ) from error
     turns = Turns(offsets)
     dtype = torch.float32 if shared.precision == "mixed" else torch.float64
     limits = Limits(shared.sweeps, shared.patience, shared.tolerance, shared.variant.rule, shared.link)

@@ -32,6 +32,7 @@ from ich_mil.gp.rules import latent_logit, mean_logit, scan_logit
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals, scan_key
+from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import bag_index
 
 INTERVAL = (0.025, 0.975)
@@ -140,8 +141,8 @@ def rows_and_keys(
         )
     for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
         scan = _content_id(rows) if scans is None else scans[b]
-        if not bool(torch.isfinite(rows).all()):
-            raise DataError(f"scan {scan!r}: a feature is NaN or infinite")
+        if not bool(measurable(rows).all()):
+            raise DataError(f"scan {scan!r}: a feature is NaN or infinite, or beyond {LARGEST}")
         yield rows, scan_key(scan)
 
 

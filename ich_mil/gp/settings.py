@@ -14,6 +14,7 @@ import numpy as np
 
 from ich_mil.gp.densities import Density, Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.rules import Link, Rule, check_rule
+from ich_mil.settings import check_seeds
 
 Update = Literal["gauss_seidel", "jacobi"]
 
@@ -205,6 +206,7 @@ class HeadSettings:
             if isinstance(value, bool) or not (isinstance(value, WHOLE) and value >= low):
                 raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
             object.__setattr__(self, name, int(value))  # numpy's own numbers would not go into JSON
+        check_seeds("seed", self.seed)
         for name, kind in get_type_hints(HeadSettings).items():  # those whose type lists what is allowed
             optional = NoneType in get_args(kind)
             one_of = get_args(kind)[0] if optional else kind

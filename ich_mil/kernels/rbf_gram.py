@@ -41,6 +41,14 @@ PARTS = 128
 LEAST = 256
 """Rows of a part, at least."""
 
+LARGEST = 1e100
+"""Features must lie below it: distances are sums of squares, and those of larger ones may overflow."""
+
+
+def measurable(x: Tensor) -> Tensor:
+    """Whether all features of a slice are numbers below `LARGEST`, of x (N, D): (N,)."""
+    return (x.abs() < LARGEST).all(1)  # NaN is below nothing
+
 
 @dataclass(frozen=True)
 class RBF:

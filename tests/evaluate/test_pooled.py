@@ -155,13 +155,13 @@ def test_what_no_baseline_can_learn_from(train, test):
     cases = [
         (replace(train, labels=torch.full_like(train.labels, -1)), "60 training scans have no label: train0"),
         (replace(train, labels=torch.ones_like(train.labels)), r"need both labels, got \[1\]"),
-        (replace(train, x=train.x * torch.nan), "training scans: .* NaN or infinite"),
+        (replace(train, x=train.x * torch.nan), "training scans: .* NaN, infinite"),
         (few, "3 training patients are too few"),
     ]
     for bad, message in cases:
         with pytest.raises(DataError, match=message):
             pooled_logistic(bad, test, how="mean", seed=0)
-    with pytest.raises(DataError, match=r"test scans: .* NaN or infinite"):
+    with pytest.raises(DataError, match=r"test scans: .* NaN, infinite"):
         pooled_logistic(train, replace(test, x=test.x * torch.nan), how="mean", seed=0)
 
 

@@ -254,7 +254,7 @@ def test_bad_input_is_named():
         head.fit(x[: offsets[8]], offsets[:9], labels[:8])
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])
 def test_a_bad_feature_is_named_by_its_row_in_x(head, bad, monkeypatch):
     monkeypatch.setattr("ich_mil.gp.bags.CHUNK", 3)
     x, offsets, labels = (part.numpy() for part in scans(30))
@@ -291,6 +291,13 @@ def test_what_is_no_density_is_told(density):
 @pytest.mark.parametrize("kernel", [gpytorch.kernels.RBFKernel, torch.nn.Linear(3, 3), None])
 def test_what_is_no_kernel_is_told(kernel):
     with pytest.raises(ValueError, match=r"kernel must be the name of a class in gpytorch\.kernels, or"):
+        Head(**SMALL, kernel=kernel).fit(*scans())
+
+
+@pytest.mark.parametrize("options", [{"ard_num_dims": 7}, {"active_dims": (0, 5)}])
+def test_a_kernel_of_other_features_is_told(options):
+    kernel = gpytorch.kernels.RBFKernel(**options)
+    with pytest.raises(ConfigError, match="the kernel cannot be computed of 3 features a slice"):
         Head(**SMALL, kernel=kernel).fit(*scans())
 
 

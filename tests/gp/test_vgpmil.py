@@ -260,7 +260,7 @@ def test_bad_input_is_refused():
     settings = HeadSettings(n_inducing=4, sweeps=1)
     broken = x.clone()
     broken[5, 1] = torch.nan
-    with pytest.raises(DataError, match="training scans: the features of slice 5 are NaN or infinite"):
+    with pytest.raises(DataError, match="training scans: a feature of slice 5 is NaN or infinite"):
         fit(broken, offsets, labels, settings=settings)
     with pytest.raises(DataError, match="labels must be 0 or 1, got -1"):
         fit(x, offsets, labels - (labels == 0).long(), settings=settings)
