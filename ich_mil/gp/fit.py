@@ -217,7 +217,7 @@ def _fit_group(
     model = SparseGP(inducing, mean, std, shared, kernel=copy.deepcopy(kernel)).to(x.device).eval()
     try:
         model.covar_module(model.inducing[:1]).to_dense()
-    except (RuntimeError, IndexError) as error:
+    except RuntimeError as error:
         raise ConfigError(
             f"the kernel cannot be computed of {x.shape[1]} features a slice ({error}); give one that can"
         ) from error
