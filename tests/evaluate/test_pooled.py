@@ -161,8 +161,14 @@ def test_what_no_baseline_can_learn_from(train, test):
     for bad, message in cases:
         with pytest.raises(DataError, match=message):
             pooled_logistic(bad, test, how="mean", seed=0)
+    nowhere = replace(test, x=test.x * torch.nan)
     with pytest.raises(DataError, match=r"test scans: .* NaN, infinite"):
-        pooled_logistic(train, replace(test, x=test.x * torch.nan), how="mean", seed=0)
+        pooled_logistic(train, nowhere, how="mean", seed=0)
+    learn, stop = hold_out(train, seed=0)
+    with pytest.raises(DataError, match=r"test scans: .* NaN, infinite"):
+        attention_mil(learn, stop, nowhere, seed=0)
+    with pytest.raises(DataError, match=r"12 validation scans have no label: train"):
+        attention_mil(learn, replace(stop, labels=torch.full_like(stop.labels, -1)), test, seed=0)
 
 
 def test_a_patient_on_both_sides_is_refused(train, test):
@@ -235,9 +241,33 @@ def test_attention_mil_keeps_the_best_state_and_leaves_the_generator_alone(torch
     assert losses[2] <= losses[1] <= losses[0]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert losses[2] < 1
+    # and with the true labels the last ones are better
+    first, last = (attention_mil(learn, stop, judged, seed=1, epochs=n).scan for n in (1, 20))
+    assert log_loss(stop.labels, last) < log_loss(stop.labels, first)
+    # the scans to stop on do nothing else
+    elsewhere = attention_mil(learn, replace(stop, x=stop.x * 100), judged, seed=1, epochs=1).scan
+    np.testing.assert_array_equal(elsewhere, first)
     seeds = [attention_mil(learn, stop, judged, seed=seed, epochs=1).scan for seed in (1, 1, 2)]
     np.testing.assert_array_equal(seeds[0], seeds[1])
     assert not np.array_equal(seeds[0], seeds[2])
+
+
+def test_attention_mil_ends_when_it_no_longer_gets_better(torchmil, train, test, monkeypatch):
+    learn, stop = hold_out(train, seed=0)
+    steps = []
+
+    class Counted(torchmil.ABMIL):
+        def forward(self, *args, **options):
+            steps.append(self.training)
+            return super().forward(*args, **options)
+
+    monkeypatch.setattr(torchmil, "ABMIL", Counted)
+    epochs = {}
+    for name, labels in (("true", stop.labels), ("turned round", 1 - stop.labels)):
+        steps.clear()
+        attention_mil(learn, replace(stop, labels=labels), test, seed=1, epochs=30)
+        epochs[name] = sum(steps) / len(learn.scans)
+    assert epochs == {"true": 30, "turned round": 21}
 
 
 @pytest.mark.realdata
