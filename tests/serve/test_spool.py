@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -401,6 +402,27 @@ def test_killed_between_result_and_note_it_is_judged_again(tmp_path, monkeypatch
     spool.judged(again, judge(spool, again))
     assert [Path(tmp_path / delivery.files[0]).is_file() for delivery in spool.outbox.waiting()] == [True]
     spool.close()
+
+
+@contextmanager
+def no_room_for(folder):
+    """Nothing can be written into this empty folder meanwhile."""
+    folder.rmdir()
+    folder.touch()
+    yield
+    folder.unlink()
+    folder.mkdir()
+
+
+def test_results_whose_note_cannot_be_written_are_made_again(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    with no_room_for(spool.outbox.waiting_folder), pytest.raises(DataError):
+        spool.judged(job, judge(spool, job))
+    spool.back(job)
+    assert spool.take() == job
+    spool.judged(job, judge(spool, job))
+    assert [delivery.name for delivery in spool.outbox.waiting()] == [job.name]
 
 
 def test_one_node_a_spool(spool):
