@@ -5,8 +5,8 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydicom.dataset import Dataset
@@ -16,7 +16,9 @@ from pydicom.uid import (
     ImplicitVRLittleEndian,
     SecondaryCaptureImageStorage,
 )
-from pynetdicom import AE, AllStoragePresentationContexts, evt
+from pynetdicom import AE, DEFAULT_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
+
+STORAGE = [context.abstract_syntax for context in AllStoragePresentationContexts]
 
 
 def send(
@@ -55,23 +57,49 @@ def send(
 
 
 class Archive:
-    """Counts what it is sent; `status` is its answer."""
+    """Counts what it is sent, by those who call it by its name.
 
-    def __init__(self, port: int = 0) -> None:
+    Attributes:
+        status: its answer.
+        answers: SOP instance UID -> answer to this object.
+        then: called before each answer.
+        received: SOP instance UIDs that were answered with 0.
+        callers: AE titles of those who sent.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        *,
+        takes: Iterable[str] = STORAGE,
+        syntaxes: Sequence[str] = DEFAULT_TRANSFER_SYNTAXES,
+    ) -> None:
         self.status = 0
+        self.answers: dict[str, int] = {}
+        self.then: Callable[[], object] = lambda: None
         self.received: list[str] = []
+        self.callers: set[str] = set()
         self._ae = AE(ae_title="ARCHIVE")
-        for context in AllStoragePresentationContexts:
-            self._ae.add_supported_context(context.abstract_syntax)
+        self._ae.require_called_aet = True
+        for sop_class in takes:
+            self._ae.add_supported_context(sop_class, syntaxes)
         self._server = self._ae.start_server(
             ("127.0.0.1", port), block=False, evt_handlers=[(evt.EVT_C_STORE, self._store)]
         )
         self.port = self._server.server_address[1]
 
     def _store(self, event: evt.Event) -> int:
-        if self.status == 0:
-            self.received.append(str(event.request.AffectedSOPInstanceUID))
-        return self.status
+        sop = str(event.request.AffectedSOPInstanceUID)
+        self.callers.add(event.assoc.requestor.ae_title)
+        status = self.answers.get(sop, self.status)
+        if status == 0:
+            self.received.append(sop)
+        self.then()
+        return status
+
+    def is_called(self) -> bool:
+        """Whether anybody is connected."""
+        return bool(self._ae.active_associations)
 
     def stop(self) -> None:
         self._ae.shutdown()
@@ -115,3 +143,13 @@ def notes(folder: Path) -> list[dict]:
         with suppress(FileNotFoundError):
             found.append(json.loads(path.read_bytes()))
     return found
+
+
+@contextmanager
+def no_room_for(folder: Path) -> Iterator[None]:
+    """Nothing can be written into this empty folder meanwhile."""
+    folder.rmdir()
+    folder.touch()
+    yield
+    folder.unlink()
+    folder.mkdir()

@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from ich_mil.serve import spool as spool_module
 from ich_mil.serve.failures import LEDGER_LINES
 from ich_mil.serve.outbox import Outbox
 from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
+from tests.serve.fakes import no_room_for
 from tests.serve.judges import capture, ct_slice, uid
 
 GB = 1e9
@@ -402,16 +402,6 @@ def test_killed_between_result_and_note_it_is_judged_again(tmp_path, monkeypatch
     spool.judged(again, judge(spool, again))
     assert [Path(tmp_path / delivery.files[0]).is_file() for delivery in spool.outbox.waiting()] == [True]
     spool.close()
-
-
-@contextmanager
-def no_room_for(folder):
-    """Nothing can be written into this empty folder meanwhile."""
-    folder.rmdir()
-    folder.touch()
-    yield
-    folder.unlink()
-    folder.mkdir()
 
 
 def test_results_whose_note_cannot_be_written_are_made_again(spool):

@@ -1,0 +1,204 @@
+"""The sender between an outbox and an archive on the loopback."""
+
+import gc
+import socket
+import threading
+
+import pytest
+from pydicom import dcmread
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    RLELossless,
+    SecondaryCaptureImageStorage,
+)
+
+from ich_mil.serve import sender as sender_module
+from ich_mil.serve.metrics import Metrics
+from ich_mil.serve.outbox import Outbox
+from ich_mil.serve.sender import Sender
+from ich_mil.serve.settings import ArchiveSettings
+from tests.serve.fakes import Archive, free_port, no_room_for, notes, wait_for
+from tests.serve.judges import capture, ct_slice, uid
+
+# pynetdicom 3.0.4 leaves the socket of a connection that was refused or cut to the garbage collector
+pytestmark = pytest.mark.filterwarnings("ignore:.*socket.socket.*:pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def archive():
+    made = Archive()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def outbox(tmp_path):
+    return Outbox(tmp_path, pause=0.1, longest_pause=0.1)
+
+
+@pytest.fixture
+def start(outbox):
+    """Starts the sender; it is stopped at the end."""
+    started = []
+
+    def one(port, *, title="ARCHIVE", stop=None):
+        stop = stop or threading.Event()
+        sender = Sender(
+            outbox,
+            ArchiveSettings(title, "127.0.0.1", port),
+            Metrics(),
+            ae_title="NODE",
+            lost=outbox.drop,
+            stop=stop,
+        )
+        started.append((sender, stop))
+        sender.start()
+        return sender
+
+    yield one
+    for sender, stop in started:
+        stop.set()
+        sender.join()
+    gc.collect()
+
+
+def put(outbox, study=1, *, n_files=1):
+    """Results of one study; gives their files and SOP instance UIDs."""
+    files = [
+        capture(ct_slice(uid(study), 0), [str(index)], outbox.root / f"{study}-{index}.dcm")
+        for index in range(n_files)
+    ]
+    outbox.put(f"study{study}", uid(study), files)
+    return files, [str(dcmread(path).SOPInstanceUID) for path in files]
+
+
+def error_of(outbox):
+    """Why the delivery that waits was not sent."""
+    return next((delivery.error for delivery in outbox.waiting()), "")
+
+
+def test_only_what_was_not_taken_is_sent_again(start, archive, outbox):
+    files, (one, two, three) = put(outbox, n_files=3)
+    archive.answers[two] = 0xA700
+    sender = start(archive.port)
+    wait_for(lambda: outbox.waiting()[0].attempts > 1)
+    assert archive.received == [one, three]
+    assert [note["files"] for note in notes(outbox.waiting_folder)] == [[files[1].name]]
+    assert "0xA700" in sender.problem
+    del archive.answers[two]
+    wait_for(lambda: notes(outbox.sent_folder) and not outbox.waiting())
+    assert archive.received == [one, three, two]
+    assert (archive.callers, sender.problem) == ({"NODE"}, "")
+    assert [note["error"] for note in notes(outbox.sent_folder)] == [""]
+    assert sender._metrics.value("results_sent_total") == 3
+    wait_for(lambda: not archive.is_called())
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(0xB000, ""), (0xBFFF, ""), (0xC000, "0xC000"), (0x0110, "0x0110")]
+)
+def test_a_remark_is_no_refusal(start, archive, outbox, status, error):
+    archive.status = status
+    put(outbox)
+    start(archive.port)
+    wait_for(lambda: not outbox.waiting() or error_of(outbox))
+    assert error in error_of(outbox)
+    assert bool(outbox.waiting()) == bool(error)
+
+
+@pytest.mark.parametrize(
+    ("own", "taken"),
+    [
+        (ExplicitVRLittleEndian, [ImplicitVRLittleEndian]),
+        (DeflatedExplicitVRLittleEndian, [ImplicitVRLittleEndian, DeflatedExplicitVRLittleEndian]),
+        (RLELossless, [ImplicitVRLittleEndian, RLELossless]),
+    ],
+)
+def test_a_file_is_offered_in_the_syntaxes_it_can_be_sent_in(start, outbox, own, taken):
+    archive = Archive(syntaxes=taken)
+    image = ct_slice(uid(1), 0)
+    if own.is_encapsulated:
+        image.compress(own)
+    image.file_meta.TransferSyntaxUID = own
+    image.save_as(outbox.root / "one.dcm", enforce_file_format=True)
+    outbox.put("study", uid(1), [outbox.root / "one.dcm"])
+    start(archive.port)
+    wait_for(lambda: archive.received or error_of(outbox))
+    assert error_of(outbox) == ""
+    archive.stop()
+
+
+def test_a_class_that_the_archive_does_not_take_holds_up_no_other(start, outbox):
+    archive = Archive(takes=[SecondaryCaptureImageStorage])
+    ct = outbox.root / "ct.dcm"
+    ct_slice(uid(1), 0).save_as(ct, enforce_file_format=True)
+    result = capture(ct_slice(uid(1), 0), [], outbox.root / "result.dcm")
+    outbox.put("study", uid(1), [ct, result])
+    start(archive.port)
+    wait_for(lambda: error_of(outbox))
+    assert error_of(outbox) == "the archive takes no CT Image Storage"
+    assert [delivery.files for delivery in outbox.waiting()] == [("ct.dcm",)]
+    archive.stop()
+
+
+def test_a_damaged_file_holds_up_no_other_study(start, archive, outbox):
+    (file,), _ = put(outbox)
+    file.write_bytes(b"damaged")
+    _, sops = put(outbox, study=2)
+    start(archive.port)
+    wait_for(lambda: archive.received == sops and error_of(outbox))
+    assert "InvalidDicomError" in error_of(outbox)
+
+
+@pytest.mark.parametrize(
+    ("title", "up", "error"), [("OTHER", True, "rejects"), ("ARCHIVE", False, "cannot be reached")]
+)
+def test_an_archive_that_takes_no_connection(start, archive, outbox, title, up, error):
+    put(outbox)
+    start(archive.port if up else free_port(), title=title)
+    wait_for(lambda: error in error_of(outbox))
+
+
+def test_an_archive_that_says_nothing_is_waited_for_as_long_as_allowed(start, outbox, monkeypatch):
+    monkeypatch.setattr(sender_module, "TIMEOUT_SECONDS", 0.3)
+    put(outbox)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start(silent.getsockname()[1])
+        wait_for(lambda: error_of(outbox), seconds=5)
+
+
+def test_an_archive_that_falls_silent_is_asked_no_more(start, archive, outbox, monkeypatch):
+    monkeypatch.setattr(sender_module, "TIMEOUT_SECONDS", 0.3)
+    asked, wake = [], threading.Event()
+    archive.then = lambda: (asked.append(1), wake.wait(10))
+    put(outbox, n_files=3)
+    sender = start(archive.port)
+    wait_for(lambda: error_of(outbox), seconds=5)
+    sender._stop_asked.set()
+    wake.set()
+    assert error_of(outbox) == "the archive does not answer"
+    assert (len(asked), len(outbox.waiting()[0].files)) == (1, 3)
+
+
+def test_a_stop_while_it_sends_is_no_failure(start, archive, outbox):
+    stop = threading.Event()
+    archive.then = stop.set
+    _, sops = put(outbox, n_files=2)
+    sender = start(archive.port, stop=stop)
+    sender.join(10)
+    assert archive.received == sops[:1]
+    assert [(note["attempts"], len(note["files"])) for note in notes(outbox.waiting_folder)] == [(0, 2)]
+    assert (sender.problem, sender._metrics.value("sends_failed_total")) == ("", 0)
+
+
+def test_notes_that_cannot_be_written_end_no_sender(start, archive, outbox, monkeypatch):
+    monkeypatch.setattr(sender_module, "TIMEOUT_SECONDS", 0.5)
+    _, sops = put(outbox)
+    with no_room_for(outbox.sent_folder):
+        sender = start(archive.port)
+        wait_for(lambda: sender.problem)
+        assert [note["name"] for note in notes(outbox.waiting_folder)] == ["study1"]
+    wait_for(lambda: not outbox.waiting() and not sender.problem)
+    assert set(archive.received) == set(sops)  # at least once
