@@ -112,6 +112,13 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
+def alive(pid: int) -> bool:
+    """Whether a process of this number runs: not one that has ended and is not collected yet."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
 def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
     """Wait until `true()`; `AssertionError` if it does not become so."""
     until = time.monotonic() + seconds

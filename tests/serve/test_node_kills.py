@@ -2,18 +2,16 @@
 
 import gc
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pydicom import dcmread
 
-from tests.serve.fakes import Archive, free_port, look, metric, notes, send, wait_for
+from tests.serve.fakes import Archive, alive, free_port, look, metric, notes, send, wait_for
 from tests.serve.judges import ct_slice, uid
 
 ROOT = Path(__file__).parents[2]
@@ -95,13 +93,6 @@ def node(tmp_path, archive):
         made.process.kill()
         made.process.wait()
     gc.collect()
-
-
-def alive(pid):
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
 
 
 def killing(node, images, first, last):
