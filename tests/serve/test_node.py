@@ -2,6 +2,9 @@
 
 import gc
 import json
+import multiprocessing
+import os
+import signal
 import socket
 import struct
 import threading
@@ -17,10 +20,11 @@ from ich_mil.dicom.header import NATIVE
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.serve import listener, worker
 from ich_mil.serve import node as node_module
-from ich_mil.serve.node import Node
+from ich_mil.serve.node import Node, serve
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
-from tests.serve.fakes import Archive, look, metric, notes, send, wait_for
-from tests.serve.judges import FakeJudge, ct_slice, uid
+from tests.serve import plain_judges
+from tests.serve.fakes import Archive, free_port, look, metric, notes, send, wait_for
+from tests.serve.judges import FakeJudge, capture, ct_slice, uid
 
 # pynetdicom 3.0.4 leaves the socket of a refused connection and the file of a cut one to be collected
 pytestmark = pytest.mark.filterwarnings(
@@ -37,11 +41,10 @@ def archive():
 
 
 @pytest.fixture
-def start(tmp_path, archive):
-    """Starts a node of these settings; all of them are stopped at the end."""
-    started = []
+def settings(tmp_path, archive):
+    """Makes settings that are quick."""
 
-    def one(judge=QUICK, **changes):
+    def of(**changes):
         values = {
             "model": tmp_path,
             "spool": tmp_path / "spool",
@@ -55,15 +58,36 @@ def start(tmp_path, archive):
             "longest_retry_seconds": 0.4,
             "free_gb": 0.0,
         }
-        node = Node(ServeSettings(**(values | changes)), judge, stop=threading.Event())
-        started.append(node)
+        return ServeSettings(**(values | changes))
+
+    return of
+
+
+@pytest.fixture
+def make(settings):
+    """Makes a node of these settings; all of them are stopped at the end."""
+    made = []
+
+    def one(judge=QUICK, **changes):
+        made.append(Node(settings(**changes), judge, stop=threading.Event()))
+        return made[-1]
+
+    yield one
+    for node in made:
+        node.stop()
+    gc.collect()
+
+
+@pytest.fixture
+def start(make):
+    """Starts a node of these settings; all of them are stopped at the end."""
+
+    def one(judge=QUICK, **changes):
+        node = make(judge, **changes)
         node.start()
         return node
 
-    yield one
-    for node in started:
-        node.stop()
-    gc.collect()
+    return one
 
 
 def study(number, *, slices=3, **changes):
@@ -112,6 +136,7 @@ def test_studies_in_results_out(start, archive, tmp_path, capsys):
     assert send(port, [ct_slice(uid(1), 9)]) == [0]  # more of a study that was judged
     wait_for(lambda: len(archive.received) == 3)
     assert len(set(archive.received)) == 3
+    assert archive.callers == {"NODE"}
     assert calls.read_text().splitlines()[-1].split()[:2] == [uid(1), "4"]
     for name in ("studies_judged_total", "results_sent_total"):  # counted a moment after it was sent
         wait_for(lambda name=name: metric(web, name) == 3)
@@ -249,6 +274,7 @@ def test_without_a_study_uid_the_sender_is_told(start, recwarn):
         0,
         0,
     ]
+    assert metric(node.status.port, "objects_refused_total") == 1
     recwarn.clear()  # pydicom remarks on it
 
 
@@ -284,8 +310,10 @@ def test_all_syntaxes_of_the_reader_are_taken():
 
 
 def test_without_a_model_nothing_is_heard(start):
+    port = free_port()
     with pytest.raises(ModelError, match="no finished run"):
-        start(FakeJudge(usable=False))
+        start(FakeJudge(usable=False), port=port)
+    assert send(port, study(1)) == []
 
 
 def test_without_a_model_later_studies_wait(start, archive, monkeypatch):
@@ -349,6 +377,12 @@ def test_a_spool_that_cannot_be_cleaned_is_a_problem_until_it_can(start, monkeyp
     assert look(web, "health")[0] == 503
     now.set()
     wait_for(lambda: look(web, "health")[0] == 200)
+    young, old = (node.spool.incoming / f"{seconds}.dcm" for seconds in (60, 600))
+    for file in (young, old):
+        file.touch()
+        os.utime(file, (time.time() - int(file.stem),) * 2)
+    wait_for(lambda: not old.exists())
+    assert young.exists()  # its connection may be open yet
 
     def ending(**_):
         raise SystemExit  # ends a thread without a word
@@ -366,8 +400,54 @@ def test_a_stop_gives_back_what_is_judged(start, archive, tmp_path):
     node.stop()
     assert time.monotonic() - began < 5
     assert not archive.received
+    with pytest.raises(OSError, match="refused"):
+        look(node.status.port, "health")
     start(FakeJudge(calls=calls))
     wait_for(lambda: len(archive.received) == 1)
+
+
+def test_settings_of_the_spool_reach_it(make, tmp_path):
+    node = make(free_gb=1e9, keep_hours=1.0, retry_seconds=5.0, longest_retry_seconds=8.0)
+    assert node.spool.is_full()
+    for hours in (0.9, 1.1):
+        result = capture(ct_slice(uid(1), 0), [], tmp_path / "spool" / "result.dcm")
+        node.outbox.put(f"study-{hours}", uid(1), [result])
+        assert node.outbox.postpone(node.outbox.due(), [result.name], "down") == 5.0
+        (delivery,) = node.outbox.waiting()
+        assert node.outbox.postpone(delivery, [result.name], "down") == 8.0
+        node.outbox.took(delivery)
+        os.utime(tmp_path / "spool" / "sent" / f"study-{hours}.json", (time.time() - hours * 3600,) * 2)
+    node.spool.clean(stale=60.0)
+    assert [name for name, _ in node.outbox.sent()] == ["study-0.9"]
+
+
+def test_as_many_studies_are_judged_at_once_as_there_are_workers(start):
+    node = start(FakeJudge(seconds=60), workers=2)
+    web = node.status.port
+    assert send(node.listener.port, study(1) + study(2) + study(3)) == [0] * 9
+    wait_for(lambda: metric(web, "studies_judging") == 2)
+    health = json.loads(look(web, "health")[1])
+    assert (health["status"], health["studies_judging"], health["studies_queued"]) == ("ok", 2, 1)
+    assert metric(web, "judge_starts") == 2
+    counts = node.spool.counts()
+    assert metric(web, "spool_bytes") == counts["bytes"] > 0
+    assert metric(web, "spool_free_bytes") == pytest.approx(counts["free_bytes"], rel=0.1)
+    assert metric(web, "resident_bytes") > 1e7
+
+
+def test_a_signal_while_the_model_is_loaded_ends_it_and_leaves_handlers_as_they_were(settings):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+    def ask():
+        wait_for(multiprocessing.active_children)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    serve(settings(), plain_judges.hang)
+    asking.join()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert not multiprocessing.active_children()
 
 
 def test_taken_ports_and_spools_are_named(start, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -576,6 +577,7 @@ def test_outbox_pauses_grow_and_stay_below_the_longest(spool):
     assert pauses == [10, 20, 40, 80, 100, 100]
     again = Outbox(spool.root, pause=10, longest_pause=100).due()  # a restart tries at once
     assert (again.attempts, again.error, again.files) == (6, "down", delivery.files)
+    assert spool.outbox.postpone(replace(again, attempts=5000), again.files, "down") == 100
 
 
 def test_only_what_was_not_taken_is_sent_again_also_after_a_restart(spool):
@@ -606,8 +608,22 @@ def test_of_results_whose_pause_is_over_the_first_goes_first(spool, monkeypatch)
     assert spool.outbox.due().name == second.name
 
 
-def test_a_damaged_note_of_the_outbox_is_named(tmp_path):
+def test_results_whose_last_note_cannot_be_written_wait_also_after_a_restart(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    delivery = spool.outbox.due()
+    with no_room_for(spool.outbox.sent_folder), pytest.raises(DataError):
+        spool.outbox.took(delivery)
+    assert spool.outbox.due() == delivery
+    assert Outbox(spool.root, pause=10, longest_pause=100).due() == delivery
+
+
+@pytest.mark.parametrize(
+    "note", ["{", "[]", "{}", '{"name": "x", "files": [], "sops": []}', '{"files": 1, "sops": 1}']
+)
+def test_a_damaged_note_of_the_outbox_is_named(tmp_path, note):
     (tmp_path / "outbox").mkdir()
-    (tmp_path / "outbox" / "x.json").write_text("{")
+    (tmp_path / "outbox" / "x.json").write_text(note)
     with pytest.raises(DataError, match=r"x\.json: is no delivery"):
         Outbox(tmp_path, pause=1, longest_pause=1)
