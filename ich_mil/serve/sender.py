@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydicom import dcmread
-from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import UID, ImplicitVRLittleEndian
 from pynetdicom import AE
 from pynetdicom.association import Association
 
@@ -112,7 +112,7 @@ class Sender(threading.Thread):
         error = ""
         try:
             for path in files:
-                if self._stop_asked.is_set() or error == _SILENT:
+                if self._stop_asked.is_set():
                     break
                 said = _store(association, path) if association.is_established else _SILENT
                 if said:
@@ -126,16 +126,13 @@ class Sender(threading.Thread):
 
 
 def _contexts(files: Sequence[Path]) -> dict[str, list[str]]:
-    """SOP class -> transfer syntaxes; an uncompressed file can be sent in the syntax every archive has."""
+    """SOP class -> transfer syntaxes; what is not encapsulated goes in the syntax every archive has too."""
     contexts: dict[str, list[str]] = {}
     for path in files:
         meta = dcmread(path, specific_tags=["SOPClassUID"]).file_meta
-        syntaxes = contexts.setdefault(meta.MediaStorageSOPClassUID, [])
         own = UID(meta.TransferSyntaxUID)
-        plain = not own.is_encapsulated and own != DeflatedExplicitVRLittleEndian
-        for syntax in (own, *([ImplicitVRLittleEndian] if plain else [])):
-            if syntax not in syntaxes:
-                syntaxes.append(syntax)
+        syntaxes = [own] if own.is_encapsulated else [own, ImplicitVRLittleEndian]
+        contexts.setdefault(meta.MediaStorageSOPClassUID, []).extend(syntaxes)
     return contexts
 
 
