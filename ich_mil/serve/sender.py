@@ -153,4 +153,9 @@ def _why_not(association: Association) -> str:
     """Why an association was not established."""
     if association.is_rejected:
         return "the archive rejects the association"
+    if association.rejected_contexts:
+        names = dict.fromkeys(
+            UID(context.abstract_syntax or "").name for context in association.rejected_contexts
+        )
+        return f"the archive takes no {', '.join(names)}"
     return "the archive cannot be reached" if association.is_aborted else "no association with the archive"

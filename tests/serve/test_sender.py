@@ -143,6 +143,15 @@ def test_a_class_that_the_archive_does_not_take_holds_up_no_other(start, outbox)
     archive.stop()
 
 
+def test_an_archive_that_takes_no_class_is_told_so(start, outbox):
+    archive = Archive(takes=[SecondaryCaptureImageStorage], syntaxes=[RLELossless])
+    put(outbox)
+    start(archive.port)
+    wait_for(lambda: error_of(outbox))
+    archive.stop()
+    assert error_of(outbox) == "the archive takes no Secondary Capture Image Storage"
+
+
 def test_a_damaged_file_holds_up_no_other_study(start, archive, outbox):
     (file,), _ = put(outbox)
     file.write_bytes(b"damaged")
