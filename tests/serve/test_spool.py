@@ -2,11 +2,16 @@
 
 import json
 import os
+import shutil
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
+from pydicom import dcmread
 
 from ich_mil.errors import DataError
 from ich_mil.serve import spool as spool_module
@@ -353,14 +358,27 @@ def test_what_came_while_a_study_was_judged_is_not_forgotten(spool):
 def test_our_own_results_that_come_back_are_not_judged(spool):
     store(spool, ct_slice(uid(1), 0))
     job = spool.take()
-    (made,) = judge(spool, job)
-    content = made.read_bytes()
-    spool.judged(job, [made])
-    path = spool.incoming / "one.dcm"
-    path.write_bytes(content)
-    assert not spool.store(path, sop_uid="")
+    work = spool.work(job)
+    made = [capture(ct_slice(uid(1), 0), [name], work / f"{name}.dcm") for name in ("a", "b")]
+    contents = [path.read_bytes() for path in made]
+    spool.judged(job, made)
+    for content in contents:
+        path = spool.incoming / "one.dcm"
+        path.write_bytes(content)
+        assert not spool.store(path, sop_uid="")
+        assert spool.take() is None
+        assert not path.exists()
+
+
+def test_what_was_sent_is_known_after_a_restart(tmp_path):
+    spool = open_spool(tmp_path)
+    judged_and_sent(spool)
+    spool.close()
+    spool = open_spool(tmp_path)
     assert spool.take() is None
-    assert not path.exists()
+    (result,) = tmp_path.glob("results/*/*.dcm")
+    assert spool.outbox.is_ours(str(dcmread(result).SOPInstanceUID))
+    spool.close()
 
 
 def test_a_restart_finds_every_state(tmp_path):
@@ -414,6 +432,78 @@ def test_results_whose_note_cannot_be_written_are_made_again(spool):
     assert spool.take() == job
     spool.judged(job, judge(spool, job))
     assert [delivery.name for delivery in spool.outbox.waiting()] == [job.name]
+
+
+@pytest.fixture
+def often():
+    """Threads take turns often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_of_many_threads_one_stores_an_object_and_one_takes_a_study(spool, often):
+    images = [ct_slice(uid(number), index) for number in range(3) for index in range(8)]
+    n_threads = 4
+    for number, image in enumerate(images):
+        for thread in range(n_threads):
+            image.save_as(spool.incoming / f"{thread}-{number}", enforce_file_format=True)
+    together = Barrier(n_threads)
+
+    def store_all(thread):
+        files = [spool.incoming / f"{thread}-{number}" for number in range(len(images))]
+        together.wait()
+        return sum(spool.store(file, sop_uid="") for file in files)
+
+    def take_one(_):
+        together.wait()
+        return spool.take()
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        assert sum(pool.map(store_all, range(n_threads))) == len(images)
+        jobs = [job for job in pool.map(take_one, range(n_threads)) if job is not None]
+    assert sorted(job.study_uid for job in jobs) == sorted(uid(number) for number in range(3))
+    kept = list(spool.root.glob("studies/*/objects/*"))
+    assert (len(kept), spool.counts()["bytes"]) == (len(images), sum(path.stat().st_size for path in kept))
+
+
+@pytest.mark.parametrize(
+    "read", [lambda box: box.is_ours("1.2.3"), lambda box: box.knows_any("b"), lambda box: box.due()]
+)
+def test_the_outbox_is_read_while_it_is_written(spool, often, read):
+    result = capture(ct_slice(uid(1), 0), [], spool.root / "results" / "result.dcm")
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [spool.outbox.put(f"a-{n}", uid(1), [result]) for n in range(40)])
+        while not writing.done():
+            read(spool.outbox)
+    assert len(spool.outbox.waiting()) == 40
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_an_object_that_comes_while_its_study_is_removed_is_kept(tmp_path, monkeypatch, sent):
+    spool = open_spool(tmp_path, keep=1800)
+    if sent:
+        judged_and_sent(spool)
+        an_hour_ago(*spool.outbox.sent_folder.iterdir())
+    else:
+        store(spool, ct_slice(uid(1), 0))
+        spool.fail(spool.take(), "why")
+        spool._most_bytes = spool.counts()["bytes"] / 0.95  # heavy, not full
+    remove, pool, comes = shutil.rmtree, ThreadPoolExecutor(1), []
+
+    def slowly(folder, **values):
+        if folder.parent.name == "studies":
+            comes.append(pool.submit(store, spool, ct_slice(uid(1), 1)))
+            wait(comes, timeout=0.1)
+        remove(folder, **values)
+
+    monkeypatch.setattr(shutil, "rmtree", slowly)
+    spool.clean(stale=60)
+    assert [one.result(10) for one in comes] == [True]
+    assert len(list(spool.take().objects.iterdir())) == 1
+    pool.shutdown()
+    spool.close()
 
 
 def test_one_node_a_spool(spool):
