@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pydicom import dcmread
 from pydicom.uid import CTImageStorage
 from pynetdicom import AE, _config
 
@@ -121,15 +122,16 @@ def test_a_disk_without_room_is_not_written_to_while_receiving(listen, monkeypat
 
 
 def test_an_object_without_a_name_has_that_of_its_request(listen, spool, tmp_path, monkeypatch):
-    monkeypatch.setattr(_config, "STORE_SEND_CHUNKED_DATASET", True)  # the file's name, which is not read
-    image = ct_slice(uid(1), 0)
-    del image.SOPInstanceUID
-    files = [tmp_path / "a.dcm", tmp_path / "b.dcm"]
-    for file in files:
-        image.file_meta.MediaStorageSOPInstanceUID = uid(file.name)
-        image.save_as(file, enforce_file_format=True)
+    monkeypatch.setattr(_config, "STORE_SEND_CHUNKED_DATASET", True)  # it is named as its file is
+    files = []
+    for value in range(2):
+        image = ct_slice(uid(1), 0, PixelData=bytes([value] * 128))
+        del image.SOPInstanceUID
+        files.append(tmp_path / f"{value}.dcm")
+        image.save_as(files[-1], enforce_file_format=True)
     assert send(listen().port, files) == [0, 0]
-    assert len(list(spool.root.glob("studies/*/objects/*.dcm"))) == 2
+    (kept,) = spool.root.glob("studies/*/objects/*.dcm")  # the last of this name
+    assert dcmread(kept).PixelData == image.PixelData
 
 
 def test_a_connection_that_breaks_is_counted(listen):
