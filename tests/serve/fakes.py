@@ -17,6 +17,7 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 from pynetdicom import AE, DEFAULT_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
+from pynetdicom.association import Association
 
 STORAGE = [context.abstract_syntax for context in AllStoragePresentationContexts]
 
@@ -54,6 +55,13 @@ def send(
     if connection is not None:
         connection.close()  # pynetdicom 3.0.4 leaves one open that was cut
     return statuses
+
+
+def connect(port: int) -> Association:
+    """A caller that is connected, and may send CT slices."""
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(CTImageStorage)
+    return ae.associate("127.0.0.1", port, ae_title="NODE")
 
 
 class Archive:

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from pydicom import dcmread
-from pydicom.uid import CTImageStorage
-from pynetdicom import AE, _config
+from pynetdicom import _config
 
 from ich_mil.errors import DataError
 from ich_mil.serve import listener as listener_module
@@ -19,7 +18,7 @@ from ich_mil.serve.listener import Listener
 from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
 from ich_mil.serve.spool import Spool
-from tests.serve.fakes import send, wait_for
+from tests.serve.fakes import connect, send, wait_for
 from tests.serve.judges import ct_slice, uid
 
 # pynetdicom 3.0.4 leaves the socket of a refused connection and the file of a cut one to be collected
@@ -53,13 +52,6 @@ def listen(tmp_path, spool):
     for listener in started:
         listener.stop(grace=0.0)
     gc.collect()
-
-
-def connect(port):
-    """A caller that is connected, and may send CT slices."""
-    ae = AE(ae_title="SCANNER")
-    ae.add_requested_context(CTImageStorage)
-    return ae.associate("127.0.0.1", port, ae_title="NODE")
 
 
 def study(n_slices, **changes):

@@ -23,7 +23,7 @@ from ich_mil.serve import node as node_module
 from ich_mil.serve.node import Node, serve
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
 from tests.serve import plain_judges
-from tests.serve.fakes import Archive, free_port, look, metric, notes, send, wait_for
+from tests.serve.fakes import Archive, connect, free_port, look, metric, notes, send, wait_for
 from tests.serve.judges import FakeJudge, capture, ct_slice, uid
 
 # pynetdicom 3.0.4 leaves the socket of a refused connection and the file of a cut one to be collected
@@ -437,17 +437,34 @@ def test_as_many_studies_are_judged_at_once_as_there_are_workers(start):
 
 def test_a_signal_while_the_model_is_loaded_ends_it_and_leaves_handlers_as_they_were(settings):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    web, seen = free_port(), []
 
     def ask():
         wait_for(multiprocessing.active_children)
-        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            seen.append(look(web, "health")[0])
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     asking = threading.Thread(target=ask)
     asking.start()
-    serve(settings(), plain_judges.hang)
+    serve(settings(http_port=web), plain_judges.hang)
     asking.join()
+    assert seen == [503]  # not ready, and says so
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
     assert not multiprocessing.active_children()
+
+
+def test_a_stop_lets_callers_end(make):
+    node = make()
+    node.listener.start()
+    association = connect(node.listener.port)
+    stopping = threading.Thread(target=node.stop)
+    stopping.start()
+    wait_for(lambda: not connect(node.listener.port).is_established)
+    assert association.send_c_store(study(1)[0]).Status == 0
+    association.release()
+    stopping.join()
 
 
 def test_taken_ports_and_spools_are_named(start, tmp_path):
