@@ -2,6 +2,7 @@
 
 import multiprocessing
 import threading
+import time
 
 import pytest
 
@@ -44,8 +45,10 @@ def test_a_model_that_does_not_load_is_told_and_its_process_ended(process, facto
 def test_a_stop_does_not_wait_for_a_model_that_loads(process):
     stop = threading.Event()
     stop.set()
+    began = time.monotonic()
     with pytest.raises(StoppedError):
-        process(plain_judges.hang, stop=stop).start()
+        process(plain_judges.hang, seconds=20.0, stop=stop).start()
+    assert time.monotonic() - began < 10
     assert not multiprocessing.active_children()
 
 
