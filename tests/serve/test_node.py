@@ -467,14 +467,17 @@ def test_a_stop_lets_callers_end(make):
     stopping.join()
 
 
-def test_taken_ports_and_spools_are_named(start, tmp_path):
+def test_taken_ports_and_spools_are_named(make, start, tmp_path):
     node = start()
     with pytest.raises(DataError, match="another process is using it"):
         start()
     with pytest.raises(ConfigError, match="http_port"):
         start(spool=tmp_path / "two", http_port=node.status.port)
+    third = make(spool=tmp_path / "three", port=node.listener.port)
     with pytest.raises(ConfigError, match="cannot listen on"):
-        start(spool=tmp_path / "three", port=node.listener.port)
+        third.start()
+    third.stop()
+    assert len(multiprocessing.active_children()) == 1  # the judging process of the first
 
 
 def test_contexts_of_ct_are_there(start):
