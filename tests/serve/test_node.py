@@ -280,7 +280,7 @@ def test_without_a_study_uid_the_sender_is_told(start, recwarn):
 
 def test_what_is_larger_than_allowed_is_cut_off(start):
     node = start(instance_mb=1.0)
-    large = ct_slice(uid(1), 0, PixelData=bytes(3_000_000))
+    large = ct_slice(uid(1), 0, PixelData=bytes(1_100_000))
     assert send(node.listener.port, [large]) == [-1]
     assert send(node.listener.port, study(1)) == [0, 0, 0]
     assert metric(node.status.port, "objects_received_total") == 3
