@@ -57,7 +57,7 @@ def load_cnn(folder: Path) -> tuple[AttentionCnn, CnnSettings, Windows]:
         windows: Windows = tuple((float(level), float(width)) for level, width in about["windows"])
         model = AttentionCnn(settings, windows=len(windows))
         model.load_state_dict(load_file(folder / "cnn.safetensors"))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"{folder}: holds no CNN that can be read ({reason}); train again") from error
     return model.eval(), settings, windows

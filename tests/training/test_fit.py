@@ -1,5 +1,6 @@
 """The CNN's training: class weights, the best epoch kept, a killed run goes on as if it never stopped."""
 
+import errno
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -374,6 +376,17 @@ def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
     assert torch.equal(predictions(loaded, prepared)[1], predictions(model, prepared)[1])
 
 
+def test_a_cnn_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
+    def full(_, path):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "x")
+
+    monkeypatch.setattr(frozen, "save_file", full)
+    with pytest.raises(DataError, match=r"cnn\.safetensors: the disk is full"):
+        save_cnn(AttentionCnn(CNN, windows=3), tmp_path, settings=CNN, windows=WINDOWS)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -383,6 +396,9 @@ def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
             "is of version ich_mil.cnn.0, this program reads ich_mil.cnn.1",
         ),
         ('"features": 8', '"features": 32', "holds no CNN that can be read"),
+        ('"windows"', '"doors"', "holds no CNN that can be read"),
+        ('"backbone"', '"spine"', "holds no CNN that can be read"),
+        ('"settings"', "settings", "holds no CNN that can be read"),
     ],
 )
 def test_a_cnn_of_another_version_or_width_is_refused(tmp_path, old, new, message):
@@ -392,6 +408,19 @@ def test_a_cnn_of_another_version_or_width_is_refused(tmp_path, old, new, messag
     with pytest.raises(ModelError, match=message) as caught:
         load_cnn(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("cnn.json", None), ("cnn.json", b"[]"), ("cnn.safetensors", None), ("cnn.safetensors", b"half")],
+)
+def test_a_cnn_of_which_a_file_is_gone_or_damaged_is_refused(tmp_path, name, content):
+    save_cnn(AttentionCnn(CNN, windows=3), tmp_path, settings=CNN, windows=WINDOWS)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError, match="holds no CNN that can be read"):
+        load_cnn(tmp_path)
 
 
 def test_features_of_a_scan_do_not_depend_on_the_others(prepared):
@@ -404,6 +433,31 @@ def test_features_of_a_scan_do_not_depend_on_the_others(prepared):
     assert alone.slice_names == prepared.slices(scans[3]).sop.tolist()
     expected = torch.tensor(prepared.slices(scans[3]).slice_label.tolist())
     assert torch.equal(alone.slice_labels, expected)
+
+
+def test_features_come_with_all_that_is_known_of_their_scans(prepared):
+    torch.manual_seed(1)
+    model = AttentionCnn(CNN, windows=3).eval()
+    scans = list(prepared.scans.index)[5:2:-1]
+    got = extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
+    about, rows = prepared.scans.loc[scans], pd.concat([prepared.slices(scan) for scan in scans])
+    assert (got.scans, got.patients, got.labels.tolist()) == (scans, list(about.patient), list(about.label))
+    assert got.offsets.diff().tolist() == list(about.slices)
+    assert torch.equal(got.positions, torch.tensor(list(rows.position), dtype=torch.float32))
+    assert got.positions_mm.tolist() == list(rows.position_mm)
+    dataset, pictures = ScanDataset(prepared, scans), Pictures(WINDOWS, 32)
+    said = [model(pictures(dataset[b]), dataset[b].offsets) for b in range(3)]
+    scan, each, attention, x = (torch.cat(parts).detach() for parts in zip(*said, strict=True))
+    wanted = {"cnn_scan": scan.sigmoid(), "cnn_slice": each.sigmoid(), "attention": attention, "x": x}
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(getattr(got, name).numpy(), values.numpy(), name)
+
+
+def test_features_that_are_not_finite_are_refused(prepared):
+    model = AttentionCnn(CNN, windows=3).eval()
+    torch.nn.init.constant_(model.project.bias, torch.nan)
+    with pytest.raises(DataError, match="NaN or infinite"):
+        predictions(model, prepared)
 
 
 def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
@@ -432,6 +486,11 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
         for _ in range(2):  # the second time they are there
             stored_features(path, cnn, pictures, of, **(about | changes))
         assert len(made) == 1
+    made.clear()
+    stored_features(path, model, prepared, scans, **about)
+    monkeypatch.setattr(frozen, "EXTRACTION", frozen.EXTRACTION + 1)
+    stored_features(path, model, prepared, scans, **about)
+    assert len(made) == 2
 
 
 @pytest.mark.slow
