@@ -67,7 +67,9 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
     [
         ({"colour": "red"}, "colour"),
         ({"cnn": {"image_sise": 128}}, "image_sise"),
-        ({"cnn": {"image_size": 8}}, "image_size must lie in 32..1024, got 8"),
+        ({"cnn": {"image_size": 31}}, "image_size must lie in 32..1024, got 31"),
+        ({"cnn": {"image_size": 1025}}, "image_size must lie in 32..1024, got 1025"),
+        ({"cnn": {"chunk_slices": 1}}, "chunk_slices must be at least 2, got 1"),
         ({"cnn": {"features": 9}}, "features"),
         ({"cnn": {"dropout": 1.0}}, "dropout"),
         ({"head": {"beta": -1}}, "beta must be"),
@@ -81,6 +83,7 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"head": {"family": "probit", "density": "gamma"}}, "density 'gamma' is of ψ-VGPMIL"),
         ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
+        ({"training": {"learning_rate": 0}}, "learning_rate must be positive, got 0"),
         ({"training": {"learning_rate": "fast"}}, "learning_rate"),
         ({"split": {"validation": 0.6, "test": 0.5}}, "got 0.6 and 0.5"),
         ({"windows": "bones"}, "windows must be one of papers, winners"),

@@ -1,13 +1,17 @@
 """The attention CNN: packed bags against a loop over bags, permutations, chunks, gradients, backbones."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import save_file
-from torchvision.models import resnet18
+from torchvision.models import mobilenet_v3_small, resnet18
 
 from ich_mil.errors import ModelError
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.encoders import PaperEncoder, map_channels, split_encoder
+from ich_mil.models.frozen import load_cnn, save_cnn
+from ich_mil.windows import PRESETS
 
 SIZES = [3, 1, 5, 2]
 OFFSETS = torch.tensor([0, 3, 4, 9, 11])
@@ -66,18 +70,20 @@ def test_chunks_equal_one_pass_in_evaluation(model, pictures):
         same(model(pictures, OFFSETS).scan_logit, whole.scan_logit)
 
 
-def test_chunks_in_training_equal_chunks_without_recomputation(model, pictures):
-    """Checkpointing changes neither gradients nor the running statistics (moved once, not twice)."""
+@pytest.mark.parametrize(("most", "chunks"), [(6, 2), (10, 2), (11, 1)])
+def test_chunks_in_training_equal_chunks_without_recomputation(model, pictures, most, chunks):
+    """Checkpointing changes neither gradients nor the running statistics (moved once a step, not twice)."""
     other = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3).double()
     other.load_state_dict(model.state_dict())
     model.train()
     other.train()
-    model.chunk_slices = 6
-    model(pictures, OFFSETS).scan_logit.sum().backward()
-
-    features = torch.cat([other.features_of_maps(other.encoder(part)) for part in pictures.tensor_split(2)])
-    other.encode = lambda _: features
-    other(pictures, OFFSETS).scan_logit.sum().backward()
+    model.chunk_slices = most
+    other.encode = lambda whole: torch.cat(
+        [other.features_of_maps(other.encoder(part)) for part in whole.tensor_split(chunks)]
+    )
+    for _ in range(2):
+        for one in (model, other):
+            one(pictures, OFFSETS).scan_logit.sum().backward()
     for (name, a), b in zip(model.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-12, msg=name)
     for (name, a), b in zip(model.named_buffers(), other.buffers(), strict=True):
@@ -92,6 +98,22 @@ def test_gradients_are_right(model, pictures):
     )
 
 
+def test_dropout_is_on_what_the_encoder_gives():
+    torch.manual_seed(0)
+    model = AttentionCnn(CnnSettings(image_size=32, dropout=0.5), windows=3)
+    model.project = torch.nn.Linear(16, 1, bias=False)
+    torch.nn.init.ones_(model.project.weight)
+    kept = model.features_of_maps(torch.ones(50, 16, 1, 1)) / 2  # what is left is doubled
+    assert len(set(kept.flatten().tolist()) - {0.0, 16.0}) > 3
+    assert (model.eval().features_of_maps(torch.ones(2, 16, 1, 1)) == 16).all()
+
+
+@pytest.mark.parametrize("size", [32, 57, 58, 59, 100, 300])
+def test_the_papers_map_is_just_above_6_cells_a_side_where_the_picture_allows(size):
+    _, *sides = map_channels(PaperEncoder(3, size), windows=3, image_size=size)
+    assert all(6 <= side < 14 for side in sides)  # another block would leave less than 6
+
+
 @pytest.mark.parametrize(("size", "blocks"), [(512, 6), (256, 5), (128, 4)])
 def test_the_papers_map_is_6_by_6_at_every_usual_size(size, blocks):
     encoder = PaperEncoder(3, size)
@@ -99,19 +121,29 @@ def test_the_papers_map_is_6_by_6_at_every_usual_size(size, blocks):
     assert map_channels(encoder, windows=3, image_size=size) == (32, 6, 6)
 
 
-def test_resnet18_is_a_drop_in_and_takes_a_local_weight_file(tmp_path):
+@pytest.mark.parametrize(
+    ("build", "last", "file", "save"),
+    [
+        (resnet18, "fc", "w.safetensors", save_file),
+        (mobilenet_v3_small, "classifier", "w.pth", torch.save),
+    ],
+)
+def test_a_torchvision_network_is_a_drop_in_and_takes_a_local_weight_file(tmp_path, build, last, file, save):
     torch.manual_seed(3)
-    donor = resnet18(weights=None)
-    save_file(donor.state_dict(), tmp_path / "w.safetensors")
-    settings = CnnSettings(
-        backbone="resnet18", image_size=64, weights=tmp_path / "w.safetensors", features=32
-    )
+    donor = build(weights=None)
+    save(donor.state_dict(), tmp_path / file)
+    settings = CnnSettings(backbone=build.__name__, image_size=64, weights=tmp_path / file, features=32)
     model = AttentionCnn(settings, windows=3).eval()
-    donor.fc = torch.nn.Identity()
+    setattr(donor, last, torch.nn.Identity())
     x = torch.rand(2, 3, 64, 64)
     pooled = model.pool(model.encoder(x))
     torch.testing.assert_close(pooled, donor.eval()(x), rtol=1e-4, atol=1e-5)
-    assert model(x, torch.tensor([0, 2])).features.shape == (2, 32)
+    features = model(x, torch.tensor([0, 2])).features
+    assert features.shape == (2, 32)
+    # once it is trained it needs that file no more
+    (tmp_path / file).unlink()
+    save_cnn(model, tmp_path, settings=settings, windows=PRESETS["papers"])
+    assert torch.equal(load_cnn(tmp_path)[0](x, torch.tensor([0, 2])).features, features)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +152,8 @@ def test_resnet18_is_a_drop_in_and_takes_a_local_weight_file(tmp_path):
         (CnnSettings(backbone="resnet19"), 3, "neither 'paper' nor"),
         (CnnSettings(backbone="resnet18"), 2, "takes 3 windows"),
         (CnnSettings(backbone="vit_b_16"), 3, "no convolutional trunk"),
+        (CnnSettings(backbone="fcn_resnet50"), 3, "nor a torchvision classification model"),
+        (CnnSettings(weights=Path("w.pth")), 3, "the paper's CNN has no weight file"),
     ],
 )
 def test_backbones_that_cannot_be_built(settings, windows, message):
@@ -132,6 +166,24 @@ def test_a_damaged_weight_file_is_named(tmp_path):
     path.write_bytes(b"nonsense")
     with pytest.raises(ModelError, match=r"w\.pth: cannot be loaded as weights of ResNet"):
         AttentionCnn(CnnSettings(backbone="resnet18", weights=path), windows=3)
+
+
+class Code:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_weight_file_runs_no_code(tmp_path):
+    path = tmp_path / "w.pth"
+    torch.save({"fc.bias": Code(tmp_path / "ran")}, path)
+    with pytest.raises(ModelError, match=r"w\.pth: cannot be loaded"):
+        AttentionCnn(CnnSettings(backbone="resnet18", weights=path), windows=3)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -149,6 +201,7 @@ def test_a_damaged_weight_file_is_named(tmp_path):
             8,
         ),  # nowhere 4 cells or less: the whole encoder
         ("resnet18", 128, 32, 32, 0, 4),
+        ("resnet18", 130, 33, 33, 0, 4),  # 65 -> 33: a cell more than half
     ],
 )
 def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells, left, pitch):

@@ -14,9 +14,8 @@ CUT = 3
 
 def a_model():
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Sequential(nn.BatchNorm2d(4))
-    ).double()
+    other = nn.BatchNorm2d(4, eps=1e-2, momentum=0.3)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Sequential(other)).double()
 
 
 def slices():
