@@ -105,11 +105,20 @@ def test_class_weights_count_scans_as_they_will_be_with_bleeds():
         ({"controls": -0.1}, "training.controls must be at least 0, got -0.1"),
         ({"bleeds": float("nan")}, "training.bleeds must be at least 0, got nan"),
         ({"warmup_steps": -1}, "training.warmup_steps must be at least 0, got -1"),
+        ({"workers": -1}, "training.workers must be at least 0, got -1"),
+        ({"bags": 0}, "training.bags must be at least 1, got 0"),
+        ({"accumulate": 0}, "training.accumulate must be at least 1, got 0"),
+        ({"max_epochs": 0}, "training.max_epochs must be at least 1, got 0"),
+        ({"learning_rate": float("nan")}, "training.learning_rate must be positive, got nan"),
     ],
 )
 def test_settings_out_of_range_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         TrainingSettings(**change)
+
+
+def test_every_negative_scan_may_get_a_bleed_or_a_control():
+    assert TrainingSettings(bleeds=0.25, controls=0.75).controls == 0.75
 
 
 def test_the_loss_by_hand():
@@ -128,6 +137,16 @@ def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path):
     assert not model.training
     # the validation loss of the returned model is the smallest of the log
     assert validation_loss(model, prepared, splits) == pytest.approx(log.val_loss.min(), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_training_stops_where_the_loss_has_not_fallen_for_so_many_epochs(prepared, splits, tmp_path):
+    # a rate at which the loss soon rises
+    patient = replace(TRAINING, learning_rate=0.02, patience=2, max_epochs=20)
+    fit(prepared, splits, tmp_path, training=patient)
+    log = pd.read_csv(tmp_path / "log.csv", index_col="epoch")
+    assert len(log) < 20
+    assert len(log) == log.val_loss.idxmin() + 1 + 2
 
 
 KILLED = """

@@ -1,0 +1,96 @@
+"""The steps of training: loss and AUC over scans, masks of dropout, what is trained."""
+
+from unittest import mock
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ich_mil.data.bags import Batch, Pictures
+from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.ranks import Ranks
+from ich_mil.training import module as training
+from ich_mil.training.module import MilModule, TrainingSettings
+from ich_mil.windows import PRESETS
+
+WEIGHTS = torch.tensor([0.5, 2.0])
+
+
+def a_module(model, *, seed=0, **settings):
+    pictures = Pictures(PRESETS["papers"], 32)
+    return MilModule(model, TrainingSettings(**settings), WEIGHTS, pictures=pictures, seed=seed)
+
+
+def a_batch(labels, slices=1):
+    generator = torch.Generator().manual_seed(0)
+    hu = torch.randint(0, 80, (len(labels), slices, 32, 32), generator=generator, dtype=torch.int16)
+    unchanged = tuple(torch.empty(0, dtype=torch.int64) for _ in labels)
+    scans = tuple(f"s{b}" for b in range(len(labels)))
+    return Batch(tuple(hu), unchanged, torch.arange(len(labels) + 1) * slices, torch.tensor(labels), scans)
+
+
+class Says(nn.Module):
+    """In place of a CNN: its outputs one after another."""
+
+    def __init__(self, *logits):
+        super().__init__()
+        self.logits = list(logits)
+
+    def forward(self, *_):
+        nothing = torch.zeros(0)
+        return BagOutput(torch.tensor(self.logits.pop(0)), nothing, nothing, nothing)
+
+
+def test_what_is_logged_is_of_all_scans_whatever_steps_they_come_in():
+    # a logit between 0 and 1 is no probability
+    steps = [([-0.2, 0.3, 2.0], [1.0, 0.0, 1.0]), ([-1.0], [0.0])]
+    logits, labels = (torch.tensor([value for step in steps for value in step[i]]) for i in (0, 1))
+    loss = float(binary_cross_entropy_with_logits(logits, labels, weight=WEIGHTS[labels.long()]))
+    module = a_module(Says(*[step[0] for step in steps] * 2))
+    with mock.patch.object(module, "log"):
+        for index, (_, own) in enumerate(steps):
+            module.training_step(a_batch(own), index)
+        for index, (_, own) in enumerate(steps):
+            module.validation_step(a_batch(own), index)
+    assert float(module.train_loss.compute()) == pytest.approx(loss, rel=1e-6)
+    assert float(module.val_loss.compute()) == pytest.approx(loss, rel=1e-6)
+    assert float(module.val_auc.compute()) == roc_auc_score(labels, logits) == 0.75
+
+
+def losses(steps, *, seed=0, rank=0, kept=False):
+    """Losses of the same scans by the same weights, at (step of the optimiser, batch of the epoch)."""
+    torch.manual_seed(0)
+    module = a_module(
+        AttentionCnn(CnnSettings(image_size=32, dropout=0.5), windows=3), seed=seed, accumulate=2
+    )
+    if kept:
+        module.keep_features()
+    module.on_train_epoch_start()
+    batch, found = a_batch([0.0, 1.0], slices=3), []
+    with pytest.MonkeyPatch.context() as patch, mock.patch.object(module, "log"):
+        patch.setattr(training, "these_ranks", lambda: Ranks(rank))
+        for step, index in steps:
+            patch.setattr(MilModule, "global_step", step)
+            found.append(float(module.training_step(batch, index).detach()))
+    return found, module
+
+
+def test_masks_of_dropout_are_keyed_by_seed_step_and_rank():
+    steps = [(0, 0), (0, 1), (1, 2), (1, 3)]
+    found, _ = losses(steps)
+    assert losses(steps[::-1])[0] == found[::-1]
+    assert len({*found, *losses(steps, seed=1)[0], *losses(steps, rank=1)[0]}) == 12
+
+
+def test_kept_features_leave_dropout_and_train_attention_and_classifier():
+    fresh = AttentionCnn(CnnSettings(image_size=32), windows=3).encoder.state_dict()
+    found, module = losses([(0, 0), (1, 2)], kept=True)
+    assert len(set(found)) == 2
+    for name, value in module.model.encoder.state_dict().items():
+        assert "running" not in name or torch.equal(value, fresh[name]), name
+    (group,) = module.configure_optimizers().param_groups
+    heads = ("attention", "classifier")
+    trained = [value for name, value in module.model.named_parameters() if name.startswith(heads)]
+    assert set(map(id, group["params"])) == set(map(id, trained))
