@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,7 +59,8 @@ def module_of(model, weights, training=TRAINING):
 
 def validation_loss(model, prepared, splits, training=TRAINING):
     """Mean weighted loss of the validation scans, one by one."""
-    module = module_of(model, class_weights(splits.label[splits.split == "train"].tolist()), training)
+    labels = splits.label[splits.split == "train"].tolist()
+    module = module_of(model, class_weights(labels, bleeds=training.bleeds), training)
     dataset = ScanDataset(prepared, splits.scan[splits.split == "validation"].tolist())
     with torch.no_grad():
         batches = [dataset[i] for i in range(len(dataset))]
@@ -130,13 +132,40 @@ def test_the_loss_by_hand():
 
 
 @pytest.mark.slow
-def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path):
-    model = fit(prepared, splits, tmp_path)
+@pytest.mark.parametrize("bleeds", [0.0, 0.5])
+def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path, bleeds):
+    training = replace(TRAINING, bleeds=bleeds)
+    model = fit(prepared, splits, tmp_path, training=training)
     log = pd.read_csv(tmp_path / "log.csv", index_col="epoch")
     assert log.index.tolist() == [0, 1, 2, 3]
     assert not model.training
     # the validation loss of the returned model is the smallest of the log
-    assert validation_loss(model, prepared, splits) == pytest.approx(log.val_loss.min(), rel=1e-4)
+    loss = validation_loss(model, prepared, splits, training)
+    assert loss == pytest.approx(log.val_loss.min(), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_scans_vary_and_follow_each_other_as_settings_and_seed_say(prepared, splits, tmp_path, monkeypatch):
+    get, asked = VariedScans.__getitem__, []
+
+    def note(self, key):
+        asked.append((key, self.seed, self.augmented, self.bleeds, self.controls))
+        return get(self, key)
+
+    monkeypatch.setattr(VariedScans, "__getitem__", note)
+    busy = replace(TRAINING, augment=True, bleeds=0.4, controls=0.3, max_epochs=1)
+    orders = []
+    for seed in (0, 5):
+        (tmp_path / f"{seed}").mkdir()
+        (tmp_path / f"{seed}" / ".best.ckpt.1.tmp").touch()  # left by one that was killed
+        fit(prepared, splits, tmp_path / f"{seed}", training=busy, seed=seed)
+        assert not list((tmp_path / f"{seed}").glob(".*"))
+        keys, *how = zip(*asked, strict=True)
+        assert [set(values) for values in how] == [{seed}, {True}, {0.4}, {0.3}]
+        orders.append(keys)
+        asked.clear()
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.slow
@@ -354,8 +383,12 @@ def test_with_fixed_epochs_the_last_is_kept_and_a_run_goes_on_from_it(prepared, 
     assert log.val_loss.idxmin() != 3
     assert validation_loss(model, prepared, splits, fixed) == pytest.approx(log.val_loss.iloc[-1], rel=1e-4)
     fit(prepared, splits, tmp_path / "b", training=replace(fixed, max_epochs=2))
-    resumed = predictions(fit(prepared, splits, tmp_path / "b", training=fixed), prepared)
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    before = (tmp_path / "b" / "best.ckpt").read_bytes()
+    resumed = predictions(fit(prepared, splits, tmp_path / "c", training=fixed), prepared)
     assert torch.equal(resumed[1], predictions(model, prepared)[1])
+    assert (tmp_path / "b" / "best.ckpt").read_bytes() == before, "a copy that goes on leaves the original"
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"best.ckpt", "last.ckpt", "log.csv"}
 
 
 @pytest.mark.slow
@@ -513,11 +546,14 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_told(prepared, splits, tmp_path):
-    with pytest.raises(
-        ModelError, match=r"no epoch had a finite validation loss; lower training\.learning_rate"
-    ):
-        fit(prepared, splits, tmp_path, training=TrainingSettings(learning_rate=1e30, max_epochs=3))
+@pytest.mark.parametrize(
+    ("fixed", "message"), [(False, "no epoch had a finite validation loss"), (True, "weights are not finite")]
+)
+def test_a_loss_that_is_not_finite_is_told(prepared, splits, tmp_path, fixed, message):
+    training = TrainingSettings(learning_rate=1e30, max_epochs=3, fixed_epochs=fixed)
+    with pytest.raises(ModelError, match=rf"{message}; lower training\.learning_rate"):
+        fit(prepared, splits, tmp_path, training=training)
+    assert (len(pd.read_csv(tmp_path / "log.csv")) == 3) == fixed
 
 
 @pytest.mark.gpu

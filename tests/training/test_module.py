@@ -44,16 +44,15 @@ class Says(nn.Module):
 
 
 def test_what_is_logged_is_of_all_scans_whatever_steps_they_come_in():
-    # a logit between 0 and 1 is no probability
-    steps = [([-0.2, 0.3, 2.0], [1.0, 0.0, 1.0]), ([-1.0], [0.0])]
-    logits, labels = (torch.tensor([value for step in steps for value in step[i]]) for i in (0, 1))
-    loss = float(binary_cross_entropy_with_logits(logits, labels, weight=WEIGHTS[labels.long()]))
-    module = a_module(Says(*[step[0] for step in steps] * 2))
+    logits, labels = [-0.2, 0.3, 2.0, -1.0], [1.0, 0.0, 1.0, 0.0]  # a logit between 0 and 1 is no probability
+    weight = WEIGHTS[torch.tensor(labels).long()]
+    loss = float(binary_cross_entropy_with_logits(torch.tensor(logits), torch.tensor(labels), weight=weight))
+    module = a_module(Says(logits[:3], logits[3:], *[[logit] for logit in logits]))
     with mock.patch.object(module, "log"):
-        for index, (_, own) in enumerate(steps):
-            module.training_step(a_batch(own), index)
-        for index, (_, own) in enumerate(steps):
-            module.validation_step(a_batch(own), index)
+        for own in (labels[:3], labels[3:]):
+            module.training_step(a_batch(own), 0)
+        for label in labels:
+            module.validation_step(a_batch([label]), 0)
     assert float(module.train_loss.compute()) == pytest.approx(loss, rel=1e-6)
     assert float(module.val_loss.compute()) == pytest.approx(loss, rel=1e-6)
     assert float(module.val_auc.compute()) == roc_auc_score(labels, logits) == 0.75
@@ -91,6 +90,7 @@ def test_kept_features_leave_dropout_and_train_attention_and_classifier():
     for name, value in module.model.encoder.state_dict().items():
         assert "running" not in name or torch.equal(value, fresh[name]), name
     (group,) = module.configure_optimizers().param_groups
+    assert group["lr"] == module.settings.learning_rate
     heads = ("attention", "classifier")
     trained = [value for name, value in module.model.named_parameters() if name.startswith(heads)]
     assert set(map(id, group["params"])) == set(map(id, trained))
