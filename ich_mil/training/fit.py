@@ -78,13 +78,7 @@ class _BestEpoch(ModelCheckpoint):
     """Keeps the best epoch on resume, also if the run's folder was moved (Lightning would forget it)."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        def here(path: str) -> str:
-            return str(Path(str(self.dirpath)) / Path(path).name) if path else path
-
-        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
-        moved = {name: here(state_dict[name]) for name in paths}
-        models = {here(path): score for path, score in state_dict["best_k_models"].items()}
-        super().load_state_dict({**state_dict, **moved, "best_k_models": models, "dirpath": self.dirpath})
+        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
 
 class _WholeCheckpoints(TorchCheckpointIO):
