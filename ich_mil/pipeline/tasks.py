@@ -158,7 +158,7 @@ def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Pa
         splits = draw_splits(prepared.scans, validation=share, test=base.split.test, seed=base.seed)
     if base.external is None and not (splits.split == "test").any():
         raise ConfigError(f"{one.root}: neither test scans nor an external set, nothing to score")
-    if path.is_file() and not load_splits(path).equals(splits.reset_index(drop=True)):
+    if path.is_file() and not load_splits(path).equals(splits):
         raise ConfigError(
             f"{path}: networks were trained on another split (the list or the scans have changed since); "
             "choose another --out"
