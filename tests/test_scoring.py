@@ -93,6 +93,12 @@ def test_attention_mil_stops_on_the_validation_scans_or_on_some_of_the_others(ta
     ]
 
 
+def test_every_set_is_scored(task, config):
+    two = replace(task, scored={"test": task.validation, "away": task.scored["away"]})
+    found, _ = read_scored(score_task(POSITION, two, config))
+    assert {name: len(one.scan) for name, one in found.items()} == {"test": 15, "away": 9}
+
+
 def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
     test, found = task.scored["away"], said(MAIN, task, config)
     model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_

@@ -133,7 +133,8 @@ def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, sc
         assert task.ledgers == {"away": "ledger"}
     drawn = draw_splits(scans, validation=0.25, test=0.25, seed=3)
     assert load_splits(folder / "heads_splits.csv").to_numpy().tolist() == drawn.to_numpy().tolist()
-    assert len(list(tasks_of(one, config))) == 4  # goes on
+    monkeypatch.setattr(module, "measured_sets", lambda model, run: [sets["validation"], sets["test"]])
+    assert [task.scored for task in tasks_of(one, config)] == [{"test": test}] * 4  # goes on
     other = networks(place, seed=4)
     with pytest.raises(ConfigError, match="networks were trained on another split"):
         list(tasks_of(*other))
