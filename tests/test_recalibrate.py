@@ -15,6 +15,7 @@ from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import cross_fitted, fit_intercept, refitted_differences
+from ich_mil.files import alone
 from ich_mil.gp.calibration import Calibration, smoothed_targets
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.storage import load_head, save_head
@@ -98,6 +99,7 @@ def test_the_intercept_alone_changes_and_fits_the_site(place):
     for metric in ("log_loss", "brier", "ece"):
         mean = np.mean([scan_metrics(labels, p)[metric] for p in divided])
         assert table.after[metric] == pytest.approx(mean, rel=1e-9)
+    assert (place / "ours" / "config.yaml").read_text() == (place / "run" / "config.yaml").read_text()
     for name in ("slope", "rule", "slice_slope", "slice_intercept"):
         assert getattr(ours.calibration, name) == getattr(run.calibration, name)
     p = load_model(place / "ours").predict(site).scan_mean
@@ -170,13 +172,33 @@ def test_what_it_changes_in_words():
     assert "15% of them positive" in told[5]
 
 
-def test_twenty_patients_are_enough(place):
+def test_twenty_patients_are_enough_and_five_scans_of_a_label(place):
     site = read_feature_csv(place / "site.csv")
-    order = site.labels.argsort(descending=True).tolist()
+    order = [*site.labels.argsort(descending=True)[:5].tolist(), *site.labels.argsort().tolist()]
     few, enough = (site.select([site.scans[b] for b in order[:n]]) for n in (19, 20))
     recalibrate._check_site(enough, "site.csv")
     with pytest.raises(DataError, match="of at least 20 patients, these are of 19"):
         recalibrate._check_site(few, "site.csv")
+
+
+def test_a_model_that_ranks_scans_as_a_coin_would_is_refused():
+    with pytest.raises(DataError, match=r"does not tell these scans apart \(AUC 0\.500\)"):
+        recalibrate._check_order(pd.DataFrame({"auc": [0.5]}), "site.csv")
+
+
+def test_no_scan_of_a_patient_of_the_site_is_held_out(place):
+    site = read_feature_csv(place / "site.csv")
+    one = site.select(site.scans[:1])
+    splits = pd.DataFrame(
+        [("other", one.patients[0], 0, "test"), ("third", "P3", 1, "test"), ("fourth", "P4", 0, "train")],
+        columns=["scan", "patient", "label", "split"],
+    )
+    after = recalibrate._splits(splits, one)
+    assert after[["scan", "split"]].values.tolist() == [
+        ["third", "test"],
+        ["fourth", "train"],
+        [one.scans[0], "validation"],
+    ]
 
 
 def test_scans_the_run_held_out_may_be_used_and_then_are_held_out_no_more(place, tmp_path):
@@ -228,6 +250,9 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     assert "wide.csv: has 4 features a slice, the model takes 3" in refused(
         ["recalibrate", *words(place, "wide", "run"), *out], capsys
     )
+    with alone(tmp_path / "x", doing="holding"):
+        told = refused(["recalibrate", *words(place, "site", "run"), *out], capsys)
+    assert "another process is writing it" in told
     assert not (tmp_path / "x" / "run.json").exists()
     for taken in ("run", "ours"):
         command = ["recalibrate", *words(place, "new", "run"), "--out", place / taken]
@@ -277,7 +302,9 @@ def test_a_killed_recalibration_goes_on_and_is_no_training(place, tmp_path, caps
     for resume in ([], ["--resume"]):
         words_of_train = ["train", "--config", place / "run.yaml", "--out", tmp_path / "ours", *resume]
         assert "holds a run" in (told := refused(words_of_train, capsys)) or "is a recalibrated model" in told
+    (tmp_path / "ours" / ".head.json.1.tmp").touch()
     assert cli.main(command) == 0
+    assert not list((tmp_path / "ours").glob("*.tmp"))
     for name in ("head.json", "head.safetensors", "splits.csv", "recalibration.csv", "run.json"):
         assert (tmp_path / "ours" / name).read_bytes() == (place / "ours" / name).read_bytes()
 

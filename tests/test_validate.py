@@ -1,0 +1,73 @@
+"""The rows beside the head: what each says, and which are left out where nothing is known."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ich_mil.data.features import read_feature_csv
+from ich_mil.data.splits import write_splits
+from ich_mil.evaluate.baselines import position_score
+from ich_mil.pipeline.validate import score_rows
+from tests.feature_table import write_features
+
+CNN = ("cnn_scan", "cnn_slice", "attention")
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A run that was trained on three scans, two of them positive."""
+    rows = [("a", 1, "train"), ("b", 1, "train"), ("c", 0, "train"), ("d", 0, "validation")]
+    rows += [("e", 1, "validation"), ("f", 0, "test")]
+    splits = pd.DataFrame(rows, columns=["scan", "label", "split"])
+    write_splits(splits.assign(patient=splits.scan), tmp_path / "splits.csv")
+    return SimpleNamespace(folder=tmp_path)
+
+
+@pytest.fixture
+def features(tmp_path):
+    write_features(tmp_path / "f.csv", 6, 0)
+    found = read_feature_csv(tmp_path / "f.csv")
+    generator = torch.Generator().manual_seed(0)
+    names = (*CNN, "positions")
+    return replace(
+        found, **{name: torch.rand(getattr(found, name).shape, generator=generator) for name in names}
+    )
+
+
+def rows_of(model, features):
+    said = SimpleNamespace(
+        scan_mean=torch.linspace(0, 1, features.n_scans), slice_mean=torch.linspace(1, 0, len(features.x))
+    )
+    return said, {row.name: row for row in score_rows(model, features, said)}
+
+
+def test_each_row_says_what_is_its_own(model, features):
+    said, rows = rows_of(model, features)
+    n, known = len(features.x), features.slice_labels.numpy()
+    wanted = {
+        "Gaussian-process head": (said.scan_mean, said.slice_mean, True),
+        "CNN alone": (features.cnn_scan, features.cnn_slice, True),
+        "CNN attention weight": (None, features.attention, False),
+        "position only": (np.full(6, 2 / 3), position_score(features.positions.numpy()), False),
+        "slice prevalence": (None, np.full(n, known.mean()), True),
+    }
+    assert list(rows) == list(wanted)
+    for name, (scan, each, probability) in wanted.items():
+        row = rows[name]
+        assert (row.scan is None) == (scan is None), name
+        if scan is not None:
+            np.testing.assert_array_equal(row.scan, scan, name)
+        np.testing.assert_array_equal(row.slice, each, name)
+        assert row.slice_is_probability == probability, name
+
+
+def test_what_is_not_known_says_nothing(model, features):
+    nothing = {name: torch.full_like(getattr(features, name), torch.nan) for name in (*CNN, "positions")}
+    unlabelled = torch.full_like(features.slice_labels, -1)
+    _, rows = rows_of(model, replace(features, slice_labels=unlabelled, **nothing))
+    assert list(rows) == ["Gaussian-process head", "CNN alone", "position only"]
+    assert (rows["CNN alone"].scan, rows["CNN alone"].slice, rows["position only"].slice) == (None,) * 3
