@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -176,6 +177,25 @@ def test_training_stops_where_the_loss_has_not_fallen_for_so_many_epochs(prepare
     log = pd.read_csv(tmp_path / "log.csv", index_col="epoch")
     assert len(log) < 20
     assert len(log) == log.val_loss.idxmin() + 1 + 2
+
+
+@pytest.mark.slow
+def test_weights_move_once_in_so_many_steps(prepared, splits, tmp_path):
+    fit(prepared, splits, tmp_path, training=replace(TRAINING, accumulate=2, max_epochs=1))
+    steps = -(-int((splits.split == "train").sum()) // TRAINING.bags)
+    moves = torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"]
+    assert moves == -(-steps // 2) < steps
+
+
+def test_an_epoch_that_is_done_again_takes_the_place_of_its_row_and_of_later_ones(tmp_path, capsys):
+    log = EpochLog(tmp_path / "log.csv")
+    for loss, epoch in enumerate((0, 1, 2, 1)):
+        metrics = {"train_loss": loss, "val_loss": loss + 0.5, "val_auc": 0.75}
+        trainer = SimpleNamespace(is_global_zero=True, current_epoch=epoch, callback_metrics=metrics)
+        log.on_train_epoch_end(trainer, None)
+    rows = ["epoch,train_loss,val_loss,val_auc", "0,0,0.5,0.75", "1,3,3.5,0.75"]
+    assert (tmp_path / "log.csv").read_text().split() == rows
+    assert capsys.readouterr().out.endswith("epoch   1  train_loss 3  val_loss 3.5  val_auc 0.75\n")
 
 
 KILLED = """
@@ -378,6 +398,8 @@ def test_a_worker_that_is_killed_ends_the_work_with_a_clear_error(
 def test_with_fixed_epochs_the_last_is_kept_and_a_run_goes_on_from_it(prepared, splits, tmp_path):
     # a rate at which the loss of the last epoch is not the lowest
     fixed = replace(TRAINING, learning_rate=0.02, fixed_epochs=True, patience=1)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "best.ckpt").write_bytes(b"of a run that was killed before it wrote last.ckpt")
     model = fit(prepared, splits, tmp_path / "a", training=fixed)
     log = pd.read_csv(tmp_path / "a" / "log.csv", index_col="epoch")
     assert log.index.tolist() == [0, 1, 2, 3]
