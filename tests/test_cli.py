@@ -21,7 +21,7 @@ from ich_mil import cli
 from ich_mil.cli import main, train_main
 from ich_mil.config import read_config
 from ich_mil.data.features import read_feature_csv
-from ich_mil.data.splits import patient_key
+from ich_mil.data.splits import draw_splits, patient_key
 from ich_mil.data.store import open_prepared
 from ich_mil.dicom.header import read_headers
 from ich_mil.files import alone
@@ -327,10 +327,14 @@ def test_patients_of_feature_tables_stay_together_and_are_known_again(tmp_path, 
     for table, seed in (("f", 0), ("g", 1)):
         write_features(tmp_path / f"{table}.csv", 40, seed)
         name_patients(tmp_path / f"{table}.csv", lambda b, table=table: f"{table}{b // 8}{b % 2}")
-    feature_run(tmp_path, split={"validation": 0.3}, bootstrap=50)
+    feature_run(tmp_path, split={"validation": 0.3}, bootstrap=50, seed=3)
     assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
     splits = pd.read_csv(tmp_path / "run" / "splits.csv")
     assert splits.groupby("patient").split.nunique().tolist() == [1] * 10
+    drawn = draw_splits(splits.set_index("scan"), validation=0.3, test=0, seed=3)
+    assert splits.split.tolist() == drawn.split.tolist()
+    report = json.loads((tmp_path / "run" / "head_fit.json").read_text())
+    assert report["validation_log_loss"], "not stopped on the validation scans"
     words = ["validate", tmp_path / "g.csv", "--layout", "features", "--model", tmp_path / "run"]
     assert cli.main([*map(str, words), "--out", str(tmp_path / "out")]) == 0
     assert "40 scans (20 positive) of 10 patients" in capsys.readouterr().out
@@ -473,6 +477,13 @@ def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
     words = ["train", "--config", str(tmp_path / "run.yaml")]
     assert main(words) == 0
     assert main([*words, "--resume"]) == 0
+    path = tmp_path / "run" / "run.json"
+    whole = path.read_text()
+    path.write_text(json.dumps({name: part for name, part in json.loads(whole).items() if name != "table"}))
+    assert main([*words, "--resume"]) == 0  # as a run of an earlier version
+    path.write_text(whole)
+    error = refused([*words, "--resume", "--jobs", "2", "--head.sweeps", "11"], capsys)
+    assert "was started with other settings (head.sweeps);" in error
     pd.read_csv(tmp_path / "f.csv").assign(feature_0=0.0).to_csv(tmp_path / "f.csv", index=False)
     error = refused([*words, "--resume"], capsys)
     assert f"f.csv: has changed since {tmp_path / 'run'} began; start a new run" in error
