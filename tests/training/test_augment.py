@@ -153,7 +153,9 @@ def test_what_is_drawn_lies_in_its_ranges():
     for way in (shift, -shift):
         assert (way.amax(0) > 0.11).all()
         assert (way.amax(0) <= 0.12).all()
-    assert max(abs(one.brighter) for one in drawn) <= 3.0
+    brighter = [one.brighter for one in drawn]
+    assert -3.0 <= min(brighter) < -2.8
+    assert 2.8 < max(brighter) <= 3.0
     assert 0 <= min(one.noise for one in drawn) < max(one.noise for one in drawn) <= 3.0
     assert len({one.seed for one in drawn}) == 300
 

@@ -11,6 +11,7 @@ from ich_mil.training.bleeds import (
     EDGE,
     GREY,
     LEAST_AREA,
+    OEDEMA,
     Insertion,
     insert,
     inside_skull,
@@ -53,8 +54,17 @@ def test_a_suture_does_not_open_the_skull(hu):
     assert (inside_skull(sutured).sum(axis=(1, 2)) >= inside_skull(hu).sum(axis=(1, 2))).all()
 
 
-def test_air_inside_bone_is_no_brain(hu):
-    assert not inside_skull(np.where((hu > -1000) & (hu < 1000), -900, hu).astype(np.int16)).any()
+@pytest.mark.parametrize("side", range(4))
+def test_a_skull_that_leaves_the_picture_encloses_nothing(hu, side):
+    assert not inside_skull(np.rot90(hu[:, 40:], side, (1, 2))).any()
+
+
+@pytest.mark.parametrize(("value", "columns"), [(-900, 128), (120, 128), (-900, 64)])
+def test_what_is_mostly_air_or_too_bright_is_no_brain(hu, value, columns):
+    other = hu.copy()
+    brain = (hu > -1000) & (hu < 1000) & (np.arange(128) < columns)
+    other[brain] = value
+    assert not inside_skull(other).any()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -122,6 +132,43 @@ def test_a_slice_shows_what_covers_enough_of_it(hu, inside):
         assert (area[got.shown] > LEAST_AREA / 3).all()
         shares.append(got.shown.mean())
     assert 0.5 < np.mean(shares) < 1.0
+
+
+def test_slices_of_small_section_stay_as_they_are(hu, inside):
+    base = inside.copy()
+    base[5:, :54] = base[5:, 74:] = False  # less than a third is left
+    for seed in range(12):
+        assert drawn(hu, base, seed).slices.max() < 5
+
+
+def test_some_lie_under_the_skull_and_some_within_the_brain(hu, inside):
+    depth = np.stack([distance_transform_edt(one) for one in inside])
+    nearest = []
+    for seed in range(20):
+        got = drawn(hu, inside, seed)
+        nearest.append(depth[got.slices][got.hu - hu[got.slices] > 25].min())
+    assert 0.3 < np.mean(np.array(nearest) < 2) < 0.9
+
+
+def test_some_have_a_dark_rim(hu, inside):
+    dark, rims = [], []
+    for seed in range(30):
+        got = drawn(hu, inside, seed)
+        rim = got.hu - hu[got.slices] < -8
+        dark.append(rim.sum() > 50)
+        rims.extend(got.hu[rim] if dark[-1] else [])
+    assert 0.05 < np.mean(dark) < 0.5
+    assert OEDEMA[0] - 2 < np.mean(rims) < OEDEMA[1] + 2
+
+
+def test_a_bleed_shrinks_towards_its_ends(hu, inside):
+    ends = []
+    for seed in range(40):
+        got = drawn(hu, inside, seed)
+        area = (got.hu - hu[got.slices] > 25).sum(axis=(1, 2))
+        ends += [area[0] / area.max()] if got.slices[0] > 0 else []
+    assert len(ends) > 10
+    assert np.mean(ends) < 0.3
 
 
 def test_the_generator_decides_alone(hu, inside):

@@ -1,5 +1,6 @@
 """The warm-up learns its own task, is reproducible, and says where it cannot be done."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -68,16 +69,32 @@ def test_its_own_loss_falls(drawn, monkeypatch):
 
 def test_it_is_reproducible_and_trains_all_but_attention(drawn):
     states = []
-    for _ in range(2):
+    for others in range(2):
         torch.manual_seed(0)
-        model = AttentionCnn(CNN, windows=3)
+        model = AttentionCnn(replace(CNN, dropout=0.3), windows=3).eval()
+        torch.rand(others)  # what others draw does not matter, nor how the CNN was left
         before = {name: value.clone() for name, value in model.named_parameters()}
         warm_up(model, drawn, PICTURES, steps=3, seed=1)
         states.append(model.state_dict())
         moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
         assert not any("attention" in name for name in moved)
         assert {"classifier.weight", "project.weight"} <= moved
+        assert all(bool(value.any()) for name, value in model.named_buffers() if "running_mean" in name)
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_each_slice_of_each_step_varies_in_its_own_way(drawn, monkeypatch):
+    vary, seen = warmup.vary, []
+
+    def note(pictures, variations, windows):
+        seen.extend(one.seed for one in variations)
+        return vary(pictures, variations, windows)
+
+    monkeypatch.setattr(warmup, "vary", note)
+    monkeypatch.setattr(warmup, "SLICES", 8)
+    for seed in (0, 1):
+        warm_up(AttentionCnn(CNN, windows=3), drawn, PICTURES, steps=2, seed=seed)
+    assert len(set(seen)) == len(seen) == 2 * 2 * 8
 
 
 def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, monkeypatch):
