@@ -476,7 +476,9 @@ def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
     feature_run(tmp_path)
     words = ["train", "--config", str(tmp_path / "run.yaml")]
     assert main(words) == 0
+    written = (tmp_path / "run" / "head.json").stat().st_mtime_ns
     assert main([*words, "--resume"]) == 0
+    assert (tmp_path / "run" / "head.json").stat().st_mtime_ns == written, "fitted again"
     path = tmp_path / "run" / "run.json"
     whole = path.read_text()
     path.write_text(json.dumps({name: part for name, part in json.loads(whole).items() if name != "table"}))
