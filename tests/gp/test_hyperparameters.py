@@ -68,7 +68,8 @@ def dense(model, x, rows, *, v, length, z=None):
     eps = model.settings.jitter
     Kzz = rbf(z, z, v, length) + eps * torch.eye(len(z), dtype=torch.float64)
     Kinv, Kxz = torch.linalg.inv(Kzz), rbf(x, z, v, length)
-    return Kzz, Kinv, Kxz, v + eps - ((Kxz @ Kinv) * Kxz).sum(1)
+    prior = 1.0 if model.settings.variant.unit_prior else v + eps
+    return Kzz, Kinv, Kxz, prior - ((Kxz @ Kinv) * Kxz).sum(1)
 
 
 def dense_objective(model, x, rows, u_mean, u_cov, target, density, *, v, length):
@@ -129,9 +130,10 @@ def dense_bound(model, x, rows, theta, target, *, v, length, z=None):
     return b @ torch.linalg.inv(Kinv + P) @ b / 2 - log_det / 2 - theta @ residual / 2
 
 
-def test_the_bound_and_its_gradient_are_those_of_the_textbook_tile_by_tile(monkeypatch):
+@pytest.mark.parametrize("preset", ["default", "public"])  # the prior variance of the latter is 1
+def test_the_bound_and_its_gradient_are_those_of_the_textbook_tile_by_tile(preset, monkeypatch):
     monkeypatch.setattr(objective_module, "TILE_ELEMENTS", 6)
-    model, x, rows, _, target = problem(replace(KERNEL, ard=True), n=700)
+    model, x, rows, _, target = problem(replace(KERNEL, ard=True, preset=preset), n=700)
     theta = torch.rand(700, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 4
     v, length = torch.tensor(0.8).double(), torch.tensor([1.3, 0.6]).double()
     z = model.inducing.clone()
@@ -202,6 +204,14 @@ def test_the_bound_and_a_constant_stay_below_the_objective():
         F = float(dense_bound(model, x, rows, theta, target, v=0.5, length=math.sqrt(2)))
         gap = objective.evaluate(projection, best)[0] - F - constant
         assert 0 < gap < 0.1 * len(rows)
+
+
+def test_theta_of_the_public_preset_is_that_of_its_clipped_c():
+    model, x, rows, weights, target = problem(replace(KERNEL, preset="public", variance=20.0))
+    objective = KernelObjective(model, x, rows, target, Gamma(1.0, 2.5))
+    far = weights._replace(mean=10 * weights.mean)
+    _, theta = objective.evaluate(objective.projection(), far)
+    assert float(theta.min()) == pytest.approx(1 / (2.5 + 3**2 / 2), rel=1e-12)
 
 
 @pytest.mark.parametrize("density", DENSITIES, ids=["logistic", "gamma", "tail"])
@@ -394,9 +404,17 @@ def test_log_z_counts_and_is_zero_for_the_logistic_density():
     assert j_value(*with_z, Logistic()) == pytest.approx(j_value(*plain, Logistic()), rel=1e-12)
     log_z = KernelObjective(*with_z[:3], with_z[4], Gamma(1.0, 2.5)).log_z()
     assert abs(log_z) > 1
+    bounds = []
+    for model, x, rows, _, target in (plain, with_z):
+        model.covar_module.requires_grad_()
+        objective = KernelObjective(model, x, rows, target, Gamma(1.0, 2.5))
+        bounds.append(objective.collapsed(torch.full((40,), 0.2).double()))
+    assert bounds[0] - bounds[1] == pytest.approx(log_z, rel=1e-9)
     assert j_value(*plain, Gamma(1.0, 2.5)) - j_value(*with_z, Gamma(1.0, 2.5)) == pytest.approx(
         log_z, rel=1e-9
     )
+    other = problem(replace(KERNEL, log_z=30, seed=1))
+    assert KernelObjective(*other[:3], other[4], Gamma(1.0, 2.5)).log_z() != log_z
 
 
 def test_what_cannot_be_learned_is_refused():
@@ -425,18 +443,29 @@ def test_the_kernel_is_learned_with_the_density_of_the_fit():
     assert given.given == ("density",)
 
 
-@pytest.mark.parametrize(("seed", "logistic"), [(1, False), (6, True)])
-def test_choose_density_takes_the_best_of_its_lattice(seed, logistic):
+@pytest.mark.parametrize(("seed", "smooth", "logistic"), [(1, 0.0, False), (6, 0.0, True), (0, 8.0, True)])
+def test_choose_density_takes_the_best_of_its_lattice(seed, smooth, logistic):
     x, offsets, labels = scans(40, seed=seed)
     held = scans(30, seed=seed + 1)
-    settings, alphas, betas = HeadSettings(n_inducing=8, sweeps=15), (0.5, 3.0), (1.0, 6.0)
+    z, of_held = (
+        torch.rand(len(features), generator=torch.Generator().manual_seed(s)).double().mul(12).cumsum(0)
+        for features, s in ((x, 1), (held[0], 2))
+    )
+    settings = HeadSettings(n_inducing=8, sweeps=15, smooth_mm=smooth)
+    alphas, betas = (0.5, 3.0), (1.0, 6.0)
     cells = [settings, *(replace(settings, density="gamma", alpha=a, beta=b) for a in alphas for b in betas)]
     losses = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for cell in cells:
-            losses.append(min(fit(x, offsets, labels, settings=cell, validation=held)[1].validation_log_loss))
-        assert (
-            choose_density(x, offsets, labels, held, settings, alphas, betas) == cells[int(np.argmin(losses))]
-        )
+            found = fit(x, offsets, labels, settings=cell, positions=z, validation=(*held, of_held))
+            losses.append(min(found[1].validation_log_loss))
+        chosen = choose_density(x, offsets, labels, (*held, of_held), settings, alphas, betas, positions=z)
+    assert chosen == cells[int(np.argmin(losses))]
     assert (losses[0] == min(losses)) == logistic  # with seed 6 not by the losses of the last sweeps
+
+
+def test_a_density_whose_fit_collapses_at_once_is_not_chosen():
+    with pytest.warns(UserWarning, match="shrunk to 0: .* in sweep 1;"):
+        chosen = choose_density(*scans(), scans(seed=1), HeadSettings(n_inducing=4), [1e6], [1.0])
+    assert chosen.density == "logistic"
