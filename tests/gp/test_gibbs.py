@@ -12,12 +12,20 @@ import pytest
 import torch
 from scipy.stats import norm, rankdata, truncnorm
 from sklearn.metrics import roc_auc_score
-from synthetic import scans
+from synthetic import close, scans
 
 from ich_mil.data.features import read_feature_csv
 from ich_mil.gp.convergence import bulk_ess, r_hat
 from ich_mil.gp.fit import fit
-from ich_mil.gp.gibbs import draw_margins, draw_sided, draw_weights, elliptical_move, log_ndtri, near_gaussian
+from ich_mil.gp.gibbs import (
+    draw_margins,
+    draw_sided,
+    draw_weights,
+    elliptical_move,
+    log_ndtri,
+    near_gaussian,
+    sample_posterior,
+)
 from ich_mil.gp.probit import log_evidence, margin_mean
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.rules import scan_logit
@@ -213,6 +221,35 @@ def test_few_draws_are_told():
     assert float(torch.linalg.eigvalsh(model.q_root @ model.q_root.mT).min()) > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
+def test_another_seed_makes_other_draws():
+    x, offsets, labels = scans()
+    settings = replace(GIBBS, burn_in=0, draws=4)
+    model, _ = fit(x, offsets, labels, settings=settings)
+    first, turns = model.draws, Turns(offsets)
+    model.settings = replace(settings, seed=1)  # and the same inducing points
+    sample_posterior(model, Projection(model, x, rows=turns.order), labels[turns.bag_order], turns)
+    assert bool((model.draws != first).all())
+
+
+def test_slices_that_no_draw_tells_apart_are_told():
+    settings = replace(GIBBS, lengthscale_squared=1e-7, n_inducing=2, burn_in=0, draws=4)
+    with pytest.warns(UserWarning, match="R-hat at most nan"):
+        fit(*scans(), settings=settings)
+
+
+@pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
+def test_the_chain_is_the_same_tile_by_tile(monkeypatch):
+    settings = replace(GIBBS, burn_in=2, draws=6)
+    whole, report = fit(*scans(), settings=settings)
+    monkeypatch.setattr("ich_mil.gp.projection.TILE_BYTES", 6)
+    monkeypatch.setattr("ich_mil.gp.projection.ONE_TILE", 0)
+    monkeypatch.setattr("ich_mil.gp.projection.LEAST_ROWS", 7)
+    tiled, other = fit(*scans(), settings=settings)
+    close(tiled.draws, whole.draws)
+    assert other.r_hat == pytest.approx(report.r_hat, rel=1e-8)
+
+
 def test_agrees_with_variational_inference():
     # Means agree where data are many; Q(m) Q(w) are independent, so the Gaussian bound is too narrow, never
     # too wide: A⁻¹ is the posterior covariance if the margins themselves were seen.
@@ -297,7 +334,7 @@ def autoregressive(chains, length, quantities, rho, seed=0):
     return x
 
 
-@pytest.mark.parametrize("length", [4, 37, 100])
+@pytest.mark.parametrize("length", [4, 14, 37, 100])
 def test_diagnostics_equal_the_loops(length):
     draws = autoregressive(3, length, 4, 0.6)
     draws[0, :, 1] += 1.0  # a chain elsewhere
