@@ -41,6 +41,9 @@ from ich_mil.ranks import ALONE, Ranks
 NODES = 32
 """Gauss-Hermite nodes of E[log ψ]."""
 
+QUADRATURE_ROWS = 8192
+"""Slices whose E[log ψ] is computed at once: 2 MB."""
+
 TILE_ELEMENTS = 200_000
 """Of K_ZX in a tile: 1.6 MB."""
 
@@ -153,7 +156,7 @@ class KernelObjective:
     def evaluate(self, projection: Projection, weights: Weights) -> tuple[float, Tensor]:
         """J at q(w), and the θ(c) (N,) that belong to it."""
         mu, variance = (value[0] for value in projection.moments(weights.mean, weights.root))
-        parts = zip(mu.split(8192), variance.split(8192), strict=True)
+        parts = zip(mu.split(QUADRATURE_ROWS), variance.split(QUADRATURE_ROWS), strict=True)
         psi = sum((expected_log_psi(*part, self._density).sum() for part in parts), mu.new_zeros(()))
         pull, psi = self._ranks.total(torch.stack([self._target @ mu, psi]))
         J = float(self._ranks.same(pull - weights.kl()[0] + psi - self.log_z()))

@@ -20,7 +20,7 @@ from ich_mil.gp.ascent import Weights
 from ich_mil.gp.densities import Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.density_learning import choose_density
 from ich_mil.gp.fit import fit
-from ich_mil.gp.hyperparameters import RANGE, learn_hyperparameters
+from ich_mil.gp.hyperparameters import learn_hyperparameters
 from ich_mil.gp.objective import KernelObjective, expected_log_psi
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -114,6 +114,7 @@ def test_the_nodes_suffice(density, error):
 def test_the_objective_is_the_textbook_one_tile_by_tile(density, monkeypatch):
     monkeypatch.setattr("ich_mil.gp.projection.TILE_BYTES", 6)
     monkeypatch.setattr("ich_mil.gp.projection.ONE_TILE", 0)
+    monkeypatch.setattr(objective_module, "QUADRATURE_ROWS", 300)
     model, x, rows, weights, target = problem(n=700)
     L = torch.linalg.cholesky(dense(model, x, rows, v=0.5, length=math.sqrt(2))[0])
     u_mean = L @ weights.mean[0]
@@ -309,7 +310,7 @@ def test_ard_switches_irrelevant_features_off():
     climb(model, x, y - 0.5, rounds=8)
     relevant, *others = model.covar_module.base_kernel.lengthscale.flatten().tolist()
     assert relevant < 1.5
-    assert min(others) > 10 * relevant
+    assert others == pytest.approx([100.0, 100.0], rel=1e-9)
 
 
 def converged_bound(model, x, target, logarithms):
@@ -353,11 +354,12 @@ def test_learned_inducing_points_beat_fixed_ones():
     assert ends["kernel_and_inducing"] > ends["kernel"] + 3
 
 
-def test_without_evidence_the_variance_falls_to_its_bound():
-    model, x, rows, weights, _ = problem()
+@pytest.mark.parametrize(("start", "end"), [(0.5, 1e-2), (1e-4, 1e-4)])
+def test_without_evidence_the_variance_falls_to_its_bound_or_stays_below(start, end):
+    model, x, rows, weights, _ = problem(replace(KERNEL, variance=start))
     for _ in range(5):
         weights = learn_hyperparameters(model, x, rows, weights, torch.zeros(40).double(), Logistic())
-    assert float(model.covar_module.outputscale) == pytest.approx(RANGE[0], rel=1e-9)
+    assert float(model.covar_module.outputscale) == pytest.approx(end, rel=1e-9)
 
 
 def test_coinciding_inducing_points_are_told_and_harmless():
