@@ -242,13 +242,13 @@ class KernelObjective:
         if self._smoother is not None:
             place = torch.argsort(self._rows)
             for block in blocks_of(self._smoother.offsets):
-                x = self._model.standardise(self._x[block].to(self._target.device))
+                x = self._model.standardise(self._x[block])
                 yield place[block], x, self._smoother.weights(block).to(x)
             return
         size = max(256, TILE_ELEMENTS // len(self._model.inducing))
         for start in range(0, len(self._rows), size):
             part = slice(start, start + size)
-            yield part, self._model.standardise(self._x[self._rows[part]].to(self._target.device)), None
+            yield part, self._model.standardise(self._x[self._rows[part]]), None
 
     def _kernel(self, x: Tensor, W: Tensor | None) -> tuple[Tensor, Tensor]:
         """K_ZX (M, n), and the prior variance (n,), at standardised x; with W (n, n) those of W f."""
