@@ -419,7 +419,16 @@ def test_log_z_counts_and_is_zero_for_the_logistic_density():
     assert KernelObjective(*other[:3], other[4], Gamma(1.0, 2.5)).log_z() != log_z
 
 
+class Product(gpytorch.kernels.Kernel):
+    """xᵀx', which has no parameters."""
+
+    def forward(self, x1, x2, diag=False, **_):
+        return (x1 * x2).sum(-1) if diag else x1 @ x2.mT
+
+
 def test_what_cannot_be_learned_is_refused():
+    with pytest.raises(ConfigError, match="the kernel Product has no parameters to learn"):
+        learn_hyperparameters(*problem(kernel=Product()), Logistic())
     given = problem(replace(KERNEL, log_z=10), kernel=gpytorch.kernels.MaternKernel())
     with pytest.raises(ConfigError, match="those of RBFKernel, this head has a MaternKernel"):
         learn_hyperparameters(*given, Logistic())
