@@ -209,15 +209,21 @@ def test_seeds_and_the_report():
     assert f"at least {report.effective_samples:.0f}, over 133 slices" in report.message
 
 
-def test_few_draws_are_told():
+@pytest.mark.parametrize(("burn_in", "draws", "largest"), [(0, 8, 3.0), (10, 40, 1.2)])
+def test_few_draws_are_told(burn_in, draws, largest):
     x, offsets, labels = scans()
-    settings = replace(GIBBS, burn_in=0, draws=8, chains=2)
-    with pytest.warns(UserWarning, match=r"disagree \(2 chains of 8 draws .*take more draws") as told:
+    settings = replace(GIBBS, burn_in=burn_in, draws=draws, chains=2)
+    with pytest.warns(UserWarning, match=rf"disagree \(2 chains of {draws} draws .*take more") as told:
         model, report = fit(x, offsets, labels, settings=settings)
-    assert report.r_hat > 1.05
+    assert 1.05 < report.r_hat < largest
+    # draws are kept chain after chain, and with so few slices all are watched
+    watched = model.draws.view(2, draws, 12) @ model.project(x, model.prior_root())[0]
+    assert report.r_hat == pytest.approx(float(r_hat(watched).max()), rel=1e-8)
+    assert report.effective_samples == pytest.approx(float(bulk_ess(watched).min()), rel=1e-8)
+    assert report.max_abs_mean[-1] == pytest.approx(float(watched[:, -1].abs().max()), rel=1e-8)
     # commands show the warnings that come from this package
     assert [Path(one.filename).parts[-3:] for one in told] == [("ich_mil", "gp", "fit.py")]
-    # 16 draws of 12 weights have a covariance of little use; q(w) has one of full rank
+    # few draws of 12 weights have a covariance of little use; q(w) has one of full rank
     assert float(torch.linalg.eigvalsh(model.q_root @ model.q_root.mT).min()) > 1e-3
 
 
