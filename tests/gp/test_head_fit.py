@@ -224,8 +224,16 @@ def test_a_bounded_fit_may_be_large(family):
     assert float(model.q_mean.abs().max()) > 0
 
 
-def test_a_collapsed_bounded_fit_keeps_its_last_state():
-    small = HeadSettings(density="gamma", alpha=50.0, beta=1.0, log_h=0.01, n_inducing=20, sweeps=200)
+@pytest.mark.parametrize(
+    "small",
+    [
+        HeadSettings(density="gamma", alpha=50.0, beta=1.0, log_h=0.01, n_inducing=20, sweeps=200),
+        HeadSettings(family="probit", lengthscale_squared=1e-7, n_inducing=2),
+        HeadSettings(family="large_margin", lengthscale_squared=1e-7, n_inducing=2),
+    ],
+    ids=lambda settings: settings.family,
+)
+def test_a_collapsed_bounded_fit_keeps_its_last_state(small):
     with pytest.warns(
         UserWarning, match="has shrunk to 0: .* the state of sweep [1-9]\\d* is kept, the last finite"
     ):
