@@ -48,7 +48,7 @@ def error(got, expected):
 
 
 RULES = ["noisy_or", "max"]
-SHAPES = [([1], 1, 1), ([2], 1, 2), ([37, 1, 3], 1, 5), ([5, 1], 2, 300)]
+SHAPES = [([1], 1, 1), ([2], 1, 2), ([37, 1, 3], 1, 7), ([5, 1], 2, 300)]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -66,10 +66,11 @@ def test_the_definition_equals_numpy(sizes, replicates, samples, rule):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("sizes", "replicates", "samples"), SHAPES)
 def test_the_kernel_is_as_exact_as_the_definition(
-    sizes, replicates, samples, rule, kernel_device, nan_memory
+    sizes, replicates, samples, rule, kernel_device, nan_memory, monkeypatch
 ):
+    monkeypatch.setattr("ich_mil.kernels.bag_samples_triton.COLUMNS", 8)  # several programs join parts
     given = case(sizes, replicates)
-    how = {"samples": samples, "seed": 3, "rule": rule}
+    how = {"samples": samples, "seed": 2**63 + 3, "rule": rule}
     expected = by_numpy(*given, **how)
     got = bag_samples(*(part.to(kernel_device) for part in given), **how, impl="triton")
     # the floor is 8 ulp: exp, log, sin and cos of another library, and z up to 6 of them
@@ -188,6 +189,7 @@ def test_replicates_share_the_noise_and_strides_do_not_matter(impl, kernel_devic
     wide = sigma.expand(3, -1)
     assert not both.is_contiguous()
     assert not wide.is_contiguous()
+    offsets, keys = (torch.stack([one, one], 1)[:, 0] for one in (offsets, keys))
     got = bag_samples(both, wide, offsets, keys, samples=6, seed=2, impl=impl)
     for a, b in zip(got, alone, strict=True):
         assert torch.equal(a[0], b[0])

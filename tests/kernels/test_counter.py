@@ -61,6 +61,7 @@ def test_philox_by_hand_gives_the_published_words(counter, key, words):
 
 
 CASES = [(0, 0, 1, 1), (0, 0, 1, 5), (3, -7, 37, 9), (-1, 2**62 + 5, 5, 30), (2**70 + 9, -(2**63), 2, 130)]
+CASES.append((1, 2, 37, 17))  # 185 counters: two programs of the kernel
 
 
 @pytest.mark.parametrize(("seed", "key", "n", "samples"), CASES)
