@@ -15,6 +15,7 @@ from ich_mil.gp.calibration import platt
 from ich_mil.gp.densities import LogDensity, Logistic
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.settings import PRESETS, HeadSettings
+from ich_mil.gp.smoothing import smoothing_weights
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.leave_one_out import Turns, leave_one_out_max
 
@@ -101,6 +102,25 @@ def test_many_fits_equal_single_ones():
     assert all(not torch.equal(means[0], other) for other in means[1:])
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        HeadSettings(n_inducing=6, sweeps=2, learn="kernel", outer=1),
+        HeadSettings(n_inducing=6, family="gibbs", burn_in=0, draws=4),
+    ],
+    ids=["learned kernel", "gibbs"],
+)
+@pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
+def test_what_cannot_share_a_projection_is_fitted_by_itself(settings):
+    x, offsets, labels = scans()
+    two = [settings, replace(settings, margin_c=2.0)]  # a setting of neither
+    found = [one for group in fit_many(x, offsets, labels, [Job(one) for one in two]) for one in group]
+    alone, _ = fit(x, offsets, labels, settings=settings)
+    assert [one.model.settings for one in found] == two
+    for one in found:
+        close(one.model.q_mean, alone.q_mean)
+
+
 def test_replicates_that_stop_leave_the_others_alone():
     # at α = 50, H ≈ 1 the second collapses in the first sweeps, the others go on
     x, offsets, labels = scans(80, 0, longest=40)
@@ -177,13 +197,19 @@ def test_slices_that_leave_the_basis_keep_their_variance(monkeypatch):
 
 
 @pytest.mark.parametrize("rule", ["max", "noisy_or"])
-@pytest.mark.parametrize("family", ["psi", "probit"])
-def test_the_validation_loss_is_that_of_the_returned_state(family, rule):
+@pytest.mark.parametrize(("family", "smooth"), [("psi", 0.0), ("psi", 5.0), ("probit", 0.0)])
+def test_the_validation_loss_is_that_of_the_returned_state(family, smooth, rule):
     x, offsets, labels = scans(40)
     held = scans(12, seed=9)
-    settings = HeadSettings(n_inducing=30, family=family, rule=rule)
-    model, report = fit(x, offsets, labels, settings=settings, validation=held)
-    mu, variance = model(held[0]).mean, model(held[0]).variance
+    settings = HeadSettings(n_inducing=30, family=family, rule=rule, smooth_mm=smooth)
+    z, of_held = (4.0 * torch.arange(len(one)).double() for one in (x, held[0]))
+    model, report = fit(x, offsets, labels, settings=settings, positions=z, validation=(*held, of_held))
+    q, W = model(held[0]), torch.eye(len(of_held)).double()
+    if smooth:
+        W = torch.block_diag(
+            *(smoothing_weights(part, smooth) for part in of_held.split(held[1].diff().tolist()))
+        )
+    mu, variance = W @ q.mean, ((W @ q.covariance_matrix) * W).sum(1)
     if family == "probit":
         p = torch.special.ndtr(mu / (1 + variance).sqrt())
     else:
@@ -395,6 +421,9 @@ def test_a_kernel_of_gpytorch_by_name_and_as_object():
     close(other(x).mean, model(x).mean)
     assert model.covar_module.base_kernel.lengthscale.shape == (1, 3)
     assert other.given == ("kernel",)
+    learning = HeadSettings(n_inducing=10, sweeps=4, learn="kernel", outer=1)
+    learned, _ = fit(x, offsets, labels, settings=learning, kernel=own)
+    assert float(learned.covar_module.outputscale) != float(own.outputscale.detach()) == 0.5
     rbf, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=10, sweeps=4))
     assert not torch.allclose(rbf.q_mean, model.q_mean, rtol=1e-3)
 
