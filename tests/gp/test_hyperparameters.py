@@ -445,6 +445,32 @@ def test_fit_learns_and_its_bound_ends_higher():
     assert len(fit(x, offsets, labels, settings=once)[1].elbo) == 3 + 1  # a sweep before each, and one after
 
 
+def test_nothing_is_learned_from_a_fit_that_has_run_away():
+    settings = HeadSettings(density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=8)
+    data = scans(40, longest=20)
+    with pytest.warns(UserWarning, match="has run away"):
+        _, plain = fit(*data, settings=settings)
+    with pytest.warns(UserWarning, match="has run away"):
+        model, report = fit(*data, settings=replace(settings, learn="kernel", outer=2))
+    assert float(model.covar_module.outputscale) == pytest.approx(0.5)
+    # it goes on from the state that was kept, without the π of the runaway sweep
+    ran = len(plain.elbo)
+    assert report.max_abs_mean[:ran] == plain.max_abs_mean
+    assert report.max_abs_mean[ran] < 2 * plain.max_abs_mean[plain.best_sweep - 1]
+
+
+def test_validation_scans_stop_the_last_climb_and_have_no_part_in_the_kernel():
+    settings = HeadSettings(n_inducing=8, sweeps=6, patience=1, learn="kernel", outer=2)
+    plain, before = fit(*scans(), settings=settings)
+    watched, report = fit(*scans(), settings=settings, validation=scans(seed=1))
+    for one, other in zip(watched.covar_module.parameters(), plain.covar_module.parameters(), strict=True):
+        assert torch.equal(one, other)
+    losses = report.validation_log_loss
+    assert len(report.elbo) == len(report.max_abs_mean) == 2 * 6 + len(losses) < len(before.elbo)
+    assert report.elbo == before.elbo[: len(report.elbo)]
+    assert report.best_sweep == 2 * 6 + 1 + int(np.argmin(losses))
+
+
 def test_the_kernel_is_learned_with_the_density_of_the_fit():
     settings = HeadSettings(n_inducing=8, sweeps=4, learn="kernel", outer=1)
     named, report = fit(*scans(), settings=replace(settings, density="gamma"))
