@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -185,6 +186,10 @@ def test_converges_and_says_so():
     assert report.stopped == "converged"
     assert report.best_sweep == len(report.elbo) < 2000
     assert report.validation_log_loss == ()
+    # the first sweep in which no μ has moved by more
+    last = [replace(settings, sweeps=report.best_sweep - more) for more in (2, 1, 0)]
+    one, two, three = (fit(x, offsets, labels, settings=shorter)[0](x).mean for shorter in last)
+    assert float((three - two).abs().max()) < 1e-4 <= float((two - one).abs().max())
 
 
 @pytest.mark.parametrize("with_validation", [False, True])
@@ -203,6 +208,18 @@ def test_a_runaway_fit_is_stopped_told_and_returns_a_good_state(with_validation)
     assert bool(torch.isfinite(q.mean).all())
     assert bool((q.variance > 0).all())
     assert float(q.mean.abs().max()) == pytest.approx(report.max_abs_mean[report.best_sweep - 1], rel=1e-10)
+
+
+def test_a_runaway_fit_without_validation_scans_is_judged_by_its_training_scans():
+    data = scans(40, 0, longest=20)
+    settings = HeadSettings(density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=10)
+    found = []
+    for judges in (None, data):
+        with pytest.warns(UserWarning, match="has run away"):
+            found.append(fit(*data, settings=settings, validation=judges))
+    (alone, report), (watched, other) = found
+    assert report.best_sweep == other.best_sweep < len(report.elbo) == len(other.elbo)
+    close(alone.q_mean, watched.q_mean)
 
 
 def test_the_logistic_tail_holds_the_same_fit():
