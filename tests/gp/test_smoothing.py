@@ -432,6 +432,21 @@ def test_kernel_learning_climbs_the_bound_of_the_smoothed_model(data, head):
     assert float(learned.covar_module.outputscale) != float(head.covar_module.outputscale)
 
 
+def test_the_length_scale_a_fit_learns_is_the_best_of_the_smoothed_model():
+    x, offsets, labels = scans(12)
+    z, settings = heights(offsets), replace(SETTINGS, n_inducing=6, smooth_mm=12.0)
+    model, _ = fit(x, offsets, labels, settings=replace(settings, learn="kernel", outer=4), positions=z)
+    variance, length = (
+        model.covar_module.outputscale.item(),
+        model.covar_module.base_kernel.lengthscale.item(),
+    )
+    bounds = []
+    for factor in (1 / 1.2, 1.0, 1.2):
+        fixed = replace(settings, sweeps=60, variance=variance, lengthscale_squared=(factor * length) ** 2)
+        bounds.append(fit(x, offsets, labels, settings=fixed, positions=z)[1].elbo[-1])
+    assert bounds[1] == max(bounds)
+
+
 def test_smoothing_needs_to_know_where_slices_lie(data, head):
     asked = r"head.smooth_mm is 4, but where the slices lie is not known; give positions in mm"
     with pytest.raises(DataError, match="training scans: " + asked):
