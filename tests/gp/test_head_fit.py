@@ -263,8 +263,10 @@ def test_a_collapsed_bounded_fit_keeps_its_last_state(small):
     with pytest.warns(
         UserWarning, match="has shrunk to 0: .* the state of sweep [1-9]\\d* is kept, the last finite"
     ):
-        _, report = fit(*scans(80, 0, longest=40), settings=small)
+        model, report = fit(*scans(80, 0, longest=40), settings=small)
     assert report.best_sweep == len(report.elbo)
+    mean = model(scans(80, 0, longest=40)[0]).mean
+    assert float(mean.abs().max()) == pytest.approx(report.max_abs_mean[-1], rel=1e-8, abs=0)
 
 
 def test_a_bias_is_a_constant_beside_the_kernel():
