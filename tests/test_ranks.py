@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ich_mil.errors import ConfigError, ProcessError
-from ich_mil.ranks import ALONE, Ranks, joined, these_ranks
+from ich_mil.ranks import ALONE, Ranks, device, joined, these_ranks
 from tests.together import together
 
 
@@ -18,6 +18,11 @@ def reductions() -> tuple[object, ...]:
     if ranks.rank == 1:
         broken[0], broken[2] = math.nan, math.inf
     found = ranks.total(value), ranks.most(value), ranks.same(value), ranks.most(broken)
+    table = torch.arange(6.0).view(2, 3)
+    if ranks.rank == 1:  # the same in another order in memory
+        table = table.mT.contiguous().mT
+    assert torch.equal(ranks.total(table), 2 * table)
+    assert torch.equal(ranks.same(table), table)
     return ranks.rank, ranks.size, *found, value
 
 
@@ -94,6 +99,12 @@ def test_an_error_of_another_kind_stays_what_it_is():
 
 
 @pytest.mark.usefixtures("torchrun")
+def test_an_error_of_nccl_is_a_lost_process():
+    with pytest.raises(ProcessError, match="has lost another one"), joined():
+        raise dist.DistBackendError("NCCL communicator was aborted")
+
+
+@pytest.mark.usefixtures("torchrun")
 def test_processes_that_cannot_reach_each_other_say_why(monkeypatch):
     def refused(_backend):
         raise dist.DistNetworkError("connect: no route to host\nC++ stack")
@@ -105,11 +116,14 @@ def test_processes_that_cannot_reach_each_other_say_why(monkeypatch):
 
 
 @pytest.mark.usefixtures("torchrun")
-def test_after_the_work_sigterm_means_what_it_did_before():
-    before = signal.getsignal(signal.SIGTERM)
+def test_after_the_work_the_group_is_left_and_sigterm_means_what_it_did_before(monkeypatch):
+    before, left = signal.getsignal(signal.SIGTERM), []
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: left.append(True))
     with joined():
         assert signal.getsignal(signal.SIGTERM) != before
+        assert not left
     assert signal.getsignal(signal.SIGTERM) == before
+    assert left == [True]
 
 
 def test_more_processes_than_gpus_are_refused_before_they_wait_for_each_other(monkeypatch):
@@ -125,7 +139,8 @@ def test_more_processes_than_gpus_are_refused_before_they_wait_for_each_other(mo
 
 @pytest.mark.usefixtures("torchrun")
 def test_each_process_takes_the_gpu_of_its_number(monkeypatch):
-    taken = []
+    taken, backends = [], []
+    monkeypatch.setattr(dist, "init_process_group", backends.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
@@ -133,6 +148,8 @@ def test_each_process_takes_the_gpu_of_its_number(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     with joined():
         assert taken == [1]
+        assert device() == torch.device("cuda")
+    assert backends == ["cpu:gloo,cuda:nccl"]  # sums are of tensors on either
 
 
 def one_here_two_there():
@@ -151,6 +168,8 @@ def test_machines_with_different_numbers_of_processes_are_refused_by_all(tmp_pat
 
 def test_alone_everything_is_its_own():
     assert these_ranks() is ALONE
+    with joined() as ranks:
+        assert ranks is ALONE
     value = torch.tensor([1.0, math.nan])
     assert all(one is value for one in (ALONE.total(value), ALONE.most(value), ALONE.same(value)))
     assert ALONE.share(torch.tensor([3, 1, 2])).tolist() == [0, 1, 2]
