@@ -120,7 +120,10 @@ def refusals() -> list[str]:
             fit(*bags, settings=replace(BASE, n_inducing=2), validation=validation)
         except DataError as error:
             told.append(str(error))
-    return told
+    lost = torch.arange(len(x)).double().index_fill(0, offsets[1:2], torch.nan)  # on one rank
+    with pytest.raises(DataError) as caught:
+        fit(x, offsets, labels, settings=replace(BASE, n_inducing=2, smooth_mm=5.0), positions=lost)
+    return [*told, str(caught.value).partition(";")[0]]
 
 
 def rounded_otherwise() -> dict[str, Posterior]:
@@ -178,6 +181,8 @@ def objectives() -> list[list[float]]:
             objective.log_z(),
             objective.collapsed(number.cos().square() / 4),
         ]
+        other = weights._replace(log_det=weights.log_det + ranks.rank)  # J decides, so it is rank 0's
+        values.append(objective.evaluate(objective.projection(), other)[0])
         found.append(values + [float(ranks.total(one.grad).square().sum()) for one in variables])
     return found
 
@@ -272,6 +277,7 @@ def test_what_cannot_be_shared_is_told_on_every_rank(ranks):
     expected = ["training scans: a feature of slice 4 is NaN or infinite, or beyond 1e+100"]
     if len(ranks) == 3:
         expected = [f"training scans: {few}", f"validation scans: {few}", *expected]
+    expected.append("training scans: head.smooth_mm is 5, but where slice 0 of scan 1 lies is not known")
     assert [one[2] for one in ranks] == [expected] * len(ranks)
 
 
