@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
-from ich_mil.gp.ascent import FitReport, Weights
+from ich_mil.gp.ascent import COLLAPSED, FitReport, Stopped, Weights
 from ich_mil.gp.convergence import bulk_ess, r_hat
 from ich_mil.gp.probit import log_evidence, log_hazard, margin_mean
 from ich_mil.gp.projection import Projection
@@ -238,7 +238,8 @@ def sample_posterior(
         The same head, and what happened; the report's bound is empty, a sampler has none.
 
     Warns:
-        UserWarning: the chains disagree, R-hat of some watched slice is above `R_HAT_LIMIT`.
+        UserWarning: the chains disagree, R-hat of some watched slice is above `R_HAT_LIMIT`; or they have
+            shrunk to the prior mean.
     """
     settings, (n, m) = model.settings, projection.shape
     chains, sweeps = settings.chains, settings.burn_in + settings.draws
@@ -286,7 +287,13 @@ def sample_posterior(
         f"{chains} chains of {settings.draws} draws after {settings.burn_in}: R-hat at most {worst:.3f}, "
         f"effective sample size at least {effective:.0f}, over {len(chosen)} slices"
     )
-    if not worst <= R_HAT_LIMIT:
+    stopped: Stopped = "sweeps"
+    if max(largest) <= COLLAPSED:
+        stopped = "diverged"
+        message = f"the chains have shrunk to 0: |μ| reached {max(largest):.3g} in {sweeps} sweeps"
+        hint = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
+        warnings.warn(f"{message}; {hint}", stacklevel=3)
+    elif not worst <= R_HAT_LIMIT:
         warnings.warn(
             f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "
             "(head.draws, head.burn_in)",
@@ -296,6 +303,6 @@ def sample_posterior(
     flat = centres.flatten(0, 1)
     model.set_q(flat.mean(0), torch.linalg.cholesky(S + torch.cov(flat.mT)))
     report = FitReport(
-        (), tuple(largest), (), sweeps, "sweeps", message, r_hat=worst, effective_samples=effective
+        (), tuple(largest), (), sweeps, stopped, message, r_hat=worst, effective_samples=effective
     )
     return model, report

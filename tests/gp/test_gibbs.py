@@ -238,10 +238,12 @@ def test_another_seed_makes_other_draws():
     assert bool((model.draws != first).all())
 
 
-def test_slices_that_no_draw_tells_apart_are_told():
+def test_chains_that_the_kernel_takes_to_no_slice_are_told():
     settings = replace(GIBBS, lengthscale_squared=1e-7, n_inducing=2, burn_in=0, draws=4)
-    with pytest.warns(UserWarning, match="R-hat at most nan"):
-        fit(*scans(), settings=settings)
+    with pytest.warns(UserWarning, match=r"chains have shrunk to 0: .*longer length scale") as told:
+        _, report = fit(*scans(), settings=settings)
+    assert len(told) == 1
+    assert report.stopped == "diverged"
 
 
 @pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
