@@ -1,6 +1,7 @@
 """One model on one task: what each is given of it, and when what is kept is made again."""
 
 import errno
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -135,9 +136,9 @@ def test_only_the_main_head_at_its_first_seed_is_sampled_slice_by_slice(task, co
 def test_scores_are_made_again_where_anything_they_depend_on_differs(task, config, monkeypatch, what):
     model = Model("VGPMIL", 6) if what in ("settings", "samples") else POSITION
     path = score_task(model, task, config)
-    before = path.stat().st_mtime_ns
+    os.utime(path, (0, 0))
     score_task(model, task, config)
-    assert path.stat().st_mtime_ns == before
+    assert path.stat().st_mtime == 0
     test = task.scored["away"]
     if what == "scan":
         task = replace(task, scored={"away": replace(test, scans=[*test.scans[:-1], "other"])})
@@ -154,7 +155,7 @@ def test_scores_are_made_again_where_anything_they_depend_on_differs(task, confi
     else:
         monkeypatch.setattr(scoring, "__version__", "0.0.0")
     assert score_task(model, task, config) == path
-    assert path.stat().st_mtime_ns > before
+    assert path.stat().st_mtime > 0
 
 
 def test_files_that_are_damaged_or_of_another_version_are_made_again(task, config):
