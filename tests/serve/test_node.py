@@ -34,13 +34,6 @@ QUICK = FakeJudge()
 
 
 @pytest.fixture
-def archive():
-    made = Archive()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
 def settings(tmp_path, archive):
     """Makes settings that are quick."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydicom import dcmread
 
-from tests.serve.fakes import Archive, alive, free_port, look, metric, notes, send, wait_for
+from tests.serve.fakes import alive, free_port, look, metric, notes, send, wait_for
 from tests.serve.judges import ct_slice, uid
 
 ROOT = Path(__file__).parents[2]
@@ -76,13 +76,6 @@ class NodeProcess:
         return [
             (line.split()[0], *map(int, line.split()[1:])) for line in self.calls.read_text().splitlines()
         ]
-
-
-@pytest.fixture
-def archive():
-    made = Archive()
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -27,13 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*socket.socket.*:pytest.PytestU
 
 
 @pytest.fixture
-def archive():
-    made = Archive()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
 def outbox(tmp_path):
     return Outbox(tmp_path, pause=0.1, longest_pause=0.1)
 
