@@ -109,7 +109,7 @@ def check_features(features: FeatureSet, source: str) -> None:
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise DataError(
-            f"{source}: {int(bad.sum())} slices have features that are NaN, infinite or beyond {LARGEST}, "
+            f"{source}: {int(bad.sum())} slices have features that are NaN or infinite, or beyond {LARGEST}, "
             f"the first is {features.slice_names[first]!r}; extract the features again"
         )
 

@@ -1,12 +1,14 @@
 """Stand-ins for tests of the node: an archive, a machine that sends, and looks at the status pages."""
 
 import json
+import multiprocessing
 import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from pydicom.dataset import Dataset
@@ -118,6 +120,11 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+def judging_processes() -> list[SpawnProcess]:
+    """Those that run; joblib keeps processes of another class for other tests."""
+    return [one for one in multiprocessing.active_children() if isinstance(one, SpawnProcess)]
 
 
 def alive(pid: int) -> bool:

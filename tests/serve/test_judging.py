@@ -1,6 +1,5 @@
 """The process that judges: how it starts, when it is replaced, how it ends."""
 
-import multiprocessing
 import threading
 import time
 
@@ -10,7 +9,7 @@ from ich_mil.errors import ModelError
 from ich_mil.serve import judging
 from ich_mil.serve.judging import JudgeLostError, JudgeProcess, StoppedError
 from tests.serve import plain_judges
-from tests.serve.fakes import alive, wait_for
+from tests.serve.fakes import alive, judging_processes, wait_for
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def process():
 def test_a_model_that_does_not_load_is_told_and_its_process_ended(process, factory, seconds, reason):
     with pytest.raises(ModelError, match=f"does not start: the judging process {reason}"):
         process(factory, seconds=seconds).start()
-    assert not multiprocessing.active_children()
+    assert not judging_processes()
 
 
 def test_a_stop_does_not_wait_for_a_model_that_loads(process):
@@ -49,7 +48,7 @@ def test_a_stop_does_not_wait_for_a_model_that_loads(process):
     with pytest.raises(StoppedError):
         process(plain_judges.hang, seconds=20.0, stop=stop).start()
     assert time.monotonic() - began < 10
-    assert not multiprocessing.active_children()
+    assert not judging_processes()
 
 
 def test_one_process_judges_until_it_swells_or_has_a_bug(process, tmp_path, monkeypatch):

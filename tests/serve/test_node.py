@@ -2,7 +2,6 @@
 
 import gc
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -23,7 +22,17 @@ from ich_mil.serve import node as node_module
 from ich_mil.serve.node import Node, serve
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
 from tests.serve import plain_judges
-from tests.serve.fakes import Archive, connect, free_port, look, metric, notes, send, wait_for
+from tests.serve.fakes import (
+    Archive,
+    connect,
+    free_port,
+    judging_processes,
+    look,
+    metric,
+    notes,
+    send,
+    wait_for,
+)
 from tests.serve.judges import FakeJudge, capture, ct_slice, uid
 
 # pynetdicom 3.0.4 leaves the socket of a refused connection and the file of a cut one to be collected
@@ -433,8 +442,8 @@ def test_a_signal_while_the_model_is_loaded_ends_it_and_leaves_handlers_as_they_
     web, seen = free_port(), []
 
     def ask():
-        wait_for(multiprocessing.active_children)
         try:
+            wait_for(judging_processes)
             seen.append(look(web, "health")[0])
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -445,7 +454,7 @@ def test_a_signal_while_the_model_is_loaded_ends_it_and_leaves_handlers_as_they_
     asking.join()
     assert seen == [503]  # not ready, and says so
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-    assert not multiprocessing.active_children()
+    assert not judging_processes()
 
 
 def test_a_stop_lets_callers_end(make):
@@ -470,7 +479,7 @@ def test_taken_ports_and_spools_are_named(make, start, tmp_path):
     with pytest.raises(ConfigError, match="cannot listen on"):
         third.start()
     third.stop()
-    assert len(multiprocessing.active_children()) == 1  # the judging process of the first
+    assert len(judging_processes()) == 1  # the judging process of the first
 
 
 def test_contexts_of_ct_are_there(start):
