@@ -74,7 +74,7 @@ def read_musk(path: Path) -> FeatureSet:
 
     Raises:
         DataError: no npz, a key is missing, sizes do not fit, a label is not 0 or 1 or varies in a bag, or a
-            feature is not finite.
+            slice is not `measurable`.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -19,7 +19,7 @@ from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import bag_index, take_bags
 
 CHUNK = 65_536
-"""Rows that are looked at at once."""
+"""Rows that are checked, or brought to float64, at once."""
 
 Values = ArrayLike | Tensor
 Held = tuple[Values, Values, Values] | tuple[Values, Values, Values, Values | None]

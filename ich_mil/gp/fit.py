@@ -85,8 +85,8 @@ def fit(
         The head in eval mode, and what happened.
 
     Raises:
-        DataError: shapes do not fit, a feature is not finite, a label is not 0/1 or one label is missing; the
-            settings smooth, and where slices lie is not known; there are fewer scans than ranks.
+        DataError: shapes do not fit, a slice is not `measurable`, a label is not 0/1 or one label is missing;
+            the settings smooth, and where slices lie is not known; there are fewer scans than ranks.
         ConfigError: a kernel that is not one of D features; a density in a family other than ψ-VGPMIL.
     """
     bags = on_device(Bags(x, offsets, labels, positions), x.device)

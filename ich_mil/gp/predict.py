@@ -197,8 +197,8 @@ def sample_scans(
         (L, n) float64 for each scan.
 
     Raises:
-        DataError: features of another width than the head's, or not finite; offsets or ids that do not fit;
-            the head smooths, and where slices lie is not known.
+        DataError: features of another width than the head's, or not `measurable`; offsets or ids that do not
+            fit; the head smooths, and where slices lie is not known.
     """
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)
     whole = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)

@@ -80,13 +80,15 @@ PRESETS = {
 }
 """Named variants; log Z = 0 in the last two, and the public code's factors 1/N, 1/M only scale its steps."""
 
-FREE: dict[str, tuple[str, ...]] = {
-    "psi": ("log_h", "update", "logistic_tail"),
-    "large_margin": ("log_h", "update"),
-    "probit": (),
-    "gibbs": (),
+OWNERS = {
+    "preset": {"psi": "ψ-VGPMIL"},
+    "learn": {"psi": "ψ-VGPMIL"},
+    "density": {"psi": "ψ-VGPMIL"},
+    "logistic_tail": {"psi": "ψ-VGPMIL"},
+    "log_h": {"psi": "ψ-VGPMIL", "large_margin": "LM-VGPMIL"},
+    "update": {"psi": "ψ-VGPMIL", "large_margin": "LM-VGPMIL"},
 }
-"""What may be chosen beside a preset, of each family."""
+"""Settings that some families do not have: the families that do, and what they are called."""
 
 
 @dataclass(frozen=True)
@@ -215,14 +217,11 @@ class HeadSettings:
             if choices and not (value in choices or (optional and value is None)):
                 named = ", ".join(str(choice) for choice in choices)
                 raise ValueError(f"{name} must be one of {named}, got {value!r}")
-        for name, plain in (("preset", "default"), ("learn", "nothing"), ("density", "logistic")):
+        for name, owners in OWNERS.items():
             value = getattr(self, name)
-            if value != plain and self.family != "psi":
-                raise ValueError(f"{name} {value!r} is of ψ-VGPMIL, not of the family {self.family!r}")
-        for name in ("log_h", "update", "logistic_tail"):
-            value = getattr(self, name)
-            if value is not None and name not in FREE[self.family]:
-                raise ValueError(f"{name} {value!r} has no meaning in the family {self.family!r}")
+            if value != getattr(HeadSettings, name) and self.family not in owners:
+                named = " and ".join(owners.values())
+                raise ValueError(f"{name} {value!r} is of {named}, not of the family {self.family!r}")
         if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
             raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
         if self.smooth_mm and PRESETS[self.preset].unit_prior:

@@ -73,6 +73,7 @@ class Outbox:
         )
         delivery = Delivery(name, study_uid, tuple(str(path.relative_to(self.root)) for path in files), sops)
         with self._lock:
+            # first: what could not be written is not ours, and its study is judged again
             write_json(self.waiting_folder / f"{name}.json", asdict(delivery))
             self._ours[name] = frozenset(sops)
             self._waiting[name], self._due[name] = delivery, 0.0
