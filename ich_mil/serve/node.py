@@ -119,6 +119,8 @@ class Node:
         ]
         if self.spool.is_full():
             problems.append("the spool or its disk is full")
+        archive = self.settings.archive.ae_title
+        problems += sorted({f"{archive}: {delivery.error}" for delivery in waiting if delivery.error})
         if self.sender.problem:
             problems.append(self.sender.problem)
         if self._clean_problem:

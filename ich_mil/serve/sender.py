@@ -32,7 +32,8 @@ class Sender(threading.Thread):
     """One thread that empties the outbox.
 
     Attributes:
-        problem: why the last send failed, '' if it did not.
+        problem: why the last delivery could not be noted, '' if it could. Why a send failed stands in the
+            delivery that waits.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Sender(threading.Thread):
                 continue
             try:
                 self._deliver(delivery)
+                self.problem = ""
             except (IchMilError, OSError) as error:  # no room for the note: what was sent is sent again
                 self.problem = str(error)
                 say(f"{delivery.name}: {error}")
@@ -87,7 +89,6 @@ class Sender(threading.Thread):
         self._metrics.add("results_sent_total", len(delivery.files) - len(left))
         if not left:
             self._outbox.took(delivery)
-            self.problem = ""
             say(f"{delivery.name}: sent to {self._archive.ae_title}")
             return
         if self._stop_asked.is_set():  # no fault of the archive; all that waits is due at the next start
@@ -95,7 +96,6 @@ class Sender(threading.Thread):
         names = [str(path.relative_to(self._outbox.root)) for path in left]
         pause = self._outbox.postpone(delivery, names, error)
         self._metrics.add("sends_failed_total")
-        self.problem = f"{self._archive.ae_title}: {error}"
         say(f"{delivery.name}: not sent ({error}), next try in {pause:.0f} s")
 
     def _send(self, files: Sequence[Path]) -> tuple[list[Path], str]:

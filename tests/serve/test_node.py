@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from pydicom import dcmread
 from pydicom.uid import CTImageStorage, SecondaryCaptureImageStorage
 from pynetdicom import AE
 from pynetdicom.sop_class import Verification
@@ -238,6 +239,11 @@ def test_a_send_that_fails_is_kept_and_tried_again(start, archive, tmp_path):
     assert "0xA700" in json.loads(text)["problems"][0]
     (note,) = notes(tmp_path / "spool" / "outbox")
     assert note["attempts"] >= 1
+    archive.answers[dcmread(tmp_path / "spool" / note["files"][0]).SOPInstanceUID] = archive.status
+    archive.status = 0x0000
+    send(node.listener.port, study(2))
+    wait_for(lambda: metric(web, "results_sent_total") == 1)  # of another study: the first one still fails
+    assert "0xA700" in look(web, "health")[1]
     port = archive.port
     archive.stop()  # nobody there at all
     wait_for(lambda: "cannot be reached" in look(web, "health")[1])
