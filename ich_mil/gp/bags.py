@@ -85,10 +85,34 @@ def take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
 
 
 def _tensor(values: Values) -> Tensor:
-    """A tensor of numbers without a gradient; a read-only array (pandas gives them) is copied."""
+    """A tensor of numbers without a gradient; an array that torch does not take as it is stored is copied."""
     if isinstance(values, Tensor):
         return values.detach()
-    return torch.as_tensor(np.require(values, requirements="W"))
+    array = np.require(values, requirements="W")  # those of pandas are read-only
+    if min(array.strides, default=0) < 0 or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(array)
+
+
+def _array(values: Values) -> np.ndarray:
+    """An array of labels, or of numbers or names of bags."""
+    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+
+
+def _features(x: Values) -> Tensor:
+    """Features (N, D) in a float dtype; `DataError` if they are no table of `measurable` rows."""
+    try:
+        features = _tensor(x)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
+    if features.ndim != 2 or features.is_complex() or 0 in features.shape:
+        raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
+    if not features.is_floating_point():
+        features = features.double()
+    bad = _first_bad(features)
+    if bad is not None:
+        raise DataError(f"row {bad} of X: a feature is NaN or infinite, or beyond {LARGEST}")
+    return features
 
 
 def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,26 +129,15 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
     Raises:
         DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit.
     """
-    try:
-        features = _tensor(x)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
-    if features.ndim != 2 or features.is_complex() or 0 in features.shape:
-        raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
-    if not features.is_floating_point():
-        features = features.double()
-    bad = _first_bad(features)
-    if bad is not None:
-        raise DataError(f"row {bad} of X: a feature is NaN or infinite, or beyond {LARGEST}")
-    index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
+    features, index = _features(x), _array(bags)
     n = len(features)
     if index.ndim != 1 or len(index) == 0:
         raise DataError(
             f"bags must be one-dimensional, offsets or the bag of each row, got shape {index.shape}"
         )
     whole = np.issubdtype(index.dtype, np.integer)
-    if whole and index[0] == 0 and index[-1] == n and bool((np.diff(index) >= 0).all()):
-        empty = np.flatnonzero(np.diff(index) == 0)
+    if whole and index[0] == 0 and index[-1] == n and bool((index[1:] >= index[:-1]).all()):
+        empty = np.flatnonzero(index[1:] == index[:-1])
         if len(empty) == 0:
             return features, torch.as_tensor(index.astype(np.int64)), torch.arange(n)
         if len(index) != n:
@@ -165,13 +178,12 @@ def pack_labelled(
     """Packed scans. `DataError` if there is not one label 0 or 1 a bag, or not one position a row."""
     features, offsets, order = pack(x, bags)
     if isinstance(labels, pd.Series):  # one that names the bags would be taken by place
-        index = np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags)
-        names = np.unique(index).tolist()
+        names = np.unique(_array(bags)).tolist()
         if set(labels.index) == set(names) and labels.index.tolist() != names:
             raise DataError(
                 "labels are named by bag, in another order than np.unique's; give labels.loc[np.unique(bags)]"
             )
-    values = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    values = _array(labels)
     if values.shape != (len(offsets) - 1,):
         raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")
     other = values[~np.isin(values, (0, 1))]

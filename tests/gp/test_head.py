@@ -74,6 +74,13 @@ def test_numbers_of_bags_are_not_taken_for_offsets(bags, offsets):
     assert pack(np.ones((7, 2)), np.array(bags))[1].tolist() == offsets
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64])
+def test_numbers_without_a_sign_may_fall(head, kind):
+    assert pack(np.ones((4, 2)), np.array([0, 2, 1, 4], dtype=kind))[1].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(DataError, match="bags must be offsets from 0 to the number of rows"):
+        head.predict_bag_proba(np.ones((8, 3)), np.array([0, 5, 3, 8], dtype=kind))
+
+
 def test_probabilities_are_those_of_predict_with_the_calibration(head):
     x, offsets, labels = scans(12, seed=3)
     got = predict(head.model_, x, offsets, None, calibration=head.model_.calibration)
@@ -280,6 +287,26 @@ def test_tables_of_pandas_and_tensors_of_a_network_are_features(head):
     for given in (table, x.clone().requires_grad_() * 1.0):
         again = Head(**SMALL).fit(given, offsets, labels)
         assert np.array_equal(again.predict_bag_proba(given, offsets), expected)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        lambda values: values[::-1].copy()[::-1],
+        lambda values: values.astype(values.dtype.newbyteorder(">")),
+        lambda values: torch.as_tensor(values).double().requires_grad_(),
+    ],
+)
+def test_arrays_may_be_stored_in_any_way(head, store):
+    x, offsets, labels = (part.numpy() for part in scans(30))
+    z = np.arange(len(x), dtype=float)
+    again = Head(**SMALL).fit(store(x), offsets, store(labels))
+    assert np.array_equal(again.predict_bag_proba(store(x), offsets), head.predict_bag_proba(x, offsets))
+    of_x, of_z = (
+        Head(**SMALL, calibration="none", smooth_mm=5.0).fit(x, offsets, labels, positions=positions)
+        for positions in (z, store(z))
+    )
+    assert torch.equal(of_z.model_.q_mean, of_x.model_.q_mean)
 
 
 @pytest.mark.parametrize("density", [3, None, "gaussian", types.SimpleNamespace(theta=1, log_psi=1)])
