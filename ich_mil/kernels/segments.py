@@ -22,9 +22,9 @@ def bag_index(offsets: Tensor) -> Tensor:
     Raises:
         ValueError: if `offsets` does not start at 0, or a bag is empty.
     """
-    sizes = offsets.diff()
     if offsets.ndim != 1 or len(offsets) < 2 or int(offsets[0]) != 0:
         raise ValueError(f"offsets must be one-dimensional, start at 0 and name a bag, got {offsets}")
+    sizes = offsets.diff()
     if bool((sizes <= 0).any()):
         empty = int((sizes <= 0).nonzero()[0])
         raise ValueError(f"every bag needs at least one instance, bag {empty} has {int(sizes[empty])}")
