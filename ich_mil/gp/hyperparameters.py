@@ -76,7 +76,8 @@ def learn_hyperparameters(
         The best q(w) under the new kernel for Θ of the old q(w); `weights` where nothing has changed.
 
     Raises:
-        ConfigError: the kernel has no parameters, or log Z is asked for with another kernel than RBF.
+        ConfigError: the kernel has no parameters, or log Z is asked for with another kernel than RBF of all
+            features.
     """
     variables = _variables(model)
     objective = KernelObjective(model, x, rows, target, density, smoother=smoother, ranks=ranks)

@@ -87,15 +87,17 @@ class FourierPrior:
         """Draw `model.settings.log_z` features with the seed of the settings.
 
         Raises:
-            ConfigError: the kernel is not an RBF kernel, scaled or not.
+            ConfigError: the kernel is not an RBF kernel of all features, scaled or not.
         """
         kernel = model.covar_module
         self._scale = kernel if isinstance(kernel, ScaleKernel) else None
         self._base = kernel.base_kernel if isinstance(kernel, ScaleKernel) else kernel
-        if not isinstance(self._base, RBFKernel):
+        of_some = kernel.active_dims is not None or self._base.active_dims is not None
+        if of_some or not isinstance(self._base, RBFKernel):
+            has = "one of some features" if of_some else f"a {type(self._base).__name__}"
             raise ConfigError(
-                "head.log_z: the random Fourier features are those of RBFKernel, this head has a "
-                f"{type(self._base).__name__}; set log_z to 0, which leaves log Z out"
+                f"head.log_z: the random Fourier features are those of RBFKernel, this head has {has}; "
+                "set log_z to 0, which leaves log Z out"
             )
         self._density = density
         n_features, n_waves = model.inducing.shape[1], model.settings.log_z
@@ -142,7 +144,7 @@ class KernelObjective:
             ranks: that share the scans out.
 
         Raises:
-            ConfigError: log Z is asked for with another kernel than RBF.
+            ConfigError: log Z is asked for with another kernel than RBF of all features.
         """
         self._model, self._x, self._rows, self._target, self._density = model, x, rows, target, density
         self._smoother, self._ranks = smoother, ranks

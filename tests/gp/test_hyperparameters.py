@@ -432,6 +432,10 @@ def test_what_cannot_be_learned_is_refused():
     given = problem(replace(KERNEL, log_z=10), kernel=gpytorch.kernels.MaternKernel())
     with pytest.raises(ConfigError, match="those of RBFKernel, this head has a MaternKernel"):
         learn_hyperparameters(*given, Logistic())
+    rbf, scale = gpytorch.kernels.RBFKernel, gpytorch.kernels.ScaleKernel
+    for kernel in (rbf(active_dims=(0,)), scale(rbf(active_dims=(0,))), scale(rbf(), active_dims=(0,))):
+        with pytest.raises(ConfigError, match="those of RBFKernel, this head has one of some features"):
+            learn_hyperparameters(*problem(replace(KERNEL, log_z=10), kernel=kernel), Logistic())
 
 
 def test_fit_learns_and_its_bound_ends_higher():
