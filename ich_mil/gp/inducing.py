@@ -95,6 +95,7 @@ class Points(NamedTuple):
     std: Tensor
 
 
+@torch.no_grad()
 def place_points(train: Bags, settings: HeadSettings) -> Points:
     """Check the training scans and choose inducing points; kernel and density have no part in it.
 

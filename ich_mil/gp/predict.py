@@ -84,6 +84,7 @@ def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     return w @ model.project(x, model.prior_root())[0]
 
 
+@torch.no_grad()
 def mean_logits(
     models: Sequence[SparseGP],
     x: Tensor,

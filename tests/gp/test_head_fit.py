@@ -14,6 +14,7 @@ from ich_mil.gp.ascent import Weights
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.densities import LogDensity, Logistic
 from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import PRESETS, HeadSettings
 from ich_mil.gp.smoothing import smoothing_weights
 from ich_mil.gp.sparse_gp import SparseGP
@@ -100,6 +101,18 @@ def test_many_fits_equal_single_ones():
         close(got.q_root, model.q_root, rtol=1e-10)
         means.append(got.q_mean)
     assert all(not torch.equal(means[0], other) for other in means[1:])
+
+
+@pytest.mark.parametrize("learn", ["nothing", "kernel"])
+def test_features_of_a_network_that_is_trained_are_taken_as_they_are(learn):
+    x, offsets, labels = scans()
+    settings = HeadSettings(n_inducing=6, sweeps=2, learn=learn, outer=1)
+    expected, _ = fit(x, offsets, labels, settings=settings, validation=(x, offsets, labels))
+    live = x.clone().requires_grad_()
+    model, _ = fit(live, offsets, labels, settings=settings, validation=(live, offsets, labels))
+    assert torch.equal(model.q_mean, expected.q_mean)
+    assert torch.equal(mean_logits([model], live), mean_logits([model], x))
+    assert live.grad is None
 
 
 @pytest.mark.parametrize(
