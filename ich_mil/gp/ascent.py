@@ -190,10 +190,10 @@ class Limits:
 class _Trace:
     """One replicate on its way."""
 
+    best: Weights
     elbo: list[float] = field(default_factory=list)
     largest: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    best: Weights | None = None
     best_sweep: int = 0
     best_loss: float = math.inf
     stopped: Stopped = "sweeps"
@@ -248,9 +248,8 @@ def ascend(
     Returns:
         q(w), one replicate each, and its report.
     """
-    replicates = len(start.mean)
-    traces = [_Trace(best=start.one(r)) for r in range(replicates)]
-    alive = list(range(replicates))
+    alive = list(range(len(start.mean)))
+    traces = [_Trace(start.one(r)) for r in alive]
     judges = training if watched is None and not observation.bounded else watched
     weights = start
     mu, variance = projection.moments(weights.mean, weights.root)
@@ -321,11 +320,7 @@ def ascend(
             break
         observation.keep(rows)
         weights, mu, variance = weights.select(rows), mu[rows], variance[rows]
-    outcomes = []
-    for trace in traces:
-        assert trace.best is not None
-        outcomes.append((trace.best, trace.report(watched is not None)))
-    return outcomes
+    return [(trace.best, trace.report(watched is not None)) for trace in traces]
 
 
 def join_reports(reports: Sequence[FitReport]) -> FitReport:

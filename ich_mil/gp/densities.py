@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from scipy.optimize import brentq
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 
+@runtime_checkable
 class Density(Protocol):
     """What the engine asks of ψ."""
 

@@ -41,9 +41,6 @@ from ich_mil.gp.storage import load_head, save_head
 SAMPLES = 1000
 """Posterior samples behind a prediction."""
 
-DENSITY = ("theta", "log_psi", "bounded")
-"""What a density object must have (`ich_mil.gp.densities.Density`)."""
-
 
 class Head(BaseEstimator):
     """A Gaussian-process head of the VGPMIL family; every field of `HeadSettings` is a parameter.
@@ -85,9 +82,9 @@ class Head(BaseEstimator):
         parameters = self.get_params(deep=False)
         density = None if isinstance(parameters["density"], str) else parameters.pop("density")
         kernel = None if isinstance(parameters["kernel"], str) else parameters.pop("kernel")
-        if "density" not in parameters and not all(hasattr(density, part) for part in DENSITY):
+        if "density" not in parameters and not isinstance(density, Density):
             raise ValueError(
-                f"density must be one of gamma, logistic, or an object with {', '.join(DENSITY)}; got "
+                "density must be one of gamma, logistic, or an object with theta, log_psi, bounded; got "
                 f"{density!r}"
             )
         if "kernel" not in parameters and not isinstance(kernel, gpytorch.kernels.Kernel):

@@ -255,18 +255,7 @@ def predict(
         each = torch.sigmoid(f) if calibration is None else calibration.slices(f, scan)  # (L, n)
         slices.append(_summary(each).cpu())
         bags.append(_summary(scan).cpu())
-    slice_mean, slice_std, slice_low, slice_high = torch.cat(slices, 1)  # each (N,)
-    scan_mean, scan_std, scan_low, scan_high = torch.cat(bags, 1)  # each (B,)
-    return Predictions(
-        slice_mean=slice_mean,
-        slice_std=slice_std,
-        slice_low=slice_low,
-        slice_high=slice_high,
-        scan_mean=scan_mean,
-        scan_std=scan_std,
-        scan_low=scan_low,
-        scan_high=scan_high,
-    )
+    return Predictions(*torch.cat(slices, 1), *torch.cat(bags, 1))  # (4, N) and (4, B)
 
 
 @torch.no_grad()
