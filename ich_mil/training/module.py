@@ -89,6 +89,8 @@ def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
 class MilModule(pl.LightningModule):
     """Trains an `AttentionCnn` on scan labels."""
 
+    weights: Tensor
+
     def __init__(
         self,
         model: AttentionCnn,
@@ -139,7 +141,6 @@ class MilModule(pl.LightningModule):
 
     def loss(self, output: BagOutput, labels: Tensor) -> Tensor:
         """() mean weighted loss of scans; the labels (B,) are 0 or 1."""
-        assert isinstance(self.weights, Tensor)
         return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
