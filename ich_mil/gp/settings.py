@@ -7,10 +7,9 @@ the single choices that were made beside it.
 
 import math
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
-
-import numpy as np
 
 from ich_mil.gp.densities import Density, Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.rules import Link, Rule, check_rule
@@ -18,13 +17,9 @@ from ich_mil.settings import check_seeds
 
 Update = Literal["gauss_seidel", "jacobi"]
 
-WHOLE = (int, np.integer)
-NUMBER = (*WHOLE, float, np.floating)
-"""Types of numbers that settings may be given as."""
-
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, NUMBER) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -198,14 +193,17 @@ class HeadSettings:
             "n_inducing": 2,
             "sweeps": 1,
             "patience": 1,
-            "seed": 0,
+            "outer": 1,
+            "log_z": 0,
             "chains": 2,
+            "burn_in": 0,
             "draws": 4,
             "calibration_folds": 2,
+            "seed": 0,
         }
-        for name, low in (least | {"burn_in": 0, "outer": 1, "log_z": 0}).items():
+        for name, low in least.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, WHOLE) and value >= low):
+            if isinstance(value, bool) or not (isinstance(value, Integral) and int(value) >= low):
                 raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
             object.__setattr__(self, name, int(value))  # numpy's own numbers would not go into JSON
         check_seeds("seed", self.seed)
@@ -217,6 +215,12 @@ class HeadSettings:
             if choices and not (value in choices or (optional and value is None)):
                 named = ", ".join(str(choice) for choice in choices)
                 raise ValueError(f"{name} must be one of {named}, got {value!r}")
+        if self.rule is not None:
+            check_rule(self.rule)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise `ValueError` for settings that are right by themselves and do not go together."""
         for name, owners in OWNERS.items():
             value = getattr(self, name)
             if value != getattr(HeadSettings, name) and self.family not in owners:
@@ -231,8 +235,6 @@ class HeadSettings:
             )
         if self.smooth_mm and self.log_z:
             raise ValueError("log_z is that of a model without smoothing; set log_z or smooth_mm to 0")
-        if self.rule is not None:
-            check_rule(self.rule)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
