@@ -29,6 +29,7 @@ from torch import Tensor
 from ich_mil.gp.calibration import platt_loss
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.rules import Link, Rule, mean_logit, scan_logit
+from ich_mil.gp.sparse_gp import identity
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks
 
@@ -68,11 +69,6 @@ class Observation(Protocol):
     def keep(self, alive: Tensor) -> None:
         """Go on with these replicates only (indices)."""
         ...
-
-
-def identity(m: int, like: Tensor) -> Tensor:
-    """I (M, M), made where `like` is: a copy from the host would wait for the device."""
-    return torch.eye(m, dtype=like.dtype, device=like.device)
 
 
 class Weights(NamedTuple):

@@ -31,11 +31,11 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from ich_mil.errors import ConfigError
-from ich_mil.gp.ascent import Weights, identity
+from ich_mil.gp.ascent import Weights
 from ich_mil.gp.densities import Density, Logistic
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.smoothing import Smoother, blocks_of
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.sparse_gp import SparseGP, identity
 from ich_mil.ranks import ALONE, Ranks
 
 NODES = 32

@@ -20,7 +20,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from ich_mil.gp.smoothing import Smoother, blocks_of
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.sparse_gp import SparseGP, identity
 from ich_mil.kernels.rbf_gram import RBF, Scratch, gram_of, moments_of, rbf_gram, rbf_moments
 from ich_mil.ranks import ALONE, Ranks
 
@@ -116,7 +116,7 @@ class Projection:
         if not (scaled.active_dims is base.active_dims is None and self._x.device == root.device):
             return None
         length = base.lengthscale.reshape(-1)  # (1,) or (D,)
-        inverse = torch.linalg.solve_triangular(root, torch.eye(len(root)).to(root), upper=False)  # L⁻¹
+        inverse = torch.linalg.solve_triangular(root, identity(len(root), root), upper=False)  # L⁻¹
         return RBF(
             shift=model.x_mean,
             scale=1 / (model.x_std * length),

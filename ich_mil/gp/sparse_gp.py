@@ -28,6 +28,11 @@ from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 
 
+def identity(m: int, like: Tensor) -> Tensor:
+    """I (M, M), made where `like` is: a copy from the host would wait for the device."""
+    return torch.eye(m, dtype=like.dtype, device=like.device)
+
+
 def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
     """The kernel the settings describe, scaled, with a bias where there is one, in float64.
 
@@ -163,7 +168,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         K = self.covar_module(self.inducing).to_dense()  # (M, M)
         jitter = self.variational_strategy.jitter_val
         for _ in range(6):
-            root, failed = torch.linalg.cholesky_ex(K + jitter * torch.eye(len(K)).to(K))
+            root, failed = torch.linalg.cholesky_ex(K + jitter * identity(len(K), K))
             if not failed:
                 if jitter != self.variational_strategy.jitter_val:
                     warnings.warn(
@@ -217,7 +222,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         R = self._residual_covariance(self.standardise(x), phi, residual)
         root, failed = torch.linalg.cholesky_ex(R)
         if failed:  # by rounding: the smallest eigenvalue is ε, that of a large variance 1e-16 times it
-            root = torch.linalg.cholesky(R + 1e-9 * float(residual.max()) * torch.eye(len(R)).to(R))
+            root = torch.linalg.cholesky(R + 1e-9 * float(residual.max()) * identity(len(R), R))
         return root
 
     def _residual_covariance(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
