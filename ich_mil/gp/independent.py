@@ -53,7 +53,7 @@ def independent_scans(
 
     Raises:
         DataError: input that does not fit, see `ich_mil.gp.predict.sample_scans`.
-        ValueError: a calibration that was fitted to another rule.
+        ValueError: a calibration that was fitted to another rule than the head's; fewer than 2 samples.
     """
     rule = model.settings.variant.rule
     if calibration is not None:

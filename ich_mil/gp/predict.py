@@ -130,7 +130,10 @@ def rows_and_keys(
     Raises:
         DataError: as in `sample_scans`.
     """
-    bag_index(offsets)
+    try:
+        bag_index(offsets)
+    except ValueError as error:
+        raise DataError(str(error)) from error
     n_features = len(model.x_mean)
     if x.ndim != 2 or x.shape[1] != n_features:
         raise DataError(f"the head takes {n_features} features a slice, got features {tuple(x.shape)}")
@@ -200,6 +203,7 @@ def sample_scans(
     Raises:
         DataError: features of another width than the head's, or not `measurable`; offsets or ids that do not
             fit; the head smooths, and where slices lie is not known.
+        ValueError: fewer than 2 samples.
     """
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)
     whole = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
@@ -243,7 +247,7 @@ def predict(
 
     Raises:
         DataError: input that does not fit, see `sample_scans`.
-        ValueError: a calibration that was fitted to another rule than the head's.
+        ValueError: a calibration that was fitted to another rule than the head's; fewer than 2 samples.
     """
     rule = model.settings.variant.rule
     if calibration is not None:

@@ -55,6 +55,7 @@ class Projection:
     """Φ and the variance it leaves open, for the slices `x[rows]`.
 
     Attributes:
+        shape: (N, r).
         residual: (N,) float64 k(x,x) + ε - ΣΦ², plus Φ² in the directions left out.
         basis: Q (M, r) float64; None: all M directions.
         dtype: of the tiles.

@@ -256,6 +256,9 @@ def test_bad_input_is_refused(head, new):
         predict(head, x[:, :2], offsets, ids)
     with pytest.raises(DataError, match="8 scan ids do not fit offsets of 9 scans"):
         predict(head, x, offsets, ids[:-1])
+    for bad in ([0], [0, 0, len(x)], [0, 9, 5, len(x)]):
+        with pytest.raises(DataError, match=r"offsets must .* name a bag|every bag needs at least one"):
+            predict(head, x, torch.tensor(bad), None)
     broken = x.clone()
     broken[-1, 0] = torch.inf
     with pytest.raises(DataError, match="scan 'scan 8': a feature is NaN or infinite"):
