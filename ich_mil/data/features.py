@@ -156,13 +156,13 @@ def made_from(path: Path, source: str) -> bool:
     return metadata.get("format") == FORMAT and metadata.get("source") == source
 
 
-def read_feature_csv(path: Path) -> FeatureSet:
-    """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
+def _feature_columns(table: pd.DataFrame) -> list[str]:
+    """`feature_0 ... feature_{D-1}`, as many as there are columns of such a name."""
+    return [f"feature_{i}" for i in range(sum(str(c).startswith("feature_") for c in table))]
 
-    Raises:
-        DataError: no such file, a column is missing, a label is not 0/1, label or patient differ within a
-            scan, a slice is there twice, a feature is NaN, a probability is outside [0, 1].
-    """
+
+def _read_table(path: Path) -> pd.DataFrame:
+    """The rows of a public feature table, labels and features as numbers; each row is right by itself."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
@@ -174,7 +174,7 @@ def read_feature_csv(path: Path) -> FeatureSet:
         raise DataError(
             f"{path}: cannot be read as a CSV table ({told}); separate columns by commas, save it as UTF-8"
         ) from error
-    columns = [f"feature_{i}" for i in range(sum(str(c).startswith("feature_") for c in table))]
+    columns = _feature_columns(table)
     wanted = [*(columns or ["feature_0"]), "bag_name", "bag_label", "instance_name"]
     missing = [c for c in wanted if c not in table]
     if missing:
@@ -204,6 +204,17 @@ def read_feature_csv(path: Path) -> FeatureSet:
             raise DataError(
                 f"{path}: line {odd.index[0] + 2}: bag_cnn_probability must be in [0, 1], got {odd.iloc[0]:g}"
             )
+    return table
+
+
+def read_feature_csv(path: Path) -> FeatureSet:
+    """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
+
+    Raises:
+        DataError: no such file, a column is missing, a label is not 0/1, label or patient differ within a
+            scan, a slice is there twice, a feature is NaN, a probability is outside [0, 1].
+    """
+    table = _read_table(path)
     code, scans = pd.factorize(table.bag_name)
     table = table.iloc[np.argsort(code, kind="stable")].reset_index(drop=True)
     grouped = table.groupby("bag_name", sort=False)
@@ -220,7 +231,7 @@ def read_feature_csv(path: Path) -> FeatureSet:
     n = len(table)
     unknown = torch.full((n,), torch.nan)
     features = FeatureSet(
-        x=torch.tensor(table[columns].to_numpy(np.float32)),
+        x=torch.tensor(table[_feature_columns(table)].to_numpy(np.float32)),
         offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
         scans=list(scans),
         patients=patients,
