@@ -6,7 +6,7 @@ Each function returns Markdown. No scan is scored by a head or a calibration tha
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -256,7 +256,7 @@ def _best(data: Packed, grid: list[HeadSettings], splits: list[tuple[np.ndarray,
     return max(found, key=lambda place: float(np.mean(found[place][0])))
 
 
-def _compare(heads: dict[str, HeadSettings], **how: Any) -> str:
+def _compare(heads: dict[str, HeadSettings], *, joint: bool = True) -> str:
     """RSNA folds (calibration nested) and CQ500, one line a head."""
     features, test = rsna(), cq500()
     rows = []
@@ -264,7 +264,7 @@ def _compare(heads: dict[str, HeadSettings], **how: Any) -> str:
         losses, aucs, f1 = [], [], []
         for train, held in folds_of(features.labels, features.patients, folds=5, seed=0):
             part, out = (features.select([features.scans[b] for b in chosen]) for chosen in (train, held))
-            got = head_on(part, out, settings, **how)
+            got = head_on(part, out, settings, joint=joint)
             auc, loss, _ = scan_metrics(out.labels, got.scan_mean)
             aucs.append(auc)
             losses.append(loss)
@@ -272,7 +272,8 @@ def _compare(heads: dict[str, HeadSettings], **how: Any) -> str:
         started = perf_counter()
         fit(features.x, features.offsets, features.labels, settings=settings)
         took = perf_counter() - started
-        auc, loss, accuracy = scan_metrics(test.labels, head_on(features, test, settings, **how).scan_mean)
+        got = head_on(features, test, settings, joint=joint)
+        auc, loss, accuracy = scan_metrics(test.labels, got.scan_mean)
         rsna_cells = [f"{np.mean(values):.4f}" for values in (aucs, losses, f1)]
         rows.append([name, *rsna_cells, f"{auc:.4f}", f"{loss:.3f}", f"{accuracy:.3f}", f"{took:.1f}"])
     head = [
