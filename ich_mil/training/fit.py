@@ -21,6 +21,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader, reading_ahead
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, ModelError
@@ -186,6 +188,45 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
     return trainer, best
 
 
+def _run(
+    trainer: pl.Trainer,
+    module: MilModule,
+    steps: DataLoader[Batch],
+    to_watch: DataLoader[Batch],
+    last: Path,
+) -> None:
+    """Lightning's loops, from the checkpoint `last` on where it is there; its errors are told as ours."""
+    with warnings.catch_warnings():
+        # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be
+        # non-empty
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+        # its successor is not in torch 2.11
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
+        interrupted = signal.getsignal(signal.SIGINT)
+        try:
+            with reading_ahead(), _within_memory():
+                trainer.fit(
+                    module,
+                    steps,
+                    to_watch,
+                    ckpt_path=last if last.is_file() else None,
+                    weights_only=True,
+                )
+        except (RuntimeError, KeyError) as error:
+            if last.is_file() and "state_dict" in str(error):
+                raise ModelError(
+                    f"{last}: belongs to another model; start the run in an empty folder"
+                ) from error
+            raise
+        except SystemExit as error:
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            # Lightning's answer to Ctrl-C: it would end a notebook, and leave it deaf to the next
+            signal.signal(signal.SIGINT, interrupted)
+            raise KeyboardInterrupt from error
+
+
 def _best_state(out: Path, best: ModelCheckpoint, training: TrainingSettings) -> dict[str, Tensor]:
     """The model's weights that were kept, on the CPU. `ModelError` if they are of no use."""
     score = best.best_model_score
@@ -260,35 +301,8 @@ def fit_cnn(
         module.keep_features()
     if ranks.size > 1:
         share_statistics(model, device())
-    with warnings.catch_warnings():
-        # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be
-        # non-empty
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
-        # its successor is not in torch 2.11
-        warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
-        interrupted = signal.getsignal(signal.SIGINT)
-        try:
-            with reading_ahead(), _within_memory():
-                trainer.fit(
-                    module,
-                    loader(varied, workers=training.workers, steps=steps, device=device()),
-                    loader(watched, workers=training.workers, steps=to_watch, device=device()),
-                    ckpt_path=last if last.is_file() else None,
-                    weights_only=True,
-                )
-        except (RuntimeError, KeyError) as error:
-            if last.is_file() and "state_dict" in str(error):
-                raise ModelError(
-                    f"{last}: belongs to another model; start the run in an empty folder"
-                ) from error
-            raise
-        except SystemExit as error:
-            if not isinstance(error.__context__, KeyboardInterrupt):
-                raise
-            # Lightning's answer to Ctrl-C: it would end a notebook, and leave it deaf to the next
-            signal.signal(signal.SIGINT, interrupted)
-            raise KeyboardInterrupt from error
+    read = partial(loader, workers=training.workers, device=device())
+    _run(trainer, module, read(varied, steps=steps), read(watched, steps=to_watch), last)
     state = _best_state(out, best, training)
     trained = AttentionCnn(cnn, windows=len(windows))  # without what ranks or a GPU have left in `model`
     trained.load_state_dict(state)
