@@ -25,7 +25,7 @@ Shapes: R chains, L kept draws of each, B bags (scans), N instances (slices), M 
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -219,6 +219,43 @@ def elliptical_move(
     return new, new_mu
 
 
+def _report(
+    kept: Tensor, largest: Sequence[float], projection: Projection, generator: torch.Generator
+) -> FitReport:
+    """Whether the chains agree on slices chosen at random, from the kept draws (R, L, M); it warns if not.
+
+    `largest` is |μ| of each sweep.
+    """
+    chains, draws, _ = kept.shape
+    sweeps, n = len(largest), projection.shape[0]
+    chosen = torch.randperm(n, generator=generator, device=kept.device)[:WATCHED].sort().values
+    seen = [
+        phi[chosen[(chosen >= rows.start) & (chosen < rows.stop)] - rows.start]
+        for rows, phi in projection.tiles(1)
+    ]
+    watched = kept @ torch.cat(seen).to(kept).mT  # (R, L, Q)
+    worst, effective = float(r_hat(watched).max()), float(bulk_ess(watched).min())
+    message = (
+        f"{chains} chains of {draws} draws after {sweeps - draws}: R-hat at most {worst:.3f}, "
+        f"effective sample size at least {effective:.0f}, over {len(chosen)} slices"
+    )
+    stopped: Stopped = "sweeps"
+    if max(largest) <= COLLAPSED:
+        stopped = "diverged"
+        message = f"the chains have shrunk to 0: |μ| reached {max(largest):.3g} in {sweeps} sweeps"
+        hint = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
+        warnings.warn(f"{message}; {hint}", stacklevel=4)
+    elif not worst <= R_HAT_LIMIT:
+        warnings.warn(
+            f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "
+            "(head.draws, head.burn_in)",
+            stacklevel=4,  # the caller of `sample_posterior`, beyond its decorator
+        )
+    return FitReport(
+        (), tuple(largest), (), sweeps, stopped, message, r_hat=worst, effective_samples=effective
+    )
+
+
 @torch.no_grad()
 def sample_posterior(
     model: SparseGP, projection: Projection, labels: Tensor, turns: Turns
@@ -276,33 +313,7 @@ def sample_posterior(
             kept[:, sweep - settings.burn_in] = w
             centres[:, sweep - settings.burn_in] = centre
 
-    chosen = torch.randperm(n, generator=generator, device=like.device)[:WATCHED].sort().values
-    seen = [
-        phi[chosen[(chosen >= rows.start) & (chosen < rows.stop)] - rows.start]
-        for rows, phi in projection.tiles(1)
-    ]
-    watched = kept @ torch.cat(seen).to(kept).mT  # (R, L, Q)
-    worst, effective = float(r_hat(watched).max()), float(bulk_ess(watched).min())
-    message = (
-        f"{chains} chains of {settings.draws} draws after {settings.burn_in}: R-hat at most {worst:.3f}, "
-        f"effective sample size at least {effective:.0f}, over {len(chosen)} slices"
-    )
-    stopped: Stopped = "sweeps"
-    if max(largest) <= COLLAPSED:
-        stopped = "diverged"
-        message = f"the chains have shrunk to 0: |μ| reached {max(largest):.3g} in {sweeps} sweeps"
-        hint = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
-        warnings.warn(f"{message}; {hint}", stacklevel=3)
-    elif not worst <= R_HAT_LIMIT:
-        warnings.warn(
-            f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "
-            "(head.draws, head.burn_in)",
-            stacklevel=3,  # the caller, beyond the decorator
-        )
     model.draws = kept.flatten(0, 1)
     flat = centres.flatten(0, 1)
     model.set_q(flat.mean(0), torch.linalg.cholesky(S + torch.cov(flat.mT)))
-    report = FitReport(
-        (), tuple(largest), (), sweeps, stopped, message, r_hat=worst, effective_samples=effective
-    )
-    return model, report
+    return model, _report(kept, largest, projection, generator)
