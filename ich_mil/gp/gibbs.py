@@ -297,7 +297,7 @@ def sample_posterior(
         return log_evidence(mode_mu + mu, labels, turns.bags) + prior + v.square().sum(1) / 2
 
     mu = _push(projection, normal())
-    kept, centres = like.new_empty(2, chains, settings.draws, m)
+    kept, centres = (like.new_empty(chains, settings.draws, m) for _ in range(2))
     largest = []
     for sweep in range(sweeps):
         margins = draw_margins(mu, labels, turns, generator)

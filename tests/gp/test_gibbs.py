@@ -200,6 +200,7 @@ def test_seeds_and_the_report():
     other, _ = fit(x, offsets, labels, settings=replace(GIBBS, chains=3))
     assert torch.equal(first.draws, again.draws)
     assert first.draws.shape == (1600, 12)
+    assert first.draws.untyped_storage().nbytes() == first.draws.nbytes  # and holds no other memory
     assert other.draws.shape == (1200, 12)
     assert not torch.equal(other.draws[:400], first.draws[:400])
     assert report.elbo == report.validation_log_loss == ()
