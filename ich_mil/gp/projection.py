@@ -102,7 +102,7 @@ class Projection:
             if compress:
                 gram.addmm_(phi.mT, phi)
             if stored is not None:
-                stored[part] = phi
+                stored[part] = phi.to(dtype)
         self._stored = stored  # from here on tiles are cut from it, and may be longer
         if compress:
             self._compress(gram)

@@ -165,11 +165,13 @@ def test_a_projection_that_is_not_stored_gives_the_same(monkeypatch):
     assert other.elbo == pytest.approx(one.elbo, rel=1e-10)
 
 
-def test_mixed_precision_has_the_means_of_float64():
+@pytest.mark.parametrize("smooth_mm", [0.0, 4.0])
+def test_mixed_precision_has_the_means_of_float64(smooth_mm):
     x, offsets, labels = scans(60, longest=40)
-    settings = HeadSettings(n_inducing=30, sweeps=20)
-    model, report = fit(x, offsets, labels, settings=settings)
-    mixed, other = fit(x, offsets, labels, settings=replace(settings, precision="mixed"))
+    settings = HeadSettings(n_inducing=30, sweeps=20, smooth_mm=smooth_mm)
+    place = {"positions": 5.0 * torch.arange(len(x))}
+    model, report = fit(x, offsets, labels, settings=settings, **place)
+    mixed, other = fit(x, offsets, labels, settings=replace(settings, precision="mixed"), **place)
     assert float((mixed(x).mean - model(x).mean).abs().max()) < 1e-5
     assert not torch.equal(mixed.q_mean, model.q_mean)
     assert other.elbo[-1] == pytest.approx(report.elbo[-1], rel=1e-5)
