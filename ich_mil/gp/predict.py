@@ -202,7 +202,7 @@ def sample_scans(
 
     Raises:
         DataError: features of another width than the head's, or not `measurable`; offsets or ids that do not
-            fit; the head smooths, and where slices lie is not known.
+            fit; the head smooths, and where slices lie is not known; a covariance that cannot be factorised.
         ValueError: fewer than 2 samples.
     """
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)

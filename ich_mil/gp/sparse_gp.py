@@ -218,11 +218,20 @@ class SparseGP(gpytorch.models.ApproximateGP):
 
         Returns:
             (n, n), of K_XX - ΦᵀΦ with at least `residual` on its diagonal.
+
+        Raises:
+            DataError: it cannot be factorised.
         """
         R = self._residual_covariance(self.standardise(x), phi, residual)
         root, failed = torch.linalg.cholesky_ex(R)
         if failed:  # by rounding: the smallest eigenvalue is ε, that of a large variance 1e-16 times it
-            root = torch.linalg.cholesky(R + 1e-9 * float(residual.max()) * identity(len(R), R))
+            root, failed = torch.linalg.cholesky_ex(R + 1e-9 * float(residual.max()) * identity(len(R), R))
+        if failed:
+            raise DataError(
+                "the covariance that the inducing points leave open between the slices of a scan cannot be "
+                f"factorised, at a jitter of {self.variational_strategy.jitter_val:.1e}; take a larger "
+                "jitter, or a kernel that is one for so many features"
+            )
         return root
 
     def _residual_covariance(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:

@@ -100,6 +100,13 @@ def test_the_residual_root_of_equal_slices_is_finite(head, new):
     assert float(f.std(1).max()) < 0.02  # √ε = 0.001 is all that tells them apart
 
 
+def test_a_kernel_that_is_none_of_several_features_is_told(new):
+    """cos(π ‖x - x'‖ / p) is positive definite for one feature only; few inducing points hide it."""
+    model = fit(*scans(), settings=HeadSettings(kernel="CosineKernel", n_inducing=2, sweeps=2))[0]
+    with pytest.raises(DataError, match=r"slices of a scan cannot be factorised, .* take a larger jitter"):
+        predict(model, *new[:3], samples=2)
+
+
 @pytest.mark.parametrize("preset", ["default", "public"])
 @pytest.mark.parametrize("variance", [0.5, 3.0])
 def test_the_residual_root_is_that_of_the_prior_the_inducing_points_leave(preset, variance):
