@@ -237,7 +237,9 @@ def _fit_group(
         mean_start = torch.randn(len(inducing), generator=generator).to(start.mean)
         start = start._replace(mean=mean_start.expand_as(start.mean))
 
-    def climb(start: Weights, held: Share | None) -> list[tuple[Weights, FitReport]]:
+    def climb(
+        observation: Observation, start: Weights, held: Share | None
+    ) -> list[tuple[Weights, FitReport]]:
         """Coordinate ascent with the kernel as it is now; q(w) in all M directions goes in and comes out."""
         projection = Projection(
             model, x, rows=turns.order, dtype=dtype, compress=True, smoother=smoother, ranks=ranks
@@ -262,7 +264,7 @@ def _fit_group(
     reports = []
     if shared.learn != "nothing":
         for _ in range(shared.outer):
-            ((start, report),) = climb(start, None)
+            ((start, report),) = climb(observation, start, None)
             reports.append(report)
             if report.stopped == "diverged":  # the π are those of the runaway sweep: nothing to learn from
                 observation = _observation(settings, train.offsets, share, turns, density)
@@ -277,7 +279,7 @@ def _fit_group(
                 smoother=smoother,
                 ranks=ranks,
             )
-    outcomes = climb(start, held)
+    outcomes = climb(observation, start, held)
     results = []
     for one, (weights, report) in zip(settings, outcomes, strict=True):
         head = copy.deepcopy(model)
