@@ -1,9 +1,9 @@
 """Slice encoders, (n, C, S, S) pictures to (n, F, h, w) maps: the papers' CNN, or a torchvision backbone.
 
-The papers' CNN: one 5x5 convolution of 16 channels (same padding), then 3x3
-convolutions of 32 (valid), each followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels six blocks
-end at 6x6. At other sizes as many blocks are used as bring the map down to 6x6 or just above, so 128 pixels
-have four blocks and the same flattened length of 1152.
+The papers' CNN: one 5x5 convolution of 16 channels (same padding), then 3x3 convolutions of 32 (valid), each
+followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels six blocks end at 6x6. At other sizes as many
+blocks are used as bring the map down to 6x6 or just above, so 128 pixels have four blocks and the same
+flattened length of 1152.
 """
 
 from pathlib import Path

@@ -11,9 +11,9 @@ In: a `RunConfig`. Out, in `config.out`:
     head.safetensors/.json the Gaussian process with its calibration
     head_fit.json          bound and validation loss of each sweep
 
-Nothing is written into a run's folder before the data were read and divided, but the lock that keeps other
-runs out until the head is fitted. Each file is written whole; with
-`resume` a step whose file is there is not done again, and the CNN goes on from its last epoch.
+Before the data were read and divided nothing is written into a run's folder but the lock, which keeps other
+runs out until the head is fitted. Each file is written whole; with `resume` a step whose file is there is not
+done again, and the CNN goes on from its last epoch.
 
 Under `torchrun` all ranks go through this together: rank 0 prepares and writes files, all train, extract and
 fit. They must see the same folders.
