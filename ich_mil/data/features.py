@@ -211,21 +211,25 @@ def read_feature_csv(path: Path) -> FeatureSet:
     """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
 
     Raises:
-        DataError: no such file, a column is missing, a label is not 0/1, label or patient differ within a
-            scan, a slice is there twice, a feature is NaN, a probability is outside [0, 1].
+        DataError: no such file, a column is missing, a label is not 0/1, label, patient or the CNN's
+            probability differ within a scan, a slice is there twice, a feature is NaN, a probability is
+            outside [0, 1].
     """
     table = _read_table(path)
     code, scans = pd.factorize(table.bag_name)
     table = table.iloc[np.argsort(code, kind="stable")].reset_index(drop=True)
     grouped = table.groupby("bag_name", sort=False)
-    mixed = grouped.bag_label.nunique()
-    if (mixed > 1).any():
-        raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} is labelled both 0 and 1")
+    of_scans = {
+        "bag_label": "is labelled both 0 and 1",
+        "patient": "has more than one patient",
+        "bag_cnn_probability": "has more than one bag_cnn_probability",
+    }
+    for column in [name for name in of_scans if name in table]:
+        mixed = grouped[column].nunique()
+        if (mixed > 1).any():
+            raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} {of_scans[column]}")
     patients = list(scans)
     if "patient" in table:
-        mixed = grouped.patient.nunique()
-        if (mixed > 1).any():
-            raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} has more than one patient")
         patients = [patient_key(name) for name in grouped.patient.first()]
     sizes = torch.tensor(grouped.size().to_numpy(), dtype=torch.int64)
     n = len(table)

@@ -135,13 +135,21 @@ def test_a_table_that_is_not_there(tmp_path):
         read_feature_csv(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("value", ["35", "1.01", "-0.01"])
-def test_what_is_no_probability_is_refused(tmp_path, value):
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        *(
+            (f"i,B,{p}", rf"line 4: bag_cnn_probability must be .*\], got {p}")
+            for p in ["35", "1.01", "-0.01"]
+        ),
+        ("j,C,0.9", "scan 'C' has more than one bag_cnn_probability"),
+    ],
+)
+def test_what_is_no_probability_of_a_scan_is_refused(tmp_path, last, told):
     path = tmp_path / "t.csv"
-    rows = f"1,1,i,A,0\n1,1,i,C,1\n1,1,i,B,{value}\n"
+    rows = f"1,1,i,A,0\n1,1,i,C,1\n1,1,{last}\n"
     path.write_text("feature_0,bag_label,instance_name,bag_name,bag_cnn_probability\n" + rows)
-    told = rf"t\.csv: line 4: bag_cnn_probability must be in \[0, 1\], got {value}"
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=rf"t\.csv: {told}"):
         read_feature_csv(path)
 
 
