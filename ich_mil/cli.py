@@ -312,7 +312,8 @@ def _of_the_machine(error: Exception) -> str:
     if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
         told = f" ({text.splitlines()[0]})" if text else ""
         return f"memory ran out{told}; use a machine with more, or lower what --jobs and training.workers set"
-    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+    numbers = (*full, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
     if not isinstance(error, OSError) or error.errno not in numbers:
         return ""
     where = f"{error.filename}: " if error.filename else ""

@@ -70,7 +70,7 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
     for each file would take longer than all the rest of a second run.
 
     Raises:
-        DataError: there is no file.
+        DataError: there is no file, or `root` itself cannot be listed.
     """
     closed: list[str] = []
     seen: set[tuple[int, int]] = set()
@@ -79,6 +79,8 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
     skipped = len(os.path.join(folder, ""))  # noqa: PTH118
 
     def keep(error: OSError) -> None:
+        if str(error.filename) == str(root):
+            raise DataError(f"{root}: cannot be listed ({os.strerror(error.errno or 0)})") from error
         closed.append(str(error.filename))
 
     for place, folders, names in os.walk(folder, onerror=keep, followlinks=True):

@@ -23,11 +23,13 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
 
     Raises:
         DataError: a row has more fields than the header, a column is missing or there twice, a scan is
-            listed twice in the column `key`, or the file is no CSV table.
+            listed twice in the column `key`, or the file is no CSV table with commas in UTF-8.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such label file")
     try:
+        with path.open(encoding="utf-8-sig") as file:
+            _check_separator(file.readline(), path)
         # The header is read as a row, so that no row may be longer: otherwise pandas lets the first decide.
         table = pd.read_csv(
             path,
@@ -38,7 +40,11 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
             keep_default_na=False,
             skip_blank_lines=False,
         )
-    except (ValueError, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is no UTF-8 text; save it as CSV in UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
         if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
             named, line, fields = found.groups()
             raise DataError(f"{path}: line {line}: {fields} fields, but the header names {named}") from error
@@ -56,6 +62,13 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     if key is not None and len(repeated := table[key][table[key].duplicated()]):
         raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}")
     return table
+
+
+def _check_separator(header: str, path: Path) -> None:
+    """`DataError` for a header as Excel writes it where the comma is in use for decimals."""
+    for mark, told in ((";", "';'"), ("\t", "tabs")):
+        if mark in header and "," not in header:
+            raise DataError(f"{path}: its columns are separated by {told}, not by ','; save it with commas")
 
 
 def binary(values: pd.Series, path: Path) -> pd.Series:

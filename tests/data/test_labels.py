@@ -78,12 +78,23 @@ def test_rsna_any_without_its_subtype_is_told_and_used(tmp_path):
         ("ID, ID,Label\na,a,1\n", r"t\.csv: column ID is there twice"),
         ("ID\na\n", r"t\.csv: column Label is missing; found ID"),
         ("", r"t\.csv: cannot be read as a CSV table"),
+        ("ID;Label\na;1\n", r"t\.csv: its columns are separated by ';', not by ','; save it with commas$"),
+        ('ID;Label\n"Müller, Jörg";1\n', r"t\.csv: its columns are separated by ';', not by ','"),
+        ("ID\tLabel\na\t1\n", r"t\.csv: its columns are separated by tabs, not by ','"),
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
+        read_label_csv(path, ["ID", "Label"])
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_a_table_in_another_encoding(tmp_path, encoding):
+    path = tmp_path / "t.csv"
+    path.write_text("ID,Label\nMüller,1\n", encoding=encoding)
+    with pytest.raises(DataError, match=r"t\.csv: is no UTF-8 text; save it as CSV in UTF-8$"):
         read_label_csv(path, ["ID", "Label"])
 
 

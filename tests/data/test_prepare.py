@@ -496,6 +496,15 @@ def test_folders_that_cannot_be_used(study, tmp_path):
         prepare("folder", study, tmp_path / "good", jobs=1)
 
 
+def test_a_folder_that_may_not_be_listed(study, tmp_path, monkeypatch):
+    def fail(place):
+        raise OSError(errno.EACCES, "x", place)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(DataError, match=r"set: cannot be listed \(Permission denied\)$"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
 def test_rsna_labels_that_cannot_be_used(rsna_root, tmp_path):
     root = tmp_path / "set"
     shutil.copytree(rsna_root, root)
