@@ -168,11 +168,16 @@ def read_run(folder: Path) -> dict[str, Any]:
 def load_model(folder: Path) -> TrainedModel:
     """The model of a run. `ModelError` if the run is not finished, or of another version."""
     about = read_run(folder)
+    names = ("cnn", "head") if about["cnn"] else ("head",)
+    files = [folder / f"{name}{end}" for name in names for end in (".json", ".safetensors")]
+    if missing := [path.name for path in files if not path.is_file()]:
+        raise ModelError(
+            f"{folder}: its training is not finished, {missing[0]} is not there; go on with --resume"
+        )
     cnn = FrozenCnn(*load_cnn(folder)) if about["cnn"] else None
     head = load_head(folder, n_features=None if cnn is None else cnn.settings.features)
     config = about["config"]
-    names = ("cnn", "head") if about["cnn"] else ("head",)
-    parts = [(folder / f"{name}{end}").read_bytes() for name in names for end in (".json", ".safetensors")]
+    parts = [path.read_bytes() for path in files]
     parts.append(json.dumps([config[name] for name in ("thickness_mm", "samples", "seed")]).encode())
     return TrainedModel(
         folder=folder,

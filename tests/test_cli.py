@@ -403,6 +403,13 @@ def test_models_that_cannot_be_used(place, tmp_path, capsys):
         assert message in error
         assert str(copy) in error
         shutil.rmtree(copy)
+    for name in ("cnn.json", "head.safetensors"):
+        copy = tmp_path / "copy"
+        shutil.copytree(place / "run", copy)
+        (copy / name).unlink()
+        error = refused([*words, copy], capsys)
+        assert f"{copy}: its training is not finished, {name} is not there; go on with --resume" in error
+        shutil.rmtree(copy)
     assert not (tmp_path / "out").exists()
 
 
@@ -603,6 +610,7 @@ def test_ctrl_c_is_one_word_and_ends_a_loop_of_a_shell_too():
             OSError(errno.ENOSPC, "x", "/out/log"),
             "error: /out/log: No space left on device; mend that",
         ),
+        (OSError(errno.EACCES, "x", "/in/labels.csv"), "error: /in/labels.csv: Permission denied; mend that"),
         (OSError(errno.EMFILE, "x"), "error: Too many open files; mend that and run the same command again"),
         (MemoryError(), "error: memory ran out; use a machine with more, or lower what --jobs"),
         (MemoryError("15 MiB"), "error: memory ran out (15 MiB); use a machine with more"),

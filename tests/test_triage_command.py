@@ -142,8 +142,11 @@ def test_what_is_refused(tmp_path, capsys):
         assert "1 scans are in the labels or in the predictions" in said
     labels.write_text("scan,label\ns0,1\ns0,0\n")
     assert "listed twice: s0" in refused([tmp_path / "known", "--labels", labels], capsys)
-    assert "20" in refused([tmp_path / "few"], capsys)
-    refused([tmp_path / "unlabelled"], capsys)
+    few = refused([tmp_path / "few"], capsys)
+    assert f"error: {tmp_path / 'few'}: 18 labelled calibration scans are too few" in few
+    assert "at least 20 are needed, and more for a high promise; label more scans" in few
+    none = refused([tmp_path / "unlabelled"], capsys)
+    assert f"error: {tmp_path / 'unlabelled'}: no scan has a label; name a file with --labels" in none
     assert "predictions.json" in refused([tmp_path / "nowhere"], capsys)
     labels.write_text(
         "scan,label,patient\n" + "\n".join(f"s{i},{i % 2},{'p' if i else ''}" for i in range(200))

@@ -213,7 +213,10 @@ def fit_triage(
         raise ValueError(f"{len(patients)} patients for {len(labels)} calibration scans")
     known = int((labels != UNKNOWN).sum())
     if known < FEWEST:
-        raise DataError(f"{known} labelled calibration scans are too few for a triage: {FEWEST} are needed")
+        raise DataError(
+            f"{known} labelled calibration scans are too few for a triage: at least {FEWEST} are needed, "
+            "and more for a high promise; label more scans"
+        )
     positives, negatives = p[labels == 1], -p[labels == 0]
     if patients is not None:
         owner = np.asarray(patients, dtype=str)

@@ -103,15 +103,20 @@ def calibrate_triage(
                     f"{labels}: scan {first}: patient is empty; name one for each scan, or leave it out"
                 )
             table = table.assign(patient=given.patient.to_numpy())
-    triage = fit_triage(
-        table.label.to_numpy(),
-        table.probability.to_numpy(),
-        sensitivity=sensitivity,
-        specificity=specificity,
-        confidence=confidence,
-        method=method,
-        patients=table.patient.tolist(),
-    )
+    if (table.label == UNKNOWN).all():
+        raise DataError(f"{folder}: no scan has a label; name a file with --labels")
+    try:
+        triage = fit_triage(
+            table.label.to_numpy(),
+            table.probability.to_numpy(),
+            sensitivity=sensitivity,
+            specificity=specificity,
+            confidence=confidence,
+            method=method,
+            patients=table.patient.tolist(),
+        )
+    except DataError as error:
+        raise DataError(f"{labels or folder}: {error}") from error
     write_json(out, {**triage.as_dict(), "model_weights": read.weights, "notice": NOTICE})
     say(f"{out}: {triage.promise}")
     return triage

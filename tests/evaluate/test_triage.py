@@ -163,7 +163,7 @@ def test_no_scan_of_a_class():
 
 def test_fewer_than_20_labelled_scans():
     labels = np.append(np.repeat([1, 0], [9, 10]), np.full(30, -1))
-    with pytest.raises(DataError, match=r"^19 labelled calibration scans are too few .*: 20 are needed"):
+    with pytest.raises(DataError, match=r"^19 labelled calibration scans are too few .*: at least 20 are"):
         fit_triage(labels, np.full(49, 0.5), sensitivity=0.5, specificity=0.5, confidence=0.5)
     labels[19] = 1
     fit_triage(labels, np.full(49, 0.5), sensitivity=0.5, specificity=0.5, confidence=0.5)
