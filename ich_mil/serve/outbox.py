@@ -59,7 +59,7 @@ class Outbox:
         self._due: dict[str, float] = {}  # on the clock of time.monotonic
         self._ours: dict[str, frozenset[str]] = {}
         for folder in (self.waiting_folder, self.sent_folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.json")):
                 delivery = _read(path)
                 self._ours[delivery.name] = frozenset(delivery.sops)
