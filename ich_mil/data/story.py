@@ -28,7 +28,7 @@ def explain(folder: Path, scan: str) -> str:
 
     Args:
         folder: a prepared set.
-        scan: the id of a scan, which may be one that was left out.
+        scan: the id of a scan, which may be one that was left out, or the folder that holds its files.
 
     Returns:
         Several lines of text.
@@ -38,6 +38,8 @@ def explain(folder: Path, scan: str) -> str:
             like it are named.
     """
     prepared = open_prepared(folder)
+    below = prepared.table.scan[prepared.table.source.str.startswith(f"{scan}/")].unique()
+    scan = below[0] if len(below) == 1 else scan
     lines = prepared.ledger_by_scan.get(scan, [])
     record = read_record(folder, scan)
     known = scan in prepared.scans.index

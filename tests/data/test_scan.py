@@ -164,6 +164,7 @@ def test_the_story_of_a_scan(series, tmp_path):
     (scan,) = prepared.scans.index
     story = explain(tmp_path / "out", scan).splitlines()
     assert story[0] == scan
+    assert explain(tmp_path / "out", "a").splitlines() == story  # as labels.csv may call it
     assert story[1] == f"  patient {prepared.table.patient[0]}, positive"
     heights = prepared.table.position_mm
     assert story[2].startswith(f"  {len(series) - 1} slices in {tmp_path / 'out' / 'scans'}")
