@@ -8,6 +8,7 @@ grouped by study.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
+from unicodedata import normalize
 
 from ich_mil.data.collection import Collection, Source, every_file
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
@@ -25,7 +26,7 @@ class FolderCollection(Collection):
         self.labels: dict[str, int] | None = None
         if labelled:
             table = read_label_csv(self.path, ["scan", "label"], key="scan")
-            self.labels = dict(zip(table.scan, binary(table.label, self.path), strict=True))
+            self.labels = dict(zip(table.scan.map(_composed), binary(table.label, self.path), strict=True))
 
     def files(self) -> Iterator[str]:
         """Every file below the folder but `labels.csv`."""
@@ -61,4 +62,9 @@ class FolderCollection(Collection):
     def _name(self, scan: str, sources: Sequence[Source]) -> str:
         """The study UID if a row has it, else the top folder of its first file."""
         assert self.labels is not None
-        return scan if scan in self.labels else PurePath(sources[0].path).parts[0]
+        return scan if scan in self.labels else _composed(PurePath(sources[0].path).parts[0])
+
+
+def _composed(name: str) -> str:
+    """An umlaut as one character: some systems name files with a letter and two dots, tables seldom do."""
+    return normalize("NFC", name)

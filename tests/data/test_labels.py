@@ -4,6 +4,7 @@ import pytest
 
 from ich_mil.data.collection import Source
 from ich_mil.data.cq500 import Cq500Collection
+from ich_mil.data.folder import FolderCollection
 from ich_mil.data.labels import UNKNOWN, read_label_csv
 from ich_mil.data.rsna import RsnaCollection
 from ich_mil.errors import DataError
@@ -160,3 +161,12 @@ def test_the_public_reads_of_cq500(shared_data, tmp_path):
 def test_a_scan_may_be_called_na(tmp_path):
     (tmp_path / "labels.csv").write_text("scan,label\nNA,1\nnull,0\n")
     assert read_label_csv(tmp_path / "labels.csv", ["scan", "label"]).scan.tolist() == ["NA", "null"]
+
+
+@pytest.mark.parametrize("of_folder", ["M\u00fcller", "Mu\u0308ller"])  # the latter as macOS writes it
+def test_a_folder_with_an_umlaut_in_either_form(tmp_path, of_folder):
+    (tmp_path / "labels.csv").write_text("scan,label\nM\u00fcller,1\n", encoding="utf-8")
+    scan = ("1.2.3", [source("1.2.3.1", f"{of_folder}/x.dcm")])
+    collection = FolderCollection(tmp_path, labelled=True)
+    assert collection.scan_label(*scan) == 1
+    collection.check([scan])
