@@ -94,7 +94,7 @@ def inside_skull(hu: NDArray[np.int16]) -> Mask:
         largest = int(sizes.argmax())
         if sizes[largest] == 0:
             continue
-        region = ndimage.binary_dilation(regions == largest, iterations=CLOSED) & ~walls
+        region = ndimage.binary_dilation(regions == largest, iterations=CLOSED)
         if ((values[region] >= BRAIN[0]) & (values[region] <= BRAIN[1])).mean() > 0.7:
             found |= region
     return inside
@@ -206,7 +206,6 @@ def _fill(
     h, w = inside.shape[0] * cell, inside.shape[1] * cell
     room, away = np.zeros(hu.shape, bool), np.full(hu.shape, FAR)
     room[:h, :w] = inside.repeat(cell, 0).repeat(cell, 1)
-    room &= hu < BONE_FROM
     away[:h, :w] = _finer(shape, cell)
     out = hu.copy()
     changed = room & (away > -rim - EDGE / 2)
