@@ -20,9 +20,10 @@ def test_hand_computed_values_of_the_papers_preset():
     )
 
 
-def test_winners_soft_tissue_spans_minus_150_to_230():
-    hu = torch.tensor([[[-150, 40, 230]]], dtype=torch.int16)
-    assert apply_windows(hu, PRESETS["winners"])[0, 2].tolist() == [[0.0, 0.5, 1.0]]
+def test_spans_of_the_winners_preset():
+    for channel, span in enumerate(([0, 40, 80], [-20, 80, 180], [-150, 40, 230])):
+        hu = torch.tensor([[span]], dtype=torch.int16)
+        assert apply_windows(hu, PRESETS["winners"])[0, channel].tolist() == [[0.0, 0.5, 1.0]]
 
 
 def by_the_formula(hu, windows):
@@ -73,8 +74,8 @@ def test_other_than_int16_is_refused(dtype):
 
 
 def test_free_choice_and_refusals():
-    assert parse_windows([[50, 100]]) == ((50.0, 100.0),)
-    for wrong in ("brian", [[40, 0]], [[40]], []):
+    assert repr(parse_windows([[50, 100]])) == "((50.0, 100.0),)"  # the same text whoever wrote them
+    for wrong in ("brian", [[40, 0]], [[40]], [[40, 80, 1]], []):
         with pytest.raises(ValueError, match="windows must be"):
             parse_windows(wrong)
 
