@@ -11,6 +11,7 @@ import pytest
 from highdicom.sr import ComprehensiveSR, srread
 from pydicom import dcmread
 from pydicom.config import disable_value_validation
+from pydicom.sr.codedict import codes as standard
 from pydicom.uid import CTImageStorage
 
 from ich_mil.errors import DataError
@@ -206,6 +207,23 @@ def test_the_report_names_the_algorithm_its_version_and_the_notice(rsna):
         assert said["111003"] == "0.1.0, weights 3f9a01c2d4e5"
     assert (report.CompletionFlag, report.VerificationFlag) == ("COMPLETE", "UNVERIFIED")
     assert report.ContentTemplateSequence[0].TemplateIdentifier == "1500"
+
+
+@pytest.mark.parametrize(
+    ("concept", "meant"),
+    [
+        (codes.HEMORRHAGE, standard.SCT.IntracranialHemorrhage),
+        (codes.HEAD, standard.SCT.Head),
+        (codes.CT_HEAD, standard.LN.HeadCT),
+        (codes.PROBABILITY, standard.DCM.Probability),
+        (codes.NO_UNITS, standard.UCUM.NoUnits),
+        (codes.OF_INTEREST, standard.DCM.OfInterest),
+        (codes.DECISIONS["positive"], standard.SCT.Positive),
+        (codes.DECISIONS["negative"], standard.SCT.Negative),
+    ],
+)
+def test_codes_mean_what_they_say_in_their_scheme(concept, meant):
+    assert (concept.value, concept.scheme_designator) == (meant.value, meant.scheme_designator)
 
 
 def test_each_decision_has_its_code(rsna):
