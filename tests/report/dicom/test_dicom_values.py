@@ -24,7 +24,7 @@ from ich_mil.report.dicom.values import (
 def test_a_derived_uid_is_a_name_based_uuid_and_stays_the_same_for_ever():
     uid = derived_uid("not a UID", "ID_000012eaf")
     # what archives hold by now: a changed rule would make all results appear twice
-    assert uid == "2.25.290852179067405458798620605455486318691"
+    assert uid == valid_uid("ID_000012eaf") == "2.25.290852179067405458798620605455486318691"
     assert UUID(int=int(uid.removeprefix("2.25."))).version == 5
     assert UID(uid).is_valid
     assert len(uid) <= 44
@@ -35,7 +35,7 @@ def test_parts_of_a_derived_uid_are_told_apart():
     assert len(uids) == 4
 
 
-@pytest.mark.parametrize("uid", ["1.2.840.10008.5.1", "2.25.0", "0.0"])
+@pytest.mark.parametrize("uid", ["1.2.840.10008.5.1", "2.25.0", "0.0", "1." + 62 * "2"])
 def test_a_valid_uid_is_kept(uid):
     assert valid_uid(uid) == uid
 
@@ -66,6 +66,7 @@ def test_an_invalid_uid_is_replaced_by_the_same_one_each_time(uid):
         ("Müller".encode(), [], "Müller"),
         ("Müller".encode("latin-1"), [], "Müller"),
         ("Müller".encode("latin-1"), ["ISO_IR 192"], "Müller"),
+        ("Müller".encode(), ["ISO 2022 IR 6"], "Müller"),
         ("Müller".encode("latin-1"), ["NO SUCH SET"], "Müller"),
         (b"\xff\xfe\x80", ["GB18030"], "ÿþ\x80"),
     ],
@@ -80,6 +81,8 @@ def test_a_name_has_three_groups_of_five_parts_and_sixty_four_characters():
     assert person_name("x" * 300) == "x" * 64
     assert person_name("<script>alert('1')</script>^\"") == "<script>alert('1')</script>^\""
     assert person_name("a\\b\nc\0\N{RIGHT-TO-LEFT OVERRIDE}d") == "a b c��d"
+    assert person_name("x" * 60 + "^yz" + " u" * 9) == "x" * 60 + "^yz"
+    assert person_name("Doe==") == "Doe"
     assert person_name("") == ""
 
 
@@ -95,6 +98,8 @@ def test_an_identifier_is_whole_or_left_out():
 def test_lines_are_shortened_and_paragraphs_are_not():
     assert line("a\\b\tc\n\x01d") == "a/b c �d"
     assert line("y" * 70) == "y" * 64
+    assert line("y" * 63 + " z") == "y" * 63
+    assert paragraph("a \n") == "a"
     assert paragraph("a\tb\nc\x02" + "z" * 9999) == "a b\nc�" + "z" * 9999
 
 
@@ -124,6 +129,7 @@ def test_days(text, value):
         ("1", ""),
         ("251530", ""),
         ("106130", ""),
+        ("101561", ""),
         ("10.5", ""),
         ("noon", ""),
         ("", ""),
@@ -135,5 +141,6 @@ def test_times(text, value):
 
 def test_values_that_are_enumerated():
     assert [sex(text) for text in ("M", "F", "O", "m", "male", "")] == ["M", "F", "O", "", "", ""]
-    assert [age(text) for text in ("045Y", "45Y", "045y", "")] == ["045Y", "", "", ""]
+    assert [age(text) for text in ("045Y", "045M", "045W", "045D")] == ["045Y", "045M", "045W", "045D"]
+    assert [age(text) for text in ("45Y", "045y", "")] == ["", "", ""]
     assert [yes_or_no(text) for text in ("YES", "NO", "yes", "")] == ["YES", "NO", "", ""]

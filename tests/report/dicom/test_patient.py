@@ -8,10 +8,10 @@ from ich_mil.dicom.elements import tag_of
 from ich_mil.report.dicom.patient import patient_and_study
 
 
-def made_of(**values: bytes) -> tuple[Dataset, list[str]]:
+def made_of(character_sets: str = "", **values: bytes) -> tuple[Dataset, list[str]]:
     """Patient and study of an image with these values, and what is told of them."""
     first = SimpleNamespace(
-        values={tag_of(keyword): raw for keyword, raw in values.items()}, text=lambda tag: ""
+        values={tag_of(keyword): raw for keyword, raw in values.items()}, text=lambda tag: character_sets
     )
     notes: list[str] = []
     return patient_and_study(first, "1.2.3", notes), notes
@@ -38,6 +38,21 @@ def test_a_number_that_is_too_long_is_left_out_for_cut_off_it_could_be_anothers(
 def test_blanks_around_a_value_are_no_part_of_it():
     elements, notes = made_of(AccessionNumber=b" 123 ", PatientID=b"P1\0")
     assert (elements.AccessionNumber, elements.PatientID) == ("123", "P1")
+    assert not any("not valid" in note for note in notes)
+
+
+def test_what_an_image_says_beyond_what_it_must_is_carried_over():
+    carried = {"StudyDescription": "Head", "IssuerOfPatientID": "Clinic", "PatientAge": "045Y"}
+    elements, notes = made_of(**{keyword: text.encode() for keyword, text in carried.items()})
+    assert {keyword: elements[keyword].value for keyword in carried} == carried
+    assert not any(keyword in " ".join(notes) for keyword in carried)
+    assert not any(keyword in " ".join(made_of()[1]) for keyword in carried), "it need not be there"
+
+
+def test_a_name_in_several_character_sets():
+    name = b"Yamada^Tarou=\x1b$B;3ED\x1b(B^\x1b$BB@O:\x1b(B"
+    elements, notes = made_of("\\ISO 2022 IR 87", PatientName=name)
+    assert elements.PatientName == "Yamada^Tarou=山田^太郎"
     assert not any("not valid" in note for note in notes)
 
 
