@@ -1,0 +1,161 @@
+"""One run from data to a model: what its steps are told, what a resumed one does no more, what is refused."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from ich_mil.config import RunConfig, SetSettings, SplitSettings
+from ich_mil.data.splits import draw_splits
+from ich_mil.data.store import open_prepared
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
+from ich_mil.pipeline import train as module
+from ich_mil.pipeline.train import train
+from ich_mil.training.module import TrainingSettings
+from tests import phantoms
+from tests.feature_table import write_features
+
+WINDOWS = [[50.0, 100.0], [40.0, 400.0]]
+CNN = CnnSettings(image_size=32, features=4)
+
+
+class ReachedError(Exception):
+    """The CNN would be trained now."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return phantoms.rsna(tmp_path_factory.mktemp("train") / "site", studies=8)
+
+
+@pytest.fixture
+def config(site, tmp_path):
+    return RunConfig(
+        out=tmp_path / "run",
+        train=SetSettings("rsna", str(site)),
+        prepared=tmp_path / "prepared",
+        split=SplitSettings(validation=0.3, test=0.2),
+        windows=WINDOWS,
+        cnn=CNN,
+        training=TrainingSettings(max_epochs=7),
+        jobs=1,
+        seed=5,
+    )
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the training of the CNN is told; it ends there."""
+    told = {}
+
+    def stop(prepared, splits, out, **settings):
+        told.update(settings, prepared=prepared, splits=splits, out=out)
+        raise ReachedError
+
+    monkeypatch.setattr(module, "fit_cnn", stop)
+    return told
+
+
+def test_the_cnn_is_trained_as_the_run_says(config, told):
+    with pytest.raises(ReachedError):
+        train(replace(config, thickness_mm=12.0), resume=False)
+    assert told["windows"] == ((50.0, 100.0), (40.0, 400.0))
+    assert (told["cnn"], told["training"], told["seed"]) == (CNN, config.training, 5)
+    assert told["out"] == config.out / "cnn"
+    thick = told["prepared"].scans
+    assert told["splits"].equals(draw_splits(thick, validation=0.3, test=0.2, seed=5))
+    assert yaml.safe_load((config.out / "config.yaml").read_text())["windows"] == WINDOWS
+    thin = replace(config, thickness_mm=0.0, out=config.out / "thin", prepared=config.out / "apart")
+    with pytest.raises(ReachedError):
+        train(thin, resume=False)
+    assert told["prepared"].scans.slices.sum() > 2 * thick.slices.sum()
+
+
+def test_a_cnn_that_is_there_is_not_trained_again_and_sees_all_scans_as_it_was_trained(
+    config, told, monkeypatch
+):
+    with pytest.raises(ReachedError):
+        train(config, resume=False)
+    told.clear()
+    windows = tuple(map(tuple, WINDOWS))
+    save_cnn(AttentionCnn(CNN, windows=2), config.out, settings=CNN, windows=windows)
+    heads = []
+    monkeypatch.setattr(module, "fit_head", lambda *words: heads.append(words))
+    train(config, resume=True)
+    ((features, splits, _, _),) = heads
+    assert not told
+    assert set(splits.split) == {"train", "validation", "test"}
+    model, _, _ = load_cnn(config.out)
+    prepared = open_prepared(config.prepared / "train")
+    wanted = extract_features(model, prepared, list(prepared.scans.index), windows=windows, image_size=32)
+    assert sorted(features.scans) == sorted(wanted.scans)
+    assert torch.equal(features.x, wanted.select(features.scans).x)
+
+
+def test_a_run_does_not_go_on_where_labels_have_changed(config, told, site, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "stage_2_train").symlink_to(site / "stage_2_train")
+    labels = pd.read_csv(site / "stage_2_train.csv")
+    config = replace(config, train=SetSettings("rsna", str(own)))
+    labels.to_csv(own / "stage_2_train.csv", index=False)
+    with pytest.raises(ReachedError):
+        train(config, resume=False)
+    labels.assign(Label=0).to_csv(own / "stage_2_train.csv", index=False)
+    with pytest.raises(DataError, match="have another patient or label now"):
+        train(config, resume=True)
+
+
+@pytest.mark.parametrize("made", ["cnn", "cnn.json", "features", "head.json"])
+def test_parts_of_an_unknown_run_are_not_built_upon(config, told, made):
+    config.out.mkdir()
+    (config.out / made).touch()
+    with pytest.raises(ConfigError, match=rf"holds {made} but no run\.json"):
+        train(config, resume=True)
+    assert not told
+
+
+def test_a_split_of_ones_own_needs_no_shares_but_validation_scans_for_a_cnn(config, told, tmp_path):
+    with pytest.raises(ReachedError):
+        train(config, resume=False)
+    drawn = told["splits"]
+    drawn.to_csv(tmp_path / "own.csv", index=False)
+    split = SplitSettings(validation=0, file=tmp_path / "own.csv")
+    own = replace(config, split=split, out=tmp_path / "own")
+    with pytest.raises(ReachedError):
+        train(own, resume=False)
+    assert told["splits"].split.tolist() == drawn.split.tolist()
+    drawn.assign(split=drawn.split.replace("validation", "test")).to_csv(tmp_path / "own.csv", index=False)
+    with pytest.raises(ConfigError, match="a CNN needs validation scans"):
+        train(replace(own, out=tmp_path / "none"), resume=False)
+    assert not (tmp_path / "none" / "run.json").exists()
+
+
+def test_sets_that_are_absent_or_of_two_kinds_are_refused_before_anything_is_read(config, told, tmp_path):
+    absent = replace(config, external=SetSettings("rsna", str(tmp_path / "absent")))
+    with pytest.raises(DataError, match="absent: no such file or folder"):
+        train(absent, resume=False)
+    write_features(tmp_path / "f.csv", 4, 0)
+    mixed = replace(config, external=SetSettings("features", str(tmp_path / "f.csv")))
+    with pytest.raises(ConfigError, match="must both be pictures or both be features"):
+        train(mixed, resume=False)
+    assert not config.out.exists()
+    assert not config.prepared.exists()
+
+
+def test_a_head_is_there_when_all_that_is_told_of_it_is(config, tmp_path):
+    write_features(tmp_path / "f.csv", 20, 0)
+    table = SetSettings("features", str(tmp_path / "f.csv"))
+    run = replace(config, train=table, head=HeadSettings(n_inducing=8, sweeps=2))
+    (config.out / "head_fit.json").mkdir(parents=True)  # it cannot be written
+    with pytest.raises((OSError, DataError)):
+        train(run, resume=False)
+    assert not (config.out / "head.json").exists()
+    (config.out / "head_fit.json").rmdir()
+    train(run, resume=True)
+    assert (config.out / "head.json").is_file()
