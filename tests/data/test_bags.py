@@ -1,5 +1,7 @@
 """Packed bags: pictures made where a batch lies and kept where that pays, steps of equal load."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,7 @@ def test_an_item_is_a_whole_scan_as_stored(dataset, prepared):
         assert one.hu[0].dtype == torch.int16
         assert one.offsets.tolist() == [0, prepared.scans.slices[scan]]
         assert one.labels.tolist() == [prepared.scans.label[scan]]
+        assert one.labels.dtype == torch.float32
         assert one.scans == (scan,)
     assert dataset.sizes.tolist() == prepared.scans.slices.tolist()
 
@@ -74,10 +77,19 @@ def test_scans_of_different_width_share_a_batch():
     torch.testing.assert_close(got[2:], Pictures(WINDOWS, 12)(tall), rtol=0, atol=0)
 
 
-def test_offsets_stay_on_the_host_and_the_rest_moves(device):
-    moved = a_batch(2, 3).to(device)
+def test_offsets_stay_on_the_host_and_the_rest_moves():
+    moved = a_batch(2, 3).to(torch.device("meta"))
     assert moved.offsets.device.type == "cpu"
-    assert {one.device.type for one in (*moved.hu, *moved.changed, moved.labels)} == {device.type}
+    assert {one.device.type for one in (*moved.hu, *moved.changed, moved.labels)} == {"meta"}
+
+
+@pytest.mark.parametrize("kept", [0, 5], ids=["made", "kept"])
+def test_each_scan_is_varied_as_its_batch_says(kept):
+    still, flip = torch.eye(2, 3), torch.tensor([[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    batch, of = a_batch(2, 3), Pictures(WINDOWS, 12, slices=kept)
+    plain = of(batch).clone()
+    varied = of(replace(batch, variations=tuple(Variation(one, 0.0, 0.0, 0) for one in (still, flip))))
+    torch.testing.assert_close(varied, torch.cat([plain[:2], plain[2:].flip(-1)]), rtol=0, atol=1e-5)
 
 
 def test_kept_pictures_are_made_once_and_only_changed_slices_anew(monkeypatch):
@@ -90,7 +102,7 @@ def test_kept_pictures_are_made_once_and_only_changed_slices_anew(monkeypatch):
     monkeypatch.setattr(module, "to_pictures", count)
     keeping = Pictures(WINDOWS, 12, slices=5)
     plain = a_batch(5)
-    first = keeping(plain)
+    first = keeping(plain).clone()
     assert torch.equal(keeping(plain), first)
     assert made == [5]
     hu = plain.hu[0].clone()
@@ -134,7 +146,8 @@ def test_each_scan_comes_once_an_epoch_in_an_order_of_seed_and_epoch():
     other = StepSampler(SIZES, bags=4, seed=3)
     other.set_epoch(1)
     assert list(other) == list(sampler)
-    assert list(StepSampler(SIZES, bags=4, seed=4)) != first
+    plans = [_plan(StepSampler(SIZES, bags=4, seed=seed), epoch) for seed in (3, 4) for epoch in (0, 1)]
+    assert all(plans.count(plan) == 1 for plan in plans)
 
 
 def test_steps_have_about_equally_many_scans_and_slices():
@@ -156,6 +169,11 @@ def test_steps_have_about_equally_many_scans_and_slices():
     assert sizes == {3, 4}
 
 
+def test_steps_come_in_no_order_of_their_length():
+    sizes = [int(SIZES[place]) for (place,) in StepSampler(SIZES, bags=1, seed=0).plan()]
+    assert sizes != sorted(sizes, reverse=True)
+
+
 def _plan(sampler, epoch):
     sampler.set_epoch(epoch)
     return sampler.plan()
@@ -169,6 +187,8 @@ def test_ranks_share_the_steps_of_one(size):
     for step, *parts in zip(plan, *shares, strict=True):
         assert min(len(part) for part in parts) >= 1
         assert sorted(place for part in parts for _, place in part) == sorted(step)
+        loads = [sum(int(SIZES[place]) for _, place in part) for part in parts]
+        assert max(loads) - min(loads) <= SIZES[torch.tensor(step)].max()
 
 
 @pytest.mark.parametrize(("scans", "bags", "least"), [(41, 2, 1), (10, 3, 2), (2, 9, 2)])
