@@ -209,7 +209,7 @@ def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
         frame_of_reference=valid_uid(frame_of_reference)
         if frame_of_reference
         else derived_uid("frame of reference", header.study_uid, header.series_uid),
-        supplied=tuple(name for name, uid in said.items() if not uid or valid_uid(uid) != uid),
+        supplied=tuple(name for name, uid in said.items() if valid_uid(uid) != uid),
         lossy=lossy,
         header=header,
     )
