@@ -14,16 +14,17 @@ from pydicom.config import disable_value_validation
 from pydicom.sr.codedict import codes as standard
 from pydicom.uid import CTImageStorage
 
+from ich_mil.data.prepare import prepare
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import BY_INTERVAL, NOTICE, ScanResult, SliceResult
-from ich_mil.report.dicom import codes
-from ich_mil.report.dicom.context import NOMINAL_THICKNESS_MM, read_context
+from ich_mil.report.dicom import codes, identity
+from ich_mil.report.dicom.context import NOMINAL_THICKNESS_MM, StudyContext, read_context
 from ich_mil.report.dicom.identity import identify
 from ich_mil.report.dicom.structured_report import structured_report
 from ich_mil.report.dicom.values import valid_uid
 from tests import phantoms
-from tests.report.dicom.made import few_slices, identity_of, referenced, sources, write
+from tests.report.dicom.made import few_slices, identity_of, one_file, referenced, result_of, sources, write
 
 KINDS = ("capture", "map", "report", "key")
 WRITTEN = ("InstanceCreationDate", "InstanceCreationTime", "ContentDate", "ContentTime")
@@ -145,6 +146,13 @@ def study_and_image(path: Path) -> tuple[str, str]:
     with disable_value_validation():
         ds = dcmread(path)
         return ds.StudyInstanceUID, ds.SOPInstanceUID
+
+
+def context_of(root: Path, out: Path) -> StudyContext:
+    """Of the one scan below `root`, prepared as it is."""
+    prepared = prepare("unlabelled", root, out / "set", jobs=1, thickness_mm=0)
+    (scan,) = prepared.scans.index
+    return read_context(result_of(prepared, scan), prepared)
 
 
 # numbers
@@ -284,7 +292,13 @@ def test_all_objects_are_written_at_one_moment(rsna):
     assert len(moments) == 1
 
 
-def test_other_results_are_other_objects_in_other_series(rsna):
+def with_first_image(context, **changes):
+    first, *others = context.slices
+    image = replace(first.images[0], **changes)
+    return replace(context, slices=(replace(first, images=(image, *first.images[1:])), *others))
+
+
+def test_other_results_are_other_objects_in_other_series(rsna, monkeypatch):
     context = read_context(rsna.scan, rsna.prepared)
     assert rsna.maps is not None
     now = datetime(2026, 11, 21)
@@ -302,13 +316,25 @@ def test_other_results_are_other_objects_in_other_series(rsna):
         (rsna.scan, replace(rsna.results, decided_by="a promise"), context, rsna.maps),
         (rsna.scan, rsna.results, context, None),
         (rsna.scan, rsna.results, context, replace(rsna.maps, std=rsna.maps.std + 1e-6)),
+        (rsna.scan, rsna.results, context, replace(rsna.maps, mean=rsna.maps.mean + 1e-6)),
+        (rsna.scan, rsna.results, context, replace(rsna.maps, slices=rsna.maps.slices + 1)),
         (rsna.scan, rsna.results, replace(context, slices=context.slices[1:]), rsna.maps),
+        (rsna.scan, rsna.results, with_first_image(context, frame=2), rsna.maps),
+        (rsna.scan, rsna.results, with_first_image(context, sop_uid="1.2"), rsna.maps),
     ]
     identities = [identify(*case, now) for case in cases]
     assert len({identity.digest for identity in identities}) == len(cases)
     assert len({identity.uid("series", "MAP") for identity in identities}) == len(cases)
     later = identify(*cases[0], datetime(2027, 1, 1))
     assert later.uid("object") == identities[0].uid("object")
+    monkeypatch.setattr(identity, "__version__", "of another program")
+    assert identify(*cases[0], now).digest not in {one.digest for one in identities}
+
+
+@pytest.mark.parametrize("part", ["name", "version", "weights"])
+def test_another_model_is_another_device(rsna, part):
+    this = identity_of(rsna, read_context(rsna.scan, rsna.prepared))
+    assert replace(this, model=replace(this.model, **{part: "x"})).device_uid != this.device_uid
 
 
 # bad input
@@ -345,6 +371,55 @@ def test_results_of_another_scan_are_refused(rsna, folder):
         rsna.again(folder, slices=rsna.scan.slices[::-1])
     with pytest.raises(DataError, match="'elsewhere' are not those"):
         rsna.again(folder, scan="elsewhere")
+
+
+def test_each_image_keeps_what_it_says_and_only_the_rest_is_supplied(tmp_path):
+    says = [
+        {"SliceThickness": 3.0, "FrameOfReferenceUID": "1.2.9", "SOPClassUID": CTImageStorage},
+        {"FrameOfReferenceUID": "no UID"},
+        {"LossyImageCompression": "00", "LossyImageCompressionMethod": "ISO_10918_1"},
+        {"LossyImageCompression": "01", "LossyImageCompressionMethod": "of our own"},
+    ]
+    rest = iter(says)
+    root = few_slices(tmp_path, n=4, change=lambda path: phantoms.rewrite(path, **next(rest)))
+    context = context_of(root, tmp_path)
+    first, second, third, fourth = context.images
+    spacing = round(median(dist(a.position, b.position) for a, b in pairwise(context.slices)), 3)
+    assert [one.thickness for one in context.slices] == [3.0, *[pytest.approx(spacing, abs=2e-3)] * 3]
+    assert first.frame_of_reference == "1.2.9"
+    assert second.frame_of_reference == valid_uid("no UID")
+    assert third.frame_of_reference == fourth.frame_of_reference
+    assert len({one.frame_of_reference for one in context.images}) == 3
+    assert [set(one.supplied) for one in context.images] == [set()] + [
+        {"SOPClassUID", "FrameOfReferenceUID"}
+    ] * 3
+    assert [one.lossy for one in context.images] == [{}] * 3 + [{"LossyImageCompression": "01"}]
+    told = "\n".join(context.notes)
+    for name in ("SliceThickness", "FrameOfReferenceUID", "SOPClassUID"):
+        assert f"{name} is absent" in told
+
+
+@pytest.mark.parametrize("level", ["StudyInstanceUID", "SeriesInstanceUID"])
+def test_each_series_of_each_study_has_a_frame_of_reference_of_its_own(tmp_path, level):
+    frames = set()
+    for name, changes in (("this", {}), ("other", {level: "1.2.3"})):
+        (tmp_path / name).mkdir()
+        root = few_slices(tmp_path / name, n=2, change=lambda path, c=changes: phantoms.rewrite(path, **c))
+        frames |= {image.frame_of_reference for image in context_of(root, tmp_path / name).images}
+    assert len(frames) == 2
+
+
+def test_a_file_that_has_lost_a_frame_is_refused(tmp_path):
+    root = one_file(few_slices(tmp_path, n=4), tmp_path / "one")
+    prepared = prepare("unlabelled", root, tmp_path / "set", jobs=1, thickness_mm=0)
+    scan = result_of(prepared, prepared.scans.index[0])
+    whole = dcmread(root / "enhanced.dcm")
+    whole.NumberOfFrames = 3
+    whole.PerFrameFunctionalGroupsSequence = whole.PerFrameFunctionalGroupsSequence[:3]
+    whole.PixelData = whole.PixelData[: len(whole.PixelData) // 4 * 3]
+    whole.save_as(root / "enhanced.dcm")
+    with pytest.raises(DataError, match=r"is no longer the image 1\.2\.3\.1"):
+        read_context(scan, prepared)
 
 
 def test_averaged_slices_without_a_thickness_abut(averaged):
@@ -384,7 +459,8 @@ def test_lossy_compression_of_the_sources_is_passed_on(tmp_path, last_only):
         assert ds.LossyImageCompressionMethod == "ISO_10918_1"
 
 
-def test_a_dose_report_that_comes_later_makes_no_other_object(rsna):
+@pytest.mark.parametrize("code", [Code.NOT_DICOM, Code.NOT_CT, Code.NOT_AN_IMAGE, Code.LOCALIZER])
+def test_a_dose_report_that_comes_later_makes_no_other_object(rsna, code):
     context = read_context(rsna.scan, rsna.prepared)
     now = datetime(2026, 11, 21)
 
@@ -395,5 +471,5 @@ def test_a_dose_report_that_comes_later_makes_no_other_object(rsna):
         )
 
     before = identify(rsna.scan, rsna.results, context, rsna.maps, now).uid("series")
-    assert series(Code.NOT_CT) == before
+    assert series(code) == before
     assert series(Code.UNREADABLE) != before
