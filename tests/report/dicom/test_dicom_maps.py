@@ -46,6 +46,8 @@ def test_maps_are_stored_bit_for_bit_where_their_slices_lie(made):
         shared = plain.SharedFunctionalGroupsSequence[0]
         (mapping,) = shared.RealWorldValueMappingSequence
         assert (mapping.RealWorldValueSlope, mapping.RealWorldValueIntercept) == (1, 0)
+        assert mapping.DoubleFloatRealWorldValueFirstValueMapped < values.min()
+        assert mapping.DoubleFloatRealWorldValueLastValueMapped > values.max()
         assert mapping.MeasurementUnitsCodeSequence[0].CodeValue == "1"
         assert mapping.QuantityDefinitionSequence[0].ConceptCodeSequence[0].CodeValue == code
         assert shared.FrameVOILUTSequence[0].VOILUTFunction == "LINEAR_EXACT"
@@ -157,6 +159,8 @@ def test_each_frame_of_reference_has_maps_and_a_series_of_its_own(rsna):
     assert len({ds.SOPInstanceUID for ds in made}) == 4
     assert [made[2].FrameOfReferenceUID, made[3].FrameOfReferenceUID] == ["1.9", "1.9"]
     assert made[0].SeriesInstanceUID == made[1].SeriesInstanceUID != made[2].SeriesInstanceUID
+    spaces = [ds.DimensionOrganizationSequence[0].DimensionOrganizationUID for ds in made]
+    assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
     for ds, values in zip(made, (maps.mean[:2], maps.std[:2], maps.mean[2:], maps.std[2:]), strict=True):
         assert {one.tobytes() for one in ds.pixel_array} == {one.tobytes() for one in values}
 
@@ -170,6 +174,18 @@ def test_pixels_that_are_not_square_keep_their_sides(rsna):
     maps = maps_of(6, most=6).on_grid(64, 64)
     ds, _ = parametric_maps(maps, replace(context, slices=slices), identity_of(rsna, context))
     assert list(ds.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].PixelSpacing) == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("changes", [{"spacing": (0.5, 0.25)}, {"thickness": 7.0}])
+def test_one_slice_of_another_size_is_said_of_each_frame(rsna, changes):
+    context = read_context(rsna.scan, rsna.prepared)
+    first, *others = context.slices
+    (image,) = first.images
+    other = replace(first, images=(replace(image, header=replace(image.header, **changes)),))
+    maps = maps_of(6, most=6).on_grid(64, 64)
+    ds, _ = parametric_maps(maps, replace(context, slices=(other, *others)), identity_of(rsna, context))
+    frames = [frame.PixelMeasuresSequence[0] for frame in ds.PerFrameFunctionalGroupsSequence]
+    assert len({(*frame.PixelSpacing, frame.SliceThickness) for frame in frames}) == 2
 
 
 def test_maps_without_evidence_and_with_nan_can_be_stored(rsna):
