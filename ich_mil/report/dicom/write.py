@@ -69,5 +69,5 @@ def remove_dicom_results(folder: Path, *, but: Collection[Path] = ()) -> None:
         for path in folder.glob(kind.file_name("*")):
             if path not in but:
                 path.unlink()
-    if not but and not any(folder.iterdir()):
+    if not any(folder.iterdir()):
         folder.rmdir()
