@@ -98,6 +98,7 @@ def test_the_table_holds_every_model_on_every_set(config, done):
         "Where the uncertainty is higher",
         "Recalibration",
         "Drift",
+        "How often the drift alarm rings",
     ):
         assert words in page
     for line in page.splitlines():

@@ -11,6 +11,7 @@ import torch
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.drift_rates import BATCH, alarm_rates
 from ich_mil.evaluate.promises import METHODS
 from ich_mil.evaluate.shift import pays_from, recalibration_curve
 from ich_mil.evaluate.triage import fit_triage
@@ -165,4 +166,13 @@ def drift(look: Look) -> Iterator[Section]:
         f"{100 * found.rate:g} % false alarms. It says that the input changed, not that the model is worse; "
         "scores move with prevalence too.",
         look.table(moved, "drift"),
+    )
+    if len(set(home.patients)) < 2 * BATCH:
+        return
+    rates = alarm_rates(home.x.numpy(), home.offsets.numpy(), there.scan, home.patients, seed=look.seed)
+    yield Section(
+        "How often the drift alarm rings at the training site",
+        f"{BATCH} patients of it, drawn at random, against its others: as they are, and with every feature "
+        "moved by `step` of its deviation over scans. The interval is for more draws from the same scans.",
+        look.table(rates, "drift_rates"),
     )

@@ -6,8 +6,9 @@ from scipy.stats import binom, ks_2samp
 
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
-from ich_mil.evaluate import drift
+from ich_mil.evaluate import drift, drift_rates
 from ich_mil.evaluate.drift import DriftAlarm, DriftResult, Moved, column_names, summarise
+from ich_mil.evaluate.drift_rates import alarm_rates
 
 
 @pytest.fixture
@@ -295,6 +296,25 @@ def test_shapes_are_checked(reference):
         fit(table, scores[:-1])
     with pytest.raises(ValueError, match="3 names for 4 columns"):
         DriftAlarm.fit(table, scores, names(60), names=["a", "b", "c"], seed=0)
+
+
+def test_rates_at_one_site(few_deals, monkeypatch):
+    monkeypatch.setattr(drift_rates, "DRAWS", 60)
+    monkeypatch.setattr(drift_rates, "STEPS", (0.0, 0.5, 5.0))
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(60, 1, 3)) * [1, 10, 0.1] + rng.normal(size=(60, 4, 3)) * 1e-3).reshape(-1, 3)
+    offsets, patients = np.arange(0, 241, 2), names(120, 2)  # 60 patients of two scans of two slices
+    found = alarm_rates(x, offsets, rng.random(120), patients, seed=0)
+    assert found.step.tolist() == [0.0, 0.5, 5.0]
+    assert (found.share == found.rings / found.draws).all()
+    assert found.draws.tolist() == [60] * 3
+    assert found.rings[0] <= binom.ppf(0.999, 60, 0.05)
+    assert found.rings[0] < found.rings[1] < found.rings[2] == 60
+    assert (found.low <= found.share).all()
+    assert (found.share <= found.high).all()
+    assert found.high[2] - found.low[2] == pytest.approx(1 - 0.025 ** (1 / 60))  # Clopper and Pearson
+    with pytest.raises(DataError, match="needs at least 10 scans, got 0"):  # all 12 patients are in the batch
+        alarm_rates(x, offsets, rng.random(120), names(120, 10), seed=0)
 
 
 @pytest.fixture(scope="module")
