@@ -164,7 +164,8 @@ def test_validate_measures_another_set(place, tmp_path, capsys):
         1,
     ]
     old = earlier_pages(tmp_path)
-    assert run(words, capsys)[0] == 0
+    assert main([str(word) for word in words]) == 0
+    assert capsys.readouterr().out.split()[-1] == str(tmp_path / "metrics.csv")
     assert not any(path.exists() for path in old)
     again, first = (pd.read_csv(folder / "metrics.csv") for folder in (tmp_path, place / "run" / "external"))
     pd.testing.assert_frame_equal(again, first)

@@ -161,7 +161,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     remove_shown(out)
     write_results(results, out)
     write_text(out / "metrics.csv", frame.to_csv(index=False))
-    say(f"\n{one.title}\n{format_table(frame)}\n")
+    say(f"\n{one.title}\n{format_table(frame)}\n\n{out / 'metrics.csv'}\n")
 
 
 def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:
