@@ -33,8 +33,6 @@ pytestmark = [
     pytest.mark.services,
     pytest.mark.skipif(ORTHANC is None, reason="Orthanc is not installed (Debian: apt-get install orthanc)"),
     pytest.mark.skipif(STORESCU is None, reason="storescu is not installed (Debian: apt-get install dcmtk)"),
-    # pynetdicom 3.0.4 leaves the socket of a connection that was refused to the garbage collector
-    pytest.mark.filterwarnings("ignore:.*socket.socket.*:pytest.PytestUnraisableExceptionWarning"),
 ]
 
 

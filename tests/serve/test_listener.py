@@ -1,6 +1,5 @@
 """The listener alone, in front of a spool: what it bears of callers and of the disk, and how it stops."""
 
-import gc
 import socket
 import struct
 import tempfile
@@ -20,11 +19,6 @@ from ich_mil.serve.settings import ArchiveSettings, ServeSettings
 from ich_mil.serve.spool import Spool
 from tests.serve.fakes import connect, send, wait_for
 from tests.serve.judges import ct_slice, uid
-
-# pynetdicom 3.0.4 leaves the socket of a refused connection and the file of a cut one to be collected
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(socket.socket|incoming).*:pytest.PytestUnraisableExceptionWarning"
-)
 
 
 @pytest.fixture
@@ -51,7 +45,6 @@ def listen(tmp_path, spool):
     yield one
     for listener in started:
         listener.stop(grace=0.0)
-    gc.collect()
 
 
 def study(n_slices, **changes):

@@ -1,6 +1,5 @@
 """A whole node in this process, with a fake judge, spoken to over the loopback."""
 
-import gc
 import json
 import os
 import signal
@@ -36,10 +35,6 @@ from tests.serve.fakes import (
 )
 from tests.serve.judges import FakeJudge, capture, ct_slice, uid
 
-# pynetdicom 3.0.4 leaves the socket of a refused connection and the file of a cut one to be collected
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(socket.socket|incoming).*:pytest.PytestUnraisableExceptionWarning"
-)
 QUICK = FakeJudge()
 
 
@@ -78,7 +73,6 @@ def make(settings):
     yield one
     for node in made:
         node.stop()
-    gc.collect()
 
 
 @pytest.fixture
@@ -244,11 +238,15 @@ def test_a_send_that_fails_is_kept_and_tried_again(start, archive, tmp_path):
     send(node.listener.port, study(2))
     wait_for(lambda: metric(web, "results_sent_total") == 1)  # of another study: the first one still fails
     assert "0xA700" in look(web, "health")[1]
+    archive.status = 0xC000
+    send(node.listener.port, study(3))
+    wait_for(lambda: "0xC000" in look(web, "health")[1])
+    assert "0xA700" in look(web, "health")[1]
     port = archive.port
     archive.stop()  # nobody there at all
     wait_for(lambda: "cannot be reached" in look(web, "health")[1])
     again = Archive(port)
-    wait_for(lambda: len(again.received) == 1)
+    wait_for(lambda: len(again.received) == 2)
     wait_for(lambda: not notes(tmp_path / "spool" / "outbox"))
     assert look(web, "health")[0] == 200
     again.stop()

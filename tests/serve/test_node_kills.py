@@ -1,6 +1,5 @@
 """A node as a process of its own: killed while it receives, judges and sends, and stopped as it should be."""
 
-import gc
 import json
 import signal
 import subprocess
@@ -15,9 +14,6 @@ from tests.serve.fakes import alive, free_port, look, metric, notes, send, wait_
 from tests.serve.judges import ct_slice, uid
 
 ROOT = Path(__file__).parents[2]
-
-# pynetdicom 3.0.4 leaves the socket of a connection that was refused or cut to the garbage collector
-pytestmark = pytest.mark.filterwarnings("ignore:.*socket.socket.*:pytest.PytestUnraisableExceptionWarning")
 
 
 class NodeProcess:
@@ -85,7 +81,6 @@ def node(tmp_path, archive):
     if made.process is not None:
         made.process.kill()
         made.process.wait()
-    gc.collect()
 
 
 def killing(node, images, first, last):

@@ -1,6 +1,5 @@
 """The sender between an outbox and an archive on the loopback."""
 
-import gc
 import socket
 import threading
 
@@ -21,9 +20,6 @@ from ich_mil.serve.sender import Sender
 from ich_mil.serve.settings import ArchiveSettings
 from tests.serve.fakes import Archive, free_port, no_room_for, notes, wait_for
 from tests.serve.judges import capture, ct_slice, uid
-
-# pynetdicom 3.0.4 leaves the socket of a connection that was refused or cut to the garbage collector
-pytestmark = pytest.mark.filterwarnings("ignore:.*socket.socket.*:pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture
@@ -54,7 +50,6 @@ def start(outbox):
     for sender, stop in started:
         stop.set()
         sender.join()
-    gc.collect()
 
 
 def put(outbox, study=1, *, n_files=1):
