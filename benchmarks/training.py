@@ -159,8 +159,8 @@ def step_report(steps: Steps) -> str:
         [part, f"{seconds / count * 1e3:.1f} ms", f"{seconds / total:.1%}"] for part, seconds in taken.items()
     ]
     head = f"{count} steps of {slices / count:.0f} slices, {slices / (whole * count):.0f} slices/s."
-    # each pair was run at the same time of a noisy machine
-    added = [pair[0] / own[0] - 1 for pair, own in zip(values["whole"], values["alone"], strict=True)]
+    # both of a pair were run one after the other: what slows the machine slows both
+    added = [long[0] / short[0] - 1 for long, short in zip(values["whole"], values["alone"], strict=True)]
     verdict = (
         f"The input pipeline adds {median(added):+.1%} to the model's own step (bar on a GPU: 5 %): the "
         f"median of {ROUNDS} pairs, {min(added):+.1%} to {max(added):+.1%}."

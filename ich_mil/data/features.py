@@ -162,7 +162,7 @@ def _feature_columns(table: pd.DataFrame) -> list[str]:
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    """The rows of a public feature table, labels and features as numbers; each row is right by itself."""
+    """The rows of a public feature table, labels and features as numbers; rows of a scan may disagree."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header

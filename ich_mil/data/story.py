@@ -28,7 +28,7 @@ def explain(folder: Path, scan: str) -> str:
 
     Args:
         folder: a prepared set.
-        scan: the id of a scan, which may be one that was left out, or the folder that holds its files.
+        scan: the id of a scan, which may be one that was left out, or the folder of one that was not.
 
     Returns:
         Several lines of text.
