@@ -19,8 +19,9 @@ Shapes: R replicates, B bags (scans), N instances (slices), M inducing points.
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -182,23 +183,98 @@ class Limits:
     link: Link
 
 
+class _Sweep(NamedTuple):
+    """What one sweep made of one replicate.
+
+    Attributes:
+        number: of the sweep, from 1.
+        elbo: evidence bound.
+        largest: |μ| of a slice.
+        change: of a μ since the sweep before.
+        loss: of the scans that judge; None where none do.
+    """
+
+    number: int
+    elbo: float
+    largest: float
+    change: float
+    loss: float | None
+
+
 @dataclass
 class _Trace:
-    """One replicate on its way."""
+    """One replicate on its way: which state is the best so far, and whether it goes on.
+
+    Attributes:
+        best: that state.
+        limits: when to stop.
+        ceiling: of |μ|; beyond, the fit has run away.
+        watched: whether validation scans judge.
+    """
 
     best: Weights
-    elbo: list[float] = field(default_factory=list)
-    largest: list[float] = field(default_factory=list)
+    limits: Limits
+    ceiling: float
+    watched: bool
+    sweeps: list[_Sweep] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     best_sweep: int = 0
     best_loss: float = math.inf
     stopped: Stopped = "sweeps"
     message: str = ""
 
-    def report(self, watched: bool) -> FitReport:
-        losses = tuple(self.losses) if watched else ()
-        lists = tuple(self.elbo), tuple(self.largest), losses
-        return FitReport(*lists, self.best_sweep, self.stopped, self.message)
+    def goes_on(self, sweep: _Sweep, state: Callable[[], Weights]) -> bool:
+        """Take note of a sweep and of the state it ended in; False ends the fit and says why."""
+        self.sweeps.append(sweep)
+        # Written so that NaN is a divergence.
+        finite = sweep.largest < self.ceiling and math.isfinite(sweep.elbo)
+        if finite and sweep.loss is None:
+            self._keep(sweep, state)
+        if not (finite and sweep.largest > COLLAPSED):
+            self.stopped, self.message = "diverged", self._divergence(sweep)
+            return False
+        if sweep.loss is not None:
+            self.losses.append(sweep.loss)
+            if sweep.loss < self.best_loss:
+                self._keep(sweep, state)
+                self.best_loss = sweep.loss
+        if self.watched and sweep.number - self.best_sweep >= self.limits.patience:
+            self.stopped = "validation"
+            patience = f"no better on validation scans for {self.limits.patience} sweeps"
+            self.message = f"{patience}, kept sweep {self.best_sweep}"
+        elif sweep.change < self.limits.tolerance:
+            self.stopped, self.message = "converged", f"converged in sweep {sweep.number}"
+        elif sweep.number == self.limits.sweeps:
+            self.message = f"all {self.limits.sweeps} sweeps done"
+        else:
+            return True
+        if not self.watched:  # the last one, whatever the training scans say
+            self._keep(sweep, state)
+        return False
+
+    def _keep(self, sweep: _Sweep, state: Callable[[], Weights]) -> None:
+        self.best, self.best_sweep = state(), sweep.number
+
+    def _divergence(self, sweep: _Sweep) -> str:
+        """How the fit went wrong, and what is kept of it."""
+        how = "shrunk to 0" if sweep.largest <= COLLAPSED else "run away"
+        why = "the last finite one"
+        if sweep.loss is not None:
+            why = f"the best on {'validation' if self.watched else 'training'} scans"
+        return (
+            f"the fit has {how}: |μ| reached {sweep.largest:.3g} in sweep {sweep.number}; the state of sweep "
+            f"{self.best_sweep} is kept, {why}"
+        )
+
+    def report(self) -> FitReport:
+        return FitReport(
+            tuple(sweep.elbo for sweep in self.sweeps),
+            tuple(sweep.largest for sweep in self.sweeps),
+            tuple(self.losses) if self.watched else (),
+            self.best_sweep,
+            self.stopped,
+            self.message,
+        )
 
 
 def scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits, ranks: Ranks) -> Tensor:
@@ -244,12 +320,13 @@ def ascend(
     Returns:
         q(w), one replicate each, and its report.
     """
+    ceiling = math.inf if observation.bounded else RUNAWAY
     alive = list(range(len(start.mean)))
-    traces = [_Trace(start.one(r)) for r in alive]
+    traces = [_Trace(start.one(r), limits, ceiling, watched is not None) for r in alive]
     judges = training if watched is None and not observation.bounded else watched
     weights = start
     mu, variance = projection.moments(weights.mean, weights.root)
-    for sweep in range(1, limits.sweeps + 1):
+    for number in range(1, limits.sweeps + 1):
         before = mu
         theta = observation.precision(mu, variance)
         weights = Weights.solve(*projection.gram(theta, observation.target()))
@@ -264,50 +341,17 @@ def ascend(
             told.append(scan_logits(*seen, judges, limits, ranks))
         # the one time in a sweep that the host waits for a device
         host = torch.cat(told, 1).cpu()  # (R, 3 + B)
-        elbo, largest, change = host[:, :3].mT.tolist()
-        losses: list[float] = []
+        losses: list[float] | list[None] = [None] * len(alive)
         if judges is not None:
             losses = ranks.same(platt_loss(host[:, 3:], judges.labels)).tolist()
         going = []
-        for i, r in enumerate(alive):
-            trace = traces[r]
-            trace.elbo.append(elbo[i])
-            trace.largest.append(largest[i])
-            # Written so that NaN is a divergence.
-            ceiling = math.inf if observation.bounded else RUNAWAY
-            finite = largest[i] < ceiling and math.isfinite(elbo[i])
-            if judges is None and finite:
-                trace.best, trace.best_sweep = weights.one(i), sweep
-            if not (finite and largest[i] > COLLAPSED):
-                trace.stopped = "diverged"
-                how = "shrunk to 0" if largest[i] <= COLLAPSED else "run away"
-                why = "the last finite one"
-                if judges is not None:
-                    why = f"the best on {'training' if watched is None else 'validation'} scans"
-                kept = f"the state of sweep {trace.best_sweep} is kept, {why}"
-                trace.message = f"the fit has {how}: |μ| reached {largest[i]:.3g} in sweep {sweep}; {kept}"
+        for i, ((elbo, largest, change), loss) in enumerate(zip(host[:, :3].tolist(), losses, strict=True)):
+            trace = traces[alive[i]]
+            if trace.goes_on(_Sweep(number, elbo, largest, change, loss), partial(weights.one, i)):
+                going.append(i)
+            elif trace.stopped == "diverged":
                 hint = "a logistic tail or a larger H keep it from diverging"
                 warnings.warn(f"{trace.message}; {hint}", stacklevel=4)
-                continue
-            if judges is not None:
-                trace.losses.append(losses[i])
-                if losses[i] < trace.best_loss:
-                    trace.best = weights.one(i)
-                    trace.best_sweep, trace.best_loss = sweep, losses[i]
-            if watched is not None and sweep - trace.best_sweep >= limits.patience:
-                trace.stopped = "validation"
-                trace.message = (
-                    f"no better on validation scans for {limits.patience} sweeps, "
-                    f"kept sweep {trace.best_sweep}"
-                )
-            elif change[i] < limits.tolerance:
-                trace.stopped, trace.message = "converged", f"converged in sweep {sweep}"
-            elif sweep == limits.sweeps:
-                trace.message = f"all {limits.sweeps} sweeps done"
-            else:
-                going.append(i)
-            if i not in going and watched is None:  # the last one, whatever the training scans say
-                trace.best, trace.best_sweep = weights.one(i), sweep
         if len(going) == len(alive):
             continue
         rows = torch.tensor(going, dtype=torch.int64, device=mu.device)
@@ -316,7 +360,7 @@ def ascend(
             break
         observation.keep(rows)
         weights, mu, variance = weights.select(rows), mu[rows], variance[rows]
-    return [(trace.best, trace.report(watched is not None)) for trace in traces]
+    return [(trace.best, trace.report()) for trace in traces]
 
 
 def join_reports(reports: Sequence[FitReport]) -> FitReport:
