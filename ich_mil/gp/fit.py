@@ -10,32 +10,22 @@ and all get the same head, to the bit.
 Shapes: B bags (scans), N instances (slices), D features, M inducing points, R replicates.
 """
 
-import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import gpytorch
-import torch
 from torch import Tensor
 
-from ich_mil.errors import ConfigError, DataError
-from ich_mil.gp.ascent import FitReport, Limits, Observation, Watched, Weights, ascend, join_reports
-from ich_mil.gp.bags import AnyBags, Bags, check_bags, take
+from ich_mil.gp.ascent import FitReport
+from ich_mil.gp.bags import AnyBags, Bags, take
 from ich_mil.gp.densities import Density
-from ich_mil.gp.gibbs import sample_posterior
-from ich_mil.gp.hyperparameters import learn_hyperparameters
+from ich_mil.gp.group import fit_group
 from ich_mil.gp.inducing import Points, place_points
-from ich_mil.gp.large_margin import MarginObservation
-from ich_mil.gp.probit import ProbitObservation
-from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.shares import Share, on_device, share_of
+from ich_mil.gp.shares import on_device
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.gp.vgpmil import PsiObservation
-from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.ranks import ALONE, these_ranks
 
 OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")
 """The settings in which replicates of one Φ may differ."""
@@ -91,7 +81,7 @@ def fit(
     """
     bags = on_device(Bags(x, offsets, labels, positions), x.device)
     held = None if validation is None else on_device(Bags(*validation), x.device)
-    (result,) = _fit_group(
+    (result,) = fit_group(
         bags, held, [settings], place_points(bags, settings), density=density, kernel=kernel
     )
     return result
@@ -151,144 +141,5 @@ def fit_many(
         key = (first.train, first.settings.n_inducing, first.settings.seed)
         if key not in points:  # k-means is the dearest part of a small fit
             points[key] = place_points(train or bags, first.settings)
-        results = _fit_group(train or bags, validation, settings, points[key], density=density, kernel=kernel)
+        results = fit_group(train or bags, validation, settings, points[key], density=density, kernel=kernel)
         yield [Fitted(place, *result) for place, result in zip(places, results, strict=True)]
-
-
-def _random_start(offsets: Tensor, share: Share, turns: Turns, seed: int) -> Tensor:
-    """Random π (n,) in the order of `turns`, drawn for the slices of all scans (B + 1,), whoever has them."""
-    everyone = Turns(offsets)
-    drawn = torch.rand(
-        len(everyone.order), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-    return everyone.restore(drawn.to(offsets.device))[share.rows][turns.order]
-
-
-def _observation(
-    settings: Sequence[HeadSettings],
-    offsets: Tensor,
-    share: Share,
-    turns: Turns,
-    density: Density | None,
-) -> Observation:
-    """The local side of the replicates' family for this share of the scans of `offsets` (B + 1,)."""
-    shared, labels = settings[0], share.bags.labels[turns.bag_order]
-    if shared.family == "large_margin":
-        return MarginObservation(settings, labels, turns)
-    if shared.family == "probit":
-        return ProbitObservation(len(settings), labels, turns)
-    log_h = torch.tensor([one.variant.log_h for one in settings], dtype=torch.float64, device=labels.device)
-    densities = [density or one.make_density() for one in settings]
-    start = None
-    if shared.variant.start == "random":
-        start = _random_start(offsets, share, turns, shared.seed)
-    return PsiObservation(densities, log_h, labels, turns, shared.variant, start=start)
-
-
-@torch.no_grad()
-def _fit_group(
-    train: Bags,
-    validation: Bags | None,
-    settings: Sequence[HeadSettings],
-    points: Points,
-    *,
-    density: Density | None = None,
-    kernel: gpytorch.kernels.Kernel | None = None,
-) -> list[tuple[SparseGP, FitReport]]:
-    """Fit replicates that share everything but `OWN` settings.
-
-    What can fail does so before the scans are shared out: then it fails on every rank.
-    """
-    if validation is not None:
-        check_bags(*validation[:3], "validation scans")
-        if validation.x.shape[1] != train.x.shape[1]:
-            raise DataError(
-                f"validation scans: {validation.x.shape[1]} features a slice, training scans have "
-                f"{train.x.shape[1]}"
-            )
-    shared = settings[0]
-    if density is not None and shared.family != "psi":
-        raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
-    ranks = ALONE if shared.family == "gibbs" else these_ranks()
-    share = share_of(train, shared, ranks, "training scans")
-    held = None if validation is None else share_of(validation, shared, ranks, "validation scans")
-    (x, offsets, labels, _), smoother = share.bags, share.smoother
-    inducing, mean, std = points
-    model = SparseGP(inducing, mean, std, shared, kernel=copy.deepcopy(kernel)).to(x.device).eval()
-    try:
-        model.covar_module(model.inducing[:1]).to_dense()
-    except RuntimeError as error:
-        raise ConfigError(
-            f"the kernel cannot be computed of {x.shape[1]} features a slice ({error}); give one that can"
-        ) from error
-    turns = Turns(offsets)
-    dtype = torch.float32 if shared.precision == "mixed" else torch.float64
-    limits = Limits(shared.sweeps, shared.patience, shared.tolerance, shared.variant.rule, shared.link)
-
-    if shared.family == "gibbs":
-        projection = Projection(model, x, rows=turns.order, smoother=smoother)
-        head, report = sample_posterior(model, projection, labels[turns.bag_order], turns)
-        these_ranks().agree(head)
-        return [(head, report)]
-    observation = _observation(settings, train.offsets, share, turns, density)
-    start = Weights.prior(len(settings), len(inducing), like=mean)
-    if shared.variant.start == "random":
-        generator = torch.Generator().manual_seed(shared.seed)
-        mean_start = torch.randn(len(inducing), generator=generator).to(start.mean)
-        start = start._replace(mean=mean_start.expand_as(start.mean))
-
-    def climb(
-        observation: Observation, start: Weights, held: Share | None
-    ) -> list[tuple[Weights, FitReport]]:
-        """Coordinate ascent with the kernel as it is now; q(w) in all M directions goes in and comes out."""
-        projection = Projection(
-            model, x, rows=turns.order, dtype=dtype, compress=True, smoother=smoother, ranks=ranks
-        )
-        basis = projection.basis
-        training = Watched(projection, offsets.cpu(), train.labels.cpu(), turns, share.numbers)
-        watched = None
-        if held is not None and validation is not None:
-            seen = Projection(model, held.bags.x, dtype=dtype, basis=basis, smoother=held.smoother)
-            watched = Watched(seen, held.bags.offsets.cpu(), validation.labels.cpu(), numbers=held.numbers)
-        found = ascend(
-            projection,
-            observation,
-            start.within(basis),
-            limits=limits,
-            training=training,
-            watched=watched,
-            ranks=ranks,
-        )
-        return [(weights.beyond(basis), report) for weights, report in found]
-
-    reports = []
-    if shared.learn != "nothing":
-        for _ in range(shared.outer):
-            ((start, report),) = climb(observation, start, None)
-            reports.append(report)
-            if report.stopped == "diverged":  # the π are those of the runaway sweep: nothing to learn from
-                observation = _observation(settings, train.offsets, share, turns, density)
-                break
-            start = learn_hyperparameters(
-                model,
-                x,
-                turns.order,
-                start,
-                observation.target()[0],
-                density or shared.make_density(),
-                smoother=smoother,
-                ranks=ranks,
-            )
-    outcomes = climb(observation, start, held)
-    results = []
-    for one, (weights, report) in zip(settings, outcomes, strict=True):
-        head = copy.deepcopy(model)
-        head.settings = one
-        if density is not None:
-            head.given += ("density",)
-        # S = WᵀW, and its own lower Cholesky factor for GPyTorch.
-        S = weights.root[0].mT @ weights.root[0]
-        head.set_q(weights.mean[0], torch.linalg.cholesky(S))
-        ranks.agree(head)
-        results.append((head, join_reports([*reports, report])))
-    return results

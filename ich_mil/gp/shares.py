@@ -27,12 +27,14 @@ class Share(NamedTuple):
         smoother: of these; None where the head does not smooth along z.
         numbers: (C,) of its scans among all.
         rows: (n,) of its slices among all.
+        all_labels: (B,) of all scans, on the CPU.
     """
 
     bags: Bags
     smoother: Smoother | None
     numbers: Tensor
     rows: Tensor
+    all_labels: Tensor
 
 
 def share_of(bags: Bags, settings: HeadSettings, ranks: Ranks, what: str) -> Share:
@@ -63,13 +65,14 @@ def share_of(bags: Bags, settings: HeadSettings, ranks: Ranks, what: str) -> Sha
             smoother,
             torch.arange(n_bags, device=device),
             torch.arange(len(bags.x), device=device),
+            bags.labels.cpu(),
         )
     numbers = ranks.share(bags.offsets.diff().cpu())
     mine = take(bags, tuple(numbers.tolist()))
     if smoother is not None:
         smoother = make_smoother(settings, mine.positions, mine.offsets, what=what)
     numbers = numbers.to(device)
-    return Share(mine, smoother, numbers, take_bags(bags.offsets, numbers)[0])
+    return Share(mine, smoother, numbers, take_bags(bags.offsets, numbers)[0], bags.labels.cpu())
 
 
 def on_device(bags: Bags, device: torch.device) -> Bags:
