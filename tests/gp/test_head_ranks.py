@@ -286,7 +286,8 @@ def test_a_share_is_scans_with_their_own_places_and_labels():
     shares = [share_of(bags, settings, Ranks(rank, 2), "scans") for rank in range(2)]
     assert torch.cat([share.numbers for share in shares]).sort().values.tolist() == list(range(9))
     assert torch.cat([share.rows for share in shares]).sort().values.tolist() == list(range(len(bags.x)))
-    for mine, smoother, numbers, rows in shares:
+    for mine, smoother, numbers, rows, all_labels in shares:
+        assert torch.equal(all_labels, bags.labels)
         assert torch.equal(mine.x, bags.x[rows])
         assert torch.equal(mine.labels, bags.labels[numbers])
         assert torch.equal(mine.offsets.diff(), bags.offsets.diff()[numbers])
