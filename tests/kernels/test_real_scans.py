@@ -1,0 +1,85 @@
+"""The kernels on the features of real scans, with a head fitted to them, against the definitions."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.gp.fit import fit
+from ich_mil.gp.projection import Projection
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.kernels.bag_samples import bag_samples
+from ich_mil.kernels.counter import scan_key
+from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi
+from ich_mil.kernels.rbf_gram import rbf_gram, rbf_moments
+
+pytestmark = pytest.mark.realdata
+
+
+class Fitted(NamedTuple):
+    """A head, and μ and σ² (1, N) of the slices it was fitted to."""
+
+    scans: FeatureSet
+    model: SparseGP
+    mu: Tensor
+    variance: Tensor
+
+
+@pytest.fixture(scope="module")
+def rsna(shared_data):
+    scans = read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
+    model, _ = fit(scans.x, scans.offsets, scans.labels, settings=HeadSettings())
+    with torch.no_grad():
+        moments = Projection(model, scans.x).moments(model.q_mean[None], model.q_root.mT[None])
+    return Fitted(scans, model, *moments)
+
+
+def near(found, expected, most):
+    """No further apart than this share of the largest value."""
+    assert float((found.cpu() - expected).abs().max()) <= most * float(expected.abs().max())
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-13), (torch.float32, 3e-7)])
+@torch.no_grad()
+def test_sums_over_slices(kernel_device, rsna, dtype, most):
+    some = slice(0, None, 7)  # of every scan
+    x, model = rsna.scans.x[some], rsna.model
+    rbf = Projection(model, x)._as_rbf()
+    theta = torch.cat([rsna.variance, rsna.mu.sigmoid()])[:, some]
+    sums = theta, theta - 0.5
+    posterior = model.q_mean.expand(2, -1), model.q_root.mT.expand(2, -1, -1)
+    there = type(rbf)(*(part.to(kernel_device) for part in vars(rbf).values()))
+    for op, values in ((rbf_gram, sums), (rbf_moments, posterior)):
+        expected = op(x, rbf, *values, impl="torch")
+        on_device = (value.to(kernel_device) for value in values)
+        found = op(x.to(kernel_device), there, *on_device, dtype=dtype, impl="triton")
+        for got, right in zip(found, expected, strict=True):
+            near(got, right, most)
+
+
+@pytest.mark.parametrize("step", [gauss_seidel, jacobi])
+def test_a_sweep_over_all_scans(kernel_device, rsna, step):
+    offsets, labels = rsna.scans.offsets, rsna.scans.labels
+    turns, there = Turns(offsets), Turns(offsets.to(kernel_device))
+    mu = rsna.mu[:, turns.order]
+    pull = 4.6 * (2.0 * labels.double() - 1)[turns.bag_order]
+    values = logsigmoid(-mu), mu, pull
+    expected = step(*values, turns, impl="torch")
+    found = step(*(value.to(kernel_device) for value in values), there, impl="triton")
+    for got, right in zip(found, expected, strict=True):
+        near(got, right, 1e-14)
+
+
+def test_samples_of_a_scan(kernel_device, rsna):
+    ends, keys = rsna.scans.offsets[:2], torch.tensor([scan_key(rsna.scans.scans[0])])
+    values = [value[:, : int(ends[-1])] for value in (rsna.mu, rsna.variance.sqrt())]
+    # samples of a second part
+    expected = bag_samples(*values, ends, keys, samples=130, seed=0, impl="torch")
+    there = (value.to(kernel_device) for value in values)
+    found = bag_samples(*there, ends, keys, samples=130, seed=0, impl="triton")
+    for got, right in zip(found, expected, strict=True):
+        near(got, right, 1e-12)
