@@ -1,5 +1,7 @@
 """The CNN on several ranks: a step is the step on all its scans, runs end, killed ones go on."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +27,7 @@ WINDOWS = PRESETS["papers"]
 # dropout masks differ from rank to rank, so a comparison has none
 CNN = CnnSettings(image_size=32, dropout=0.0)
 TRAINING = TrainingSettings(learning_rate=1e-3, bags=3, max_epochs=2, fixed_epochs=True)
+VARIED = replace(TRAINING, augment=True, bleeds=0.5, accumulate=2)
 ROOT = Path(__file__).parents[2]
 
 
@@ -86,11 +89,7 @@ def same_on_both(found):
     return all(torch.equal(a, b) if torch.is_tensor(a) else a == b for a, b in pairs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "training", [TRAINING, replace(TRAINING, augment=True, bleeds=0.5, accumulate=2)], ids=["plain", "varied"]
-)
-def test_two_ranks_train_as_one(prepared, splits, tmp_path, training):
+def check_two_against_one(prepared, splits, tmp_path, training):
     alone, features = fit(prepared.folder, splits, tmp_path / "alone", training)
     (tmp_path / "meet").mkdir()
     found = together(fit, prepared.folder, splits, tmp_path / "both", training, folder=tmp_path / "meet")
@@ -101,9 +100,26 @@ def test_two_ranks_train_as_one(prepared, splits, tmp_path, training):
     assert extracted["scans"] == features["scans"]
     torch.testing.assert_close(extracted["x"], features["x"], rtol=1e-9, atol=1e-9)
     logs = [pd.read_csv(tmp_path / name / "log.csv") for name in ("alone", "both")]
-    assert logs[0].epoch.tolist() == logs[1].epoch.tolist() == [0, 1]
+    assert logs[0].epoch.tolist() == logs[1].epoch.tolist() == list(range(training.max_epochs))
     for name in ("train_loss", "val_loss", "val_auc"):
         assert logs[1][name].tolist() == pytest.approx(logs[0][name].tolist(), rel=1e-5), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [TRAINING, VARIED], ids=["plain", "varied"])
+def test_two_ranks_train_as_one(prepared, splits, tmp_path, training):
+    check_two_against_one(prepared, splits, tmp_path, training)
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+def test_two_ranks_train_as_one_on_real_pictures(shared_data, tmp_path):
+    tool, patients = shared_data.parent / "tools" / "ctich_to_dicom.py", "50,52,54,58,59,62,64"
+    written = [shared_data / "ctich", tmp_path / "set", "--layout", "rsna", "--patients", patients]
+    subprocess.run([sys.executable, tool, *written], check=True)
+    prepared = prepare("rsna", tmp_path / "set", tmp_path / "prepared", jobs=1)
+    splits = draw_splits(prepared.scans, validation=0.3, test=0.0, seed=0)
+    check_two_against_one(prepared, splits, tmp_path, replace(VARIED, max_epochs=1))
 
 
 @pytest.mark.slow
