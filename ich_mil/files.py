@@ -72,25 +72,40 @@ os.register_at_fork(after_in_child=lambda: [file.close() for file in _HELD])
 def alone(folder: Path, *, doing: str) -> Iterator[None]:
     """Hold a folder for one process; the system lets go of it when the process ends, however it ends.
 
+    After an error the lock goes again, and the folders made for it, unless they hold something by then.
+
     Raises:
         DataError: another process holds it, or it cannot be written.
     """
+    lock = folder / ".lock"
     try:
+        made = [one for one in (lock, folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
+        file = lock.open("w")
     except OSError as error:
         reason = f"cannot be written ({error.strerror or error}); choose another folder"
         raise DataError(f"{folder}: {reason}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            held = os.fstat(file.fileno()).st_nlink > 0  # else the one before us has just removed it
+        except BlockingIOError:
+            held = False
+        if not held:
             raise DataError(
                 f"{folder}: another process is {doing} it; wait for that one, or choose another folder"
-            ) from error
+            )
         _HELD.add(file)
         try:
             yield
+        except (Exception, KeyboardInterrupt):
+            with suppress(OSError):  # the first folder that holds something stays, and all above it
+                for one in made:
+                    if one == lock:
+                        one.unlink()
+                    else:
+                        one.rmdir()
+            raise
         finally:
             _HELD.remove(file)
 

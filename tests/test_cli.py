@@ -344,6 +344,7 @@ def test_patients_of_feature_tables_stay_together_and_are_known_again(tmp_path, 
     )  # its scan has a name of its own
     error = refused([*words, "--out", tmp_path / "other"], capsys)
     assert f"g.csv: 1 of its patients were trained or calibrated on: {patient_key('f31')};" in error
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):

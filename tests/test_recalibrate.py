@@ -273,7 +273,7 @@ def test_a_folder_with_the_parts_of_some_other_run_is_not_trained_into(place, tm
     copyfile(place / "run" / "head.json", out / "head.json")
     command = ["train", "--config", place / "run.yaml", "--out", out, *resume]
     assert f"{out}: holds head.json but no run.json" in refused(command, capsys)
-    assert {path.name for path in out.iterdir()} == {"head.json", ".lock"}
+    assert {path.name for path in out.iterdir()} == {"head.json"}
 
 
 def test_a_run_that_is_not_calibrated_is_refused(place, tmp_path, capsys):

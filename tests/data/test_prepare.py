@@ -245,7 +245,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_roo
     left = {path.name for path in (tmp_path / "set").rglob("*") if not path.is_dir()}
     first = scan_file(tmp_path / "set", scans[0])
     record = first.with_suffix(".json").name
-    assert left == {".lock", "index.sqlite", "prepared.json", first.name, record}
+    assert left == {"index.sqlite", "prepared.json", first.name, record}
     monkeypatch.undo()
     assert len(prepare("rsna", rsna_root, tmp_path / "set", jobs=1).scans) == 4
 
@@ -265,6 +265,35 @@ def test_two_runs_cannot_write_one_folder(study, tmp_path):
         with pytest.raises(DataError, match="out: another process is preparing it"):
             prepare("unlabelled", study, tmp_path / "out", jobs=1)
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
+def test_after_an_error_a_lock_and_folders_without_anything_else_are_gone(tmp_path):
+    place = tmp_path / "a" / "b"
+
+    @files.alone(place, doing="holding")
+    def fail(name):
+        if name:
+            (place / name).touch()
+        raise KeyboardInterrupt
+
+    for name, left in (("", []), ("kept", ["kept"]), ("", ["kept"])):
+        with pytest.raises(KeyboardInterrupt):
+            fail(name)
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
+        assert (tmp_path / "a").exists() == bool(left)
+    (place / ".lock").touch()  # of an earlier run
+    with pytest.raises(KeyboardInterrupt):
+        fail("")
+    assert (place / ".lock").exists()
+
+
+def test_a_lock_that_was_removed_a_moment_ago_holds_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (tmp_path / ".lock").unlink())
+    with (
+        pytest.raises(DataError, match="another process is holding it"),
+        files.alone(tmp_path, doing="holding"),
+    ):
+        pytest.fail("it is not held")
 
 
 def test_a_killed_run_lets_go_of_its_folder_though_its_children_live_on(tmp_path):
