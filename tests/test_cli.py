@@ -650,8 +650,15 @@ def test_closed_output_is_no_error(place, tmp_path):
 
 
 def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["ich_mil", "report", str(tmp_path / "none")])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("ich_mil", run_name="__main__")
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'none'}")
+    def ended(*words):
+        monkeypatch.setattr(sys, "argv", ["/somewhere/__main__.py", *words])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module("ich_mil", run_name="__main__")
+        return ended.value.code, *capsys.readouterr()
+
+    code, _, error = ended("report", str(tmp_path / "none"))
+    assert code == 2
+    assert error.startswith(f"error: {tmp_path / 'none'}")
+    code, told, _ = ended("train", "--help")  # its options are the fields of the configuration
+    assert code == 0
+    assert told.startswith("usage: ich-mil ")
