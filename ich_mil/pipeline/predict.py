@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ich_mil.data.prepare import prepare
 from ich_mil.data.store import PreparedSet
+from ich_mil.errors import ConfigError
 from ich_mil.files import alone
 from ich_mil.ledger import Code
 from ich_mil.model import load_model
@@ -72,10 +73,16 @@ def predict_folder(
     """Predict every study below `root`: predictions, pages and, if asked for, DICOM results in `out`.
 
     Raises:
+        ConfigError: `out` lies in `root`.
         DataError: no readable study below `root`, thresholds that cannot be read, or a folder that another
             process is writing.
         ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
     """
+    if out.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"{out}: lies in the folder that is read ({root}), where results would be taken for parts of "
+            "studies; choose another --out"
+        )
     judge = Judge(model, triage)
     with alone(out, doing="writing"):
         results, prepared = judge(root, out, jobs=jobs)
