@@ -308,7 +308,12 @@ def _of_the_machine(error: Exception) -> str:
             "a worker process was killed (out of memory, or by a decoder); run the same command with fewer "
             "--jobs, what is done is kept"
         )
-    # torch has no error class of its own for the memory of a CPU
+    # torch, which is not imported here, has no error class of its own for the memory of a CPU
+    if "CUDA out of memory" in text:
+        return (
+            f"the GPU's memory ran out ({text.splitlines()[0]}); end what else runs on it, or set "
+            "CUDA_VISIBLE_DEVICES= to use the CPU, and run the same command again"
+        )
     if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
         told = f" ({text.splitlines()[0]})" if text else ""
         return f"memory ran out{told}; use a machine with more, or lower what --jobs and training.workers set"

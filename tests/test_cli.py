@@ -628,6 +628,10 @@ def test_ctrl_c_is_one_word_and_ends_a_loop_of_a_shell_too():
         (OSError(errno.EMFILE, "x"), "error: Too many open files; mend that and run the same command again"),
         (MemoryError(), "error: memory ran out; use a machine with more, or lower what --jobs"),
         (MemoryError("15 MiB"), "error: memory ran out (15 MiB); use a machine with more"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee"),
+            "error: the GPU's memory ran out (CUDA out of memory. Tried to allocate 2 GiB.); end what else",
+        ),
         (TerminatedWorkerError("x"), "error: a worker process was killed (out of memory, or by a decoder)"),
     ],
 )
