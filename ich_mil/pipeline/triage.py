@@ -6,52 +6,21 @@ be read.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.promises import Method
-from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, Triage, fit_triage
+from ich_mil.evaluate.triage import DECISIONS, Triage, fit_triage
 from ich_mil.files import write_json, write_text
-from ich_mil.predictions import NOTICE, incomplete, read_results
+from ich_mil.predictions import NOTICE, incomplete, read_results, whole_only
 from ich_mil.progress import say
-
-COLUMNS = ["scan", "patient", "probability", "std", "label", "incomplete"]
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What `predictions.json` says of scans.
-
-    Attributes:
-        scans: a row each; columns `COLUMNS`, `incomplete` being codes why a scan was not seen whole.
-        weights: of the model that spoke.
-        set: that the scans are.
-    """
-
-    scans: pd.DataFrame
-    weights: str
-    set: str
-
-
-def _read(folder: Path) -> _Read:
-    results = read_results(folder)
-    rows = [
-        (
-            one.scan,
-            one.patient,
-            one.probability,
-            one.std,
-            UNKNOWN if one.label is None else one.label,
-            "|".join(incomplete(one.ledger)),
-        )
-        for one in results.scans
-    ]
-    return _Read(pd.DataFrame(rows, columns=COLUMNS), results.model.weights, results.set)
+from ich_mil.report.cohort_page import worklist
 
 
 def calibrate_triage(
@@ -78,13 +47,17 @@ def calibrate_triage(
     Raises:
         DataError: labels that do not match the predictions, too few of them, or one class only.
     """
-    read = _read(folder)
-    if read.set == "validation":
+    results = read_results(folder)
+    if results.set == "validation":
         raise DataError(
             f"{folder}: the model was stopped and calibrated on these scans, they cannot carry a promise; "
             "name a folder of 'validate'"
         )
-    table = read.scans
+    rows = [
+        (one.scan, one.patient, one.probability, UNKNOWN if one.label is None else one.label)
+        for one in results.scans
+    ]
+    table = pd.DataFrame(rows, columns=["scan", "patient", "probability", "label"])
     if labels is not None:
         given = read_label_csv(labels, ["scan", "label"], key="scan")
         given = given.assign(label=binary(given["label"], labels))
@@ -117,7 +90,7 @@ def calibrate_triage(
         )
     except DataError as error:
         raise DataError(f"{labels or folder}: {error}") from error
-    write_json(out, {**triage.as_dict(), "model_weights": read.weights, "notice": NOTICE})
+    write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
     say(f"{out}: {triage.promise}")
     return triage
 
@@ -157,20 +130,23 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
         DataError: files that cannot be used.
         ModelError: the thresholds belong to another model.
     """
-    read = _read(folder)
-    triage = read_triage(thresholds, weights=read.weights)
-    table = read.scans.assign(decision=triage.decide(read.scans.probability.to_numpy()))
-    held_back = (table.decision == NEGATIVE) & (table.incomplete != "")
-    table.loc[held_back, "decision"] = LOOK
-    place = table.decision.map(DECISIONS.index)
-    table = table.assign(place=place).sort_values(
-        ["place", "probability", "scan"], ascending=[True, False, True]
-    )
-    table = table[["scan", "decision", "probability", "std", "incomplete"]].reset_index(drop=True)
+    results = read_results(folder)
+    triage = read_triage(thresholds, weights=results.model.weights)
+    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
+    decided = [
+        replace(one, decision=whole_only(call, one.ledger))
+        for one, call in zip(results.scans, calls, strict=True)
+    ]
+    rows = [
+        (one.scan, one.decision, one.probability, one.std, "|".join(incomplete(one.ledger)))
+        for one in worklist(replace(results, scans=tuple(decided)))
+    ]
+    table = pd.DataFrame(rows, columns=["scan", "decision", "probability", "std", "incomplete"])
     write_text(out, table.to_csv(index=False))
     counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
     say(f"{out}: {counts}")
-    if held_back.any():
-        say(f"{int(held_back.sum())} of these were not seen whole: to be looked at, not negative")
+    held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
+    if held_back:
+        say(f"{held_back} of these were not seen whole: to be looked at, not negative")
     say(triage.promise)
     return table
