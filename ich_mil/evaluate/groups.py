@@ -78,7 +78,7 @@ def _van_elteren_p(uncertainty: np.ndarray, where: np.ndarray, stratum: np.ndarr
         ranks, n, there = rankdata(uncertainty[rows]), int(rows.sum()), int(where[rows].sum())
         excess += (ranks[where[rows] == 1].sum() - there * (n + 1) / 2) / (n + 1)
         # a sum of ranks drawn without replacement: P Q / N times the variance of the ranks, N - 1 below
-        variance += there * (n - there) / n * (ranks.var(ddof=1) if n > 1 else 0.0) / (n + 1) ** 2
+        variance += there * (n - there) / n * ranks.var(ddof=1) / (n + 1) ** 2
     return float(2 * norm.sf(abs(excess) / np.sqrt(variance))) if variance > 0 else 1.0
 
 
