@@ -10,7 +10,6 @@ Shapes: B scans, N slices (packed), S seeds, R resamples.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,9 +17,9 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
+from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_scan_metrics
 
-SCAN, SLICE, INSIDE = "scan", "slice", "slice inside positive scans"
 COLUMNS = ["level", "metric", "mean", "std", "low", "high", "seeds", "n", "positives", "patients", "note"]
 
 
@@ -168,7 +167,7 @@ def _slices(repeats: Sequence[Repeat], probability: bool, *, seed: int, resample
     patients = np.asarray(first.patients)[scans]
     mean = np.mean([values for _, values in insides], axis=0)  # (K,)
     inside = patient_bootstrap(
-        partial(lambda values, counts: {"auc": values @ counts / counts.sum(axis=0)}, mean),
+        lambda counts: {"auc": mean @ counts / counts.sum(axis=0)},
         patients,
         resamples=resamples,
         seed=seed,

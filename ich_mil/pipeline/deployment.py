@@ -13,7 +13,7 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
 from ich_mil.evaluate.drift_rates import BATCH, alarm_rates
 from ich_mil.evaluate.promises import METHODS
-from ich_mil.evaluate.shift import pays_from, recalibration_curve
+from ich_mil.evaluate.shift import SIZES, WAYS, pays_from, recalibration_curve
 from ich_mil.evaluate.triage import fit_triage
 from ich_mil.evaluate.triage_splits import verify
 from ich_mil.evaluate.triage_table import triage_table
@@ -25,8 +25,6 @@ from ich_mil.report.protocol_page import Section
 
 MINUTES_PER_SCAN = 5.0
 """Reading time that the worklist is counted with; waits scale with it."""
-RECALIBRATE_WITH = (10, 20, 50, 100, 200)
-"""Labelled scans of a new site."""
 
 
 def triage(look: Look) -> Iterator[Section]:
@@ -100,7 +98,7 @@ def recalibration(look: Look) -> Iterator[Section]:
     if look.home is None:
         return
     p = torch.from_numpy(look.probability)
-    sizes = [n for n in RECALIBRATE_WITH if 2 * n <= len(p)]
+    sizes = [n for n in SIZES if 2 * n <= len(p)]
     if not sizes:
         yield Section("Recalibration at a new site", f"Not available: {len(p)} scans are too few.")
         return
@@ -121,7 +119,7 @@ def recalibration(look: Look) -> Iterator[Section]:
         for way, rows in losses.groupby("way")
     ]
     own = losses.drop_duplicates("n").rename(columns={"own": "y"})[["n", "y"]]
-    pays = {way: pays_from(curve, way=way) for way in ("intercept", "platt")}
+    pays = {way: pays_from(curve, way=way) for way in WAYS}
     text = "; ".join(
         f"{way}: pays from {n} scans on" if n else f"{way}: pays at none of these sizes"
         for way, n in pays.items()

@@ -7,7 +7,8 @@ from sklearn.metrics import roc_auc_score
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics
-from ich_mil.evaluate.over_seeds import INSIDE, SCAN, SLICE, Repeat, over_seeds
+from ich_mil.evaluate.over_seeds import Repeat, over_seeds
+from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.weighted import resampled_scan_metrics
 
 LABELS = np.array([0, 1] * 15)
