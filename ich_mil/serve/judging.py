@@ -178,11 +178,16 @@ class JudgeProcess:
         """Resident bytes of the child; 0 where it is gone, or the system does not say."""
         if self._process is None or self._process.pid is None:
             return 0.0
-        try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):
-            return 0.0
-        return float(pages * os.sysconf("SC_PAGE_SIZE"))
+        return resident_bytes(self._process.pid)
+
+
+def resident_bytes(pid: int) -> float:
+    """Resident bytes of a process; 0 where it is gone, or the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def _say(pipe: Connection, message: Sequence[object]) -> None:

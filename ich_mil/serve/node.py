@@ -10,12 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ich_mil.progress import say
-from ich_mil.serve.judging import JudgeFactory, JudgeProcess, StoppedError
+from ich_mil.serve.judging import JudgeFactory, JudgeProcess, StoppedError, resident_bytes
 from ich_mil.serve.listener import IDLE_SECONDS, Listener
 from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.sender import Sender
@@ -149,7 +148,10 @@ class Node:
             "judge_starts": ("judging processes started", lambda: sum(p.starts for p in self._processes)),
             "spool_bytes": ("bytes of the spool", lambda: counts["bytes"]),
             "spool_free_bytes": ("bytes free on its disk", lambda: counts["free_bytes"]),
-            "resident_bytes": ("memory of the node, without its judging processes", _resident),
+            "resident_bytes": (
+                "memory of the node, without its judging processes",
+                lambda: resident_bytes(os.getpid()),
+            ),
         }
         return self.metrics.text(gauges)
 
@@ -196,12 +198,3 @@ def serve(settings: ServeSettings, judge: JudgeFactory) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _resident() -> float:
-    """Resident bytes of this process; 0 where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return 0.0
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))
