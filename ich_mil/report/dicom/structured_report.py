@@ -177,7 +177,7 @@ def _references(images: Sequence[SourceImage]) -> list[SourceImageForMeasurement
 def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[str]:
     """What the numbers are worth and what they come from, one text each."""
     comments = [f"{NOTICE} The original images are unchanged: look at the full study."]
-    comments.append(f"Decision '{scan.decision}': {decided_by}.")
+    comments.append(f"Decision '{scan.decision}': {decided_by.rstrip('.')}.")
     comments += [
         f"Run of neighbouring slices: {run.first + 1} to {run.last + 1} from below."
         + ("" if run.scan_without is None else f" The scan's probability without it: {run.scan_without:.6f}.")

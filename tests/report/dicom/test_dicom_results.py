@@ -250,12 +250,13 @@ def test_each_decision_has_its_code(rsna):
     assert said == {"positive": "Positive", "negative": "Negative", "look": "No prediction, please look"}
 
 
-def test_the_ledger_is_counted_without_its_file_names(rsna):
+def test_comments_hold_the_promise_and_the_ledger_without_its_file_names(rsna):
     ledger = tuple(LedgerEntry("s", "DOE^JANE.dcm", code, "x") for code in (Code.GAP, Code.PADDING, Code.GAP))
     context = read_context(rsna.scan, rsna.prepared)
     scan = replace(rsna.scan, ledger=ledger)
-    report = structured_report(scan, "a promise", context, identity_of(rsna, context))
+    report = structured_report(scan, "a promise.", context, identity_of(rsna, context))
     comments = [item.TextValue for item in report.ContentSequence if item.ValueType == "TEXT"]
+    assert "Decision 'positive': a promise." in comments  # as long ones end
     assert "Input: gap 2, padding 1." in comments
     assert "DOE" not in str(report)
 
