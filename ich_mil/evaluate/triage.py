@@ -41,15 +41,15 @@ FEWEST = 20
 """Labelled calibration scans below which nothing is promised."""
 
 
-def _threshold(scores: np.ndarray, promise: Promise, kind: str, name: str) -> tuple[float, int]:
+def _threshold(scores: np.ndarray, promise: Promise, what: str, name: str) -> tuple[float, int]:
     """The score at the largest rank that keeps the promise, and that rank."""
     n = len(scores)
     rank = promise.rank(n)
     if rank == 0:
         confidence = "" if promise.method == "conformal" else f" with confidence {promise.confidence:g}"
         raise DataError(
-            f"{n} {kind} calibration scans are too few to promise a {name} of {promise.share:g}{confidence} "
-            f"({promise.method}): {promise.needed()} are needed; label more scans or promise less"
+            f"{n} {what} are too few to promise a {name} of {promise.share:g}{confidence} "
+            f"({promise.method}): {promise.needed()} are needed; label more or promise less"
         )
     return float(np.partition(scores, rank - 1)[rank - 1]), rank
 
@@ -191,8 +191,8 @@ def fit_triage(
         next_negatives: the same for negative scans.
 
     Raises:
-        DataError: fewer than `FEWEST` labelled scans, too few of a class for its promise (with the number
-            needed), or probabilities that cannot be used.
+        DataError: fewer than `FEWEST` labelled scans, too few of a class (or too few patients with such) for
+            its promise (with the number needed), or probabilities that cannot be used.
         ValueError: a share not in (0, 1), an unknown method, or numbers of next scans that do not go with it.
     """
     for name, value in (
@@ -218,14 +218,16 @@ def fit_triage(
             "and more for a high promise; label more scans"
         )
     positives, negatives = p[labels == 1], -p[labels == 0]
+    counted = "{} calibration scans"
     if patients is not None:
+        counted = "patients with {} calibration scans"
         owner = np.asarray(patients, dtype=str)
         positives = hardest(positives, owner[labels == 1])
         negatives = hardest(negatives, owner[labels == 0])
     miss = Promise(method, float(sensitivity), float(confidence), next_positives)
     alarm = Promise(method, float(specificity), float(confidence), next_negatives)
-    low, rank_positive = _threshold(positives, miss, "positive", "sensitivity")
-    top, rank_negative = _threshold(negatives, alarm, "negative", "specificity")
+    low, rank_positive = _threshold(positives, miss, counted.format("positive"), "sensitivity")
+    top, rank_negative = _threshold(negatives, alarm, counted.format("negative"), "specificity")
     # p ≥ high means p > q₍ₖ₎: negatives that tie with it are not called positive
     high = float(np.nextafter(-top, np.inf))
     return Triage(

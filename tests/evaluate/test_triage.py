@@ -154,6 +154,9 @@ def test_too_few_of_a_class_names_the_number_needed(n_positive, n_negative, kind
         fit_triage(labels, p, sensitivity=0.95)
     labels, p = scored(np.random.default_rng(6), 45, 45)
     fit_triage(labels, p, sensitivity=0.95)
+    twice = [f"p{i // 2}" for i in range(90)]  # 23 patients have positive scans
+    with pytest.raises(DataError, match=r"^23 patients with positive calibration scans .*: 45 are needed"):
+        fit_triage(labels, p, sensitivity=0.95, patients=twice)
 
 
 def test_no_scan_of_a_class():

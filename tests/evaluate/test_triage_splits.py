@@ -163,7 +163,7 @@ def test_a_larger_calibration_share():
 
 def test_input_that_cannot_be_used():
     labels, p, patients = scored(np.random.default_rng(11))
-    with pytest.raises(DataError, match=r"^60 positive calibration scans are too few"):
+    with pytest.raises(DataError, match=r"^60 patients with positive calibration scans are too few"):
         verify(labels, p, patients, sensitivity=0.99, seed=0)
     with pytest.raises(DataError, match="no positive scan of 260 is left to test on"):
         verify(labels, p, patients, calibration_share=0.999, sensitivity=0.9, seed=0)
