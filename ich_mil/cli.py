@@ -239,6 +239,10 @@ def _triage(chosen: argparse.Namespace) -> None:
     from ich_mil.pipeline.triage import apply_triage, calibrate_triage
 
     if chosen.apply is not None:
+        if chosen.labels is not None:
+            raise ConfigError(
+                "--labels is for new thresholds, --apply decides by those it has; leave one out"
+            )
         apply_triage(chosen.folder, chosen.apply, chosen.out or chosen.folder / "decisions.csv")
     else:
         calibrate_triage(

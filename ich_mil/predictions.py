@@ -338,10 +338,10 @@ def read_results(folder: Path) -> Results:
             f"{path}: cannot be read as predictions ({error}); name a folder of 'validate' or 'predict'"
         ) from error
     if not results.scans:
-        raise DataError(f"{path}: holds no scan")
+        raise DataError(f"{path}: holds no scan; predict again")
     twice = sorted(scan for scan, count in Counter(one.scan for one in results.scans).items() if count > 1)
     if twice:
-        raise DataError(f"{path}: scans are there twice: {name_some(twice)}")
+        raise DataError(f"{path}: scans are there twice: {name_some(twice)}; predict again")
     return results
 
 

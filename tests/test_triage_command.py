@@ -158,18 +158,29 @@ def test_what_is_refused(tmp_path, capsys):
     content = json.loads(path.read_text())
     content["scans"][1]["scan"] = "s0"
     path.write_text(json.dumps(content))
-    assert "there twice: s0" in refused([tmp_path / "unlabelled"], capsys)
+    assert "there twice: s0; predict again" in refused([tmp_path / "unlabelled"], capsys)
     content["scans"][1]["probability"] = "hi"
     path.write_text(json.dumps(content))
     assert "cannot be read as predictions" in refused([tmp_path / "unlabelled"], capsys)
     path.write_text(json.dumps(content | {"scans": []}))
-    assert "holds no scan" in refused([tmp_path / "unlabelled"], capsys)
+    assert "holds no scan; predict again" in refused([tmp_path / "unlabelled"], capsys)
     assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
     capsys.readouterr()
     error = refused([tmp_path / "other", "--apply", tmp_path / "known" / "triage.json"], capsys)
     assert "was calibrated for the model abc" in error
-    (tmp_path / "broken.json").write_text("[]")
-    refused([tmp_path / "known", "--apply", tmp_path / "broken.json"], capsys)
+    broken = tmp_path / "broken.json"
+    written = json.loads((tmp_path / "known" / "triage.json").read_text())
+    for content, told in (
+        ([], "cannot be read as triage thresholds"),
+        (written | {"format": "older"}, "not triage thresholds of this version"),
+        (written | {"low": 2}, "triage thresholds are damaged"),
+    ):
+        broken.write_text(json.dumps(content))
+        error = refused([tmp_path / "known", "--apply", broken], capsys)
+        assert error.startswith(f"error: {broken}: {told}")
+        assert error.strip().endswith(("; fit them again", "; name a file of 'ich-mil triage'"))
+    error = refused([tmp_path / "known", "--apply", broken, "--labels", labels], capsys)
+    assert "--labels is for new thresholds, --apply decides by those it has; leave one out" in error
 
 
 def test_shares_are_checked(tmp_path, capsys):

@@ -289,7 +289,9 @@ class DriftAlarm:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """What `as_dict` gave. `DataError` if it is something else."""
         if values.get("format") != FORMAT:
-            raise DataError(f"not a drift alarm of this version ({FORMAT}), got {values.get('format')!r}")
+            raise DataError(
+                f"not a drift alarm of this version ({FORMAT}), got {values.get('format')!r}; fit it again"
+            )
         try:
             table, patients = np.array(values["table"], dtype=float), np.array(values["patients"], dtype=int)
             names, rate, seed = tuple(values["names"]), float(values["rate"]), int(values["seed"])

@@ -231,4 +231,4 @@ def read_table(path: Path) -> pd.DataFrame:
         )
         return frame[COLUMNS].astype(dict.fromkeys(_NUMBERS, np.float64))
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: cannot be read as a result table ({error})") from error
+        raise DataError(f"{path}: cannot be read as a result table ({error}); validate again") from error

@@ -107,13 +107,18 @@ def read_triage(thresholds: Path, *, weights: str) -> Triage:
         found = content.pop("model_weights")
         content.pop("notice")
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{thresholds}: cannot be read as triage thresholds ({error})") from error
+        raise DataError(
+            f"{thresholds}: cannot be read as triage thresholds ({error}); name a file of 'ich-mil triage'"
+        ) from error
     if found != weights:
         raise ModelError(
             f"{thresholds}: was calibrated for the model {found}, the predictions are of {weights}; "
             "calibrate on predictions of the same model"
         )
-    return Triage.from_dict(content)
+    try:
+        return Triage.from_dict(content)
+    except DataError as error:
+        raise DataError(f"{thresholds}: {error}") from error
 
 
 def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:

@@ -122,7 +122,8 @@ class Spool:
             self._failures = Failures(self.root)
             remove_leftovers(self.root / "outbox", self.root / "sent")
         except OSError as error:
-            raise DataError(f"{root}: cannot be used as a spool ({error.strerror or error})") from error
+            reason = f"cannot be used as a spool ({error.strerror or error}); choose another folder"
+            raise DataError(f"{root}: {reason}") from error
         for folder in self._studies.iterdir():
             if self._job(folder.name) is not None:
                 self._last[folder.name] = time.monotonic()
