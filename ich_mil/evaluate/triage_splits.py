@@ -5,7 +5,9 @@ In: scored and labelled scans. Out: one row a split, and how often the promises 
 Two things are told apart. A promise on all future scans is about a share nobody can count; on the m test
 scans of a split the share scatters around it. So beside how often the counted share kept to the promise
 stands how often it must: with the n calibration and m test scans of a class drawn from one pool without
-replacement, that chance is exact and needs no model (`promises.chance_next`).
+replacement, that chance is exact and needs no model (`promises.chance_next`). Positives are drawn so;
+negatives only where no patient has scans of both labels: else they come from two pools, and the chance is
+near.
 
 Shapes: B scans, U patients.
 """
