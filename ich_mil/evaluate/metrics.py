@@ -169,15 +169,6 @@ def operating_points(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
     return points
 
 
-def ranking_metrics(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    """What the order of scan scores alone decides: `auc`, `ap` and `operating_points`, whose docstring holds.
-
-    `ap` (average precision) is NaN where no scan is positive.
-    """
-    labels, score = known_scores(labels, score, what="scan scores", probability=False)
-    return {"auc": _auc(labels, score), "ap": _ap(labels, score), **operating_points(labels, score)}
-
-
 def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
     """Metrics of scan probabilities.
 
@@ -191,9 +182,9 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
         probability: (B,) in [0, 1].
 
     Returns:
-        The `ranking_metrics` (`auc`, `ap` and the `operating_points`, whose thresholds are chosen on these
-        scans and flatter), `accuracy`, `balanced_accuracy`, `f1` (these three at `THRESHOLD`), `log_loss`,
-        `brier`, `ece`. Where there is one class only, `auc`, `balanced_accuracy` and the operating points are
+        `auc`, `ap` (average precision), the `operating_points` (whose thresholds are chosen on these scans
+        and flatter), `accuracy`, `balanced_accuracy`, `f1` (these three at `THRESHOLD`), `log_loss`, `brier`,
+        `ece`. Where there is one class only, `auc`, `balanced_accuracy` and the operating points are
         NaN; `ap` where no scan is positive; `f1` where no scan is positive or called positive.
 
     Raises:
@@ -203,7 +194,9 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
     called = (probability >= THRESHOLD).astype(np.int64)
     both = len(np.unique(labels)) == 2
     return {
-        **ranking_metrics(labels, probability),
+        "auc": _auc(labels, probability),
+        "ap": _ap(labels, probability),
+        **operating_points(labels, probability),
         "accuracy": float(accuracy_score(labels, called)),
         "balanced_accuracy": float(balanced_accuracy_score(labels, called)) if both else float("nan"),
         "f1": float(f1_score(labels, called, zero_division=np.nan)),

@@ -21,14 +21,12 @@ from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.evaluate.metrics import (
     auc_inside,
     check_scores,
-    ranking_metrics,
     scan_metrics,
     slice_metrics,
     slice_probability_metrics,
 )
 from ich_mil.evaluate.weighted import (
     resampled_ranking,
-    resampled_ranking_metrics,
     resampled_scan_metrics,
     resampled_slice_probability_metrics,
 )
@@ -53,16 +51,14 @@ class Scores:
 
     Attributes:
         name: the model's name, as the tables show it.
-        scan: (B,), or None where the model says nothing of scans.
+        scan: (B,) probability, or None where the model says nothing of scans.
         slice: (N,), or None where the model says nothing of slices.
-        scan_is_probability: whether `scan` is a probability; if not, only its ranks are measured.
-        slice_is_probability: the same for `slice`.
+        slice_is_probability: whether `slice` is a probability; if not, only its ranks are measured.
     """
 
     name: str
     scan: np.ndarray | None
     slice: np.ndarray | None
-    scan_is_probability: bool = True
     slice_is_probability: bool = False
 
 
@@ -113,21 +109,13 @@ def _scan_rows(scores: Scores, labels: np.ndarray, patients: np.ndarray, bootstr
     if scores.scan is None:
         return _missing(scores.name, SCAN, _SCAN_METRICS, facts, "gives no scan score")
     what = f"model {scores.name!r}, scan scores"
-    labels, score = check_scores(labels, scores.scan, what=what, probability=scores.scan_is_probability)
+    labels, score = check_scores(labels, scores.scan, what=what, probability=True)
     known = labels != UNKNOWN
     if not known.any():
         return _missing(scores.name, SCAN, _SCAN_METRICS, facts, "no scan labels")
     labels, score = labels[known], score[known]
-    if scores.scan_is_probability:
-        intervals = bootstrap(partial(resampled_scan_metrics, labels, score), patients[known])
-        return _measured(scores.name, SCAN, facts, scan_metrics(labels, score), intervals)
-    values = ranking_metrics(labels, score)
-    intervals = bootstrap(partial(resampled_ranking_metrics, labels, score), patients[known])
-    others = [metric for metric in _SCAN_METRICS if metric not in values]
-    return [
-        *_measured(scores.name, SCAN, facts, values, intervals),
-        *_missing(scores.name, SCAN, others, facts, "its scan score is not a probability"),
-    ]
+    intervals = bootstrap(partial(resampled_scan_metrics, labels, score), patients[known])
+    return _measured(scores.name, SCAN, facts, scan_metrics(labels, score), intervals)
 
 
 def _slice_rows(

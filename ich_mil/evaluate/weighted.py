@@ -171,16 +171,6 @@ def resampled_slice_probability_metrics(
     }
 
 
-def resampled_ranking_metrics(
-    labels: np.ndarray, score: np.ndarray, counts: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The metrics of `metrics.ranking_metrics` in each resample, each (R,); as `resampled_ranking`."""
-    return {
-        **resampled_ranking(labels, score, counts),
-        **resampled_operating_points(labels, score, counts),
-    }
-
-
 def _balanced_accuracy(labels: np.ndarray, called: np.ndarray, counts: np.ndarray) -> np.ndarray:
     halves = []
     for kind in (0, 1):
@@ -195,7 +185,8 @@ def resampled_scan_metrics(
     """The metrics of `metrics.scan_metrics` in each resample, each (R,); arguments as `resampled_ranking`."""
     called = (probability >= THRESHOLD).astype(np.int64)
     return {
-        **resampled_ranking_metrics(labels, probability, counts),
+        **resampled_ranking(labels, probability, counts),
+        **resampled_operating_points(labels, probability, counts),
         "accuracy": (called == labels).astype(np.float64) @ counts / counts.sum(axis=0),
         "balanced_accuracy": _balanced_accuracy(labels, called, counts),
         "f1": _divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts),

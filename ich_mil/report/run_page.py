@@ -118,13 +118,10 @@ def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
     if one.labels is not None:
         labels = np.asarray(one.labels)
         scores = {s.name: np.asarray(s.scan) for s in one.scores if s.scan is not None}
-        calibrated = {
-            s.name: np.asarray(s.scan) for s in one.scores if s.scan is not None and s.scan_is_probability
-        }
         if scores and {0, 1} <= set(labels.tolist()):
             roc = data_uri(figures.roc_curves(labels, scores), "png")
-        if calibrated and (labels != UNKNOWN).any():
-            reliability = data_uri(figures.reliability(labels, calibrated), "png")
+        if scores and (labels != UNKNOWN).any():
+            reliability = data_uri(figures.reliability(labels, scores), "png")
     return {
         "name": one.name,
         "auc": format_value(own["value"], own["low"], own["high"]),

@@ -1,20 +1,18 @@
 import numpy as np
 import pytest
 
-from ich_mil.evaluate.metrics import ranking_metrics, scan_metrics, slice_probability_metrics
+from ich_mil.evaluate.metrics import scan_metrics, slice_probability_metrics
 from ich_mil.evaluate.weighted import (
     resampled_ece,
     resampled_losses,
     resampled_operating_points,
     resampled_ranking,
-    resampled_ranking_metrics,
     resampled_scan_metrics,
     resampled_slice_probability_metrics,
 )
 
 SINGLE = [
     (resampled_scan_metrics, scan_metrics),
-    (resampled_ranking_metrics, ranking_metrics),
     (resampled_slice_probability_metrics, slice_probability_metrics),
 ]
 
@@ -64,8 +62,9 @@ def test_resamples_of_one_class_are_nan():
     ranking = resampled_ranking(labels, probability, counts)
     np.testing.assert_allclose(ranking["ap"], [np.nan, 1.0, 2 / 3])
     assert np.isfinite(resampled_losses(labels, probability, counts)["brier"]).all()
-    for values in resampled_ranking_metrics(np.zeros(3, int), probability, counts).values():
-        assert np.isnan(values).all()
+    for resampled in (resampled_ranking, resampled_operating_points):
+        for values in resampled(np.zeros(3, int), probability, counts).values():
+            assert np.isnan(values).all()
 
 
 def test_ranking_of_three_rows_by_hand():
