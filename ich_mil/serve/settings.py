@@ -119,12 +119,12 @@ class ServeSettings:
             "spool_gb",
         ):
             if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
         for name in ("free_gb", "keep_hours"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
         if not self.retry_seconds <= self.longest_retry_seconds < float("inf"):
             raise ValueError(
-                f"longest_retry_seconds must be at least retry_seconds ({self.retry_seconds}), "
-                f"got {self.longest_retry_seconds}"
+                f"longest_retry_seconds must be at least retry_seconds ({self.retry_seconds}) "
+                f"and finite, got {self.longest_retry_seconds}"
             )

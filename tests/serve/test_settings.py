@@ -44,12 +44,15 @@ def test_the_command_line_goes_first():
         (["--attempts", "0"], "attempts must be at least 1"),
         (["--silence_seconds", "0"], "silence_seconds must be above 0"),
         (["--silence_seconds", ".nan"], "silence_seconds must be above 0"),
+        (["--silence_seconds", ".inf"], "silence_seconds must be above 0 and finite, got inf"),
         (["--memory_mb", "-1"], "memory_mb must be above 0"),
         (["--free_gb", "-1"], "free_gb must be at least 0"),
+        (["--free_gb", ".inf"], "free_gb must be at least 0 and finite, got inf"),
         (
             ["--retry_seconds", "60", "--longest_retry_seconds", "10"],
             "longest_retry_seconds must be at least",
         ),
+        (["--longest_retry_seconds", ".inf"], "at least retry_seconds .* and finite, got inf"),
         (["--colour", "red"], "colour"),
     ],
 )
