@@ -192,7 +192,7 @@ def _errors(look: Look) -> Iterator[Section]:
     png = bars(deciles, x="bin", y="error_rate", labels=("tenth of the scans by deviation", "share wrong"))
     yield Section(
         "Errors by decile of the standard deviation",
-        "The most certain scans first.",
+        "The most certain scans first. The intervals take scans as independent.",
         look.table(deciles, "deciles"),
         (look.figure(png, "deciles"),),
     )
