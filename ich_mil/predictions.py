@@ -164,11 +164,6 @@ class Results:
     scans: tuple[ScanResult, ...]
     ledger: tuple[LedgerEntry, ...]
 
-    @property
-    def promised(self) -> bool:
-        """Whether thresholds with a promise decided."""
-        return is_promised(self.decided_by)
-
 
 def is_promised(decided_by: str) -> bool:
     """Whether these words of `Results.decided_by` are those of thresholds with a promise."""
