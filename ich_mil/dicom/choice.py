@@ -39,7 +39,7 @@ _CONTRAST = re.compile(
     r"|\bpost\b(?!\W*(fossa|op|proc|trauma|surg|evd|coil|clip|shunt|lysis|tpa))"
     r"|\bdelay(ed)?\b|\bc/c\b|\b(con|dopo|c/)\s*(mdc|civ)\b"
     # the last word, before no more than the thickness and the number of a repeat: 'HEAD W', 'Head with 5mm-2'
-    r"|\bw(ith)?\b(?!/?o\b)(?=[\W_]*(\d+(\.\d+)?\s*mm)?(-\d)?\W*$)"
+    r"|\bw(ith)?\b(?=[\W_]*(\d+(\.\d+)?\s*mm)?(-\d)?\W*$)"
     r"|\bct[apv]\b|angio|venous|arterial|perfusion|enhanced|willis|carotid|\bmips?\b",
     re.IGNORECASE,
 )

@@ -98,6 +98,18 @@ def test_no_series_raises():
             series_of("z", 30, 5.0),
             ordered(stack([*range(0, 80, 4), *range(80, 160, 5)], series_uid="a")),
         ),
+        (  # 90 mm without a gap are not a head
+            ordered(stack([0, 5, 10, 15, 40, *range(45, 150, 5)], series_uid="z")),
+            series_of("a", 19, 5.0),
+        ),
+        (  # called plain, though with a duplicate
+            ordered([header(5 * i, series_uid="z", description="CT Plain") for i in (3, *range(30))]),
+            series_of("a", 30, 5.0),
+        ),
+        (
+            series_of("z", 32, 5.0, path="s/CT-2/1.dcm", sop_uid="1"),
+            series_of("a", 31, 5.0, path="s/CT/1.dcm", sop_uid="1"),
+        ),
     ],
 )
 def test_preferences(better, worse):
@@ -192,6 +204,42 @@ def test_coronal_series_are_ordered_and_named():
         ("CT Thin Details", "bone"),
         ("CT Thin Bone", "bone"),
         ("CT PRE CONTRAST BONE", "bone"),
+        # words of other places
+        ("Schädel Knochen", "bone"),
+        ("OSSEOUS", "bone"),
+        ("Temporal 0.6", "bone"),
+        ("Petrous 0.6", "bone"),
+        ("IAC 0.6", "bone"),
+        ("Kopf Kontrast", "post-contrast"),
+        ("HEAD +C 5mm", "post-contrast"),
+        ("HEAD 80 ML", "post-contrast"),
+        ("CRANE INJECTE", "post-contrast"),
+        ("Bolus 10mm", "post-contrast"),
+        ("HEAD IV-2", "post-contrast"),
+        ("Head With 2.5 mm-2", "post-contrast"),
+        ("Cranio dopo mdc", "post-contrast"),
+        ("Angio 1mm", "post-contrast"),
+        ("Venous 1mm", "post-contrast"),
+        ("Arterial 1mm", "post-contrast"),
+        ("PERFUSION 5mm", "post-contrast"),
+        ("Enhanced 5mm", "post-contrast"),
+        ("Carotid 1mm", "post-contrast"),
+        ("HEAD W AND WO STD", "post-contrast"),
+        ("Head with and without STD", "post-contrast"),
+        ("HEAD WO AND W STD", "post-contrast"),
+        ("Head without and with STD", "post-contrast"),
+        ("Head without & with STD", "post-contrast"),
+        ("HEAD WO+W STD", "post-contrast"),
+        *((f"Post {word} 5mm", "plain") for word in ("trauma", "surgery", "EVD", "coiling", "clipping")),
+        *((f"Post {word} 5mm", "plain") for word in ("shunt", "lysis", "tPA")),
+        ("Head before contrast", "plain"),
+        ("Crane sans injection", "plain"),
+        ("Craneo sin contraste", "plain"),
+        ("Cranio sem contraste", "plain"),
+        ("CTNONCONTRAST", "plain"),
+        ("Kopf ohne Kontrastmittel", "plain"),
+        ("HEAD NON CE", "plain"),
+        ("HEAD NO IV", "plain"),
     ],
 )
 def test_descriptions(description, expected):
@@ -209,7 +257,10 @@ def test_descriptions(description, expected):
         ("HEAD W/WO CONTRAST STD", "post-contrast"),
         ("HEAD W/O & W/ CONTRAST", "post-contrast"),
         ("HEAD WO/W", "post-contrast"),
+        ("HEAD W/O/W STD", "post-contrast"),
+        ("HEAD W/O AND W/ STD", "post-contrast"),
         ("CRANIO C/C", "post-contrast"),
+        ("CEREBRO C/ CIV", "post-contrast"),
         ("HEAD W/O", "plain"),
         ("HEAD W/O 5MM", "plain"),
         ("HEAD W/O CONTRAST STD", "plain"),
@@ -280,6 +331,7 @@ def test_reformats_of_cq500_are_told_by_their_orientation():
         (["CT Plain-2", "CT 4cc sec 150cc D3D on"], "CT Plain-2"),
         (["CT 4cc sec 150cc D3D on", "CT 4cc sec 150cc D3D on-2"], "CT 4cc sec 150cc D3D on"),
         (["CT BONE", "CT POST CONTRAST"], "CT BONE"),
+        *((["CT 5mm", name], name) for name in ("NCCT", "Kopf nativ", "Crane native", "CT -C")),
     ],
 )
 def test_names_decide_between_series_that_are_alike(names, expected):
@@ -297,6 +349,10 @@ def test_names_decide_between_series_that_are_alike(names, expected):
     [
         ("", "CHEST", True),
         ("", "CSPINE", True),
+        *(("", part, True) for part in ("THORAX", "ABDOMEN", "PELVIS", "SHOULDER", "HIP", "KNEE", "ANKLE")),
+        *(("", part, True) for part in ("FOOT", "WRIST", "HAND", "ELBOW", "ARM", "UPPERARM", "LOWERLEG")),
+        *(("", part, True) for part in ("HEART", "CORONARYARTERY", "LUNG", "LIVER", "KIDNEY", "AORTA")),
+        *((text, "", True) for text in ("Spinal 3mm", "Cervical 3mm", "Lumbar 3mm", "Cardiac gated")),
         ("Neck 3.0", "", True),
         ("C-Spine", "", True),
         ("Axial 5mm", "EXTREMITY", True),
@@ -306,6 +362,9 @@ def test_names_decide_between_series_that_are_alike(names, expected):
         ("Head + Neck", "NECK", False),
         ("CT BONE", "", False),
         ("CT Plain", "SKULL", False),
+        *((f"{text} 5mm", "NECK", False) for text in ("Brain", "Skull", "Cranio", "Cerebro", "Neuro")),
+        *((f"{text} 5mm", "NECK", False) for text in ("Kopf", "Schädel", "Schaedel", "Hirn")),
+        *((f"{text} 5mm", "NECK", False) for text in ("Crane", "Crâne")),
         ("Alarm shipped", "", False),  # arm, hip
     ],
 )
@@ -323,7 +382,17 @@ def test_another_body_part_is_never_refused():
 
 
 def test_the_uid_decides_last():
-    assert chosen(series_of("b", 32, 5.0), series_of("a", 32, 5.0))[0] == "a"
+    assert chosen(series_of("b", 32, 5.0, kernel="A"), series_of("a", 32, 5.0, kernel="B"))[0] == "a"
+
+
+def test_of_series_under_one_uid_the_kernel_decides_then_the_path():
+    series = [
+        ordered(stack(range(0, 150, 5), kernel=kernel, path=path))
+        for kernel, path in (("A", "2"), ("A", "3"), ("B", "1"))
+    ]
+    for seed in range(5):
+        found = random.Random(seed).sample(series, 3)
+        assert rank_series(found) == series
 
 
 def test_every_series_in_order():
@@ -406,6 +475,10 @@ def test_a_gantry_may_tilt_by_45_degrees(degrees, expected):
     [
         ("BONEPLUS", "bone"),
         ("EDGE", "bone"),
+        ("LUNG", "bone"),
+        ("DETAIL", "bone"),
+        ("D", "bone"),
+        ("E", "bone"),
         ("FC30", "bone"),
         ("FC81\\FC81", "bone"),
         ("H70h", "bone"),

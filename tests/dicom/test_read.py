@@ -154,6 +154,12 @@ def test_missing_modality_is_noted_where_the_sop_class_says_ct(tmp_path):
         ("No contrast", False),
         ("w/o", False),
         ("N", False),
+        ("nil", False),
+        ("N/A", False),
+        ("0", False),
+        ("without", False),
+        ("Unenhanced", False),
+        ("PLAIN", False),
         ("-", False),
     ],
 )
@@ -175,7 +181,7 @@ def test_contrast(tmp_path, agent, contrast):
         ({"NumberOfFrames": 2}, Code.MULTI_FRAME),
         ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, Code.LOCALIZER),
         ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER", "CT_SOM5 TOP"]}, Code.LOCALIZER),
-        ({"ImageType": ["ORIGINAL", " LOCALIZER ", "CT_SOM5 TOP"]}, Code.LOCALIZER),
+        ({"ImageType": ["ORIGINAL", " Localizer ", "CT_SOM5 TOP"]}, Code.LOCALIZER),
         ({"SOPClassUID": DICOMDIR, "Modality": None, "Rows": None}, Code.NOT_AN_IMAGE),
         ({"Rows": None}, Code.NOT_AN_IMAGE),
         ({"Columns": 0}, Code.NOT_AN_IMAGE),
@@ -189,10 +195,13 @@ def test_contrast(tmp_path, agent, contrast):
         ({"ImagePositionPatient": ["1", "nan", "2"]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [0, 0, 0, 0, 0, 0]}, Code.NO_GEOMETRY),
+        ({"ImageOrientationPatient": [0.99, 0, 0, 0, 1, 0]}, Code.NO_GEOMETRY),
+        ({"ImageOrientationPatient": [1, 0, 0, 0, 0.99, 0]}, Code.NO_GEOMETRY),
+        ({"ImageOrientationPatient": [1, 0, 0, 0, 1.01, 0]}, Code.NO_GEOMETRY),
         ({"PixelData": None}, Code.NOT_AN_IMAGE),
         ({"PixelData": STORED.tobytes()[:-4]}, Code.UNREADABLE),
         ({"PixelData": STORED.tobytes()[:-4], "DataSetTrailingPadding": bytes(8)}, Code.UNREADABLE),
-        ({"Rows": 5000, "PixelData": bytes(2 * 4 * 5000)}, Code.UNREADABLE),
+        ({"Rows": 4097, "PixelData": bytes(2 * 4 * 4097)}, Code.UNREADABLE),
         ({"BitsAllocated": 32, "PixelData": bytes(64)}, Code.UNREADABLE),
         ({"BitsStored": 17}, Code.UNREADABLE),
         ({"RescaleIntercept": None}, Code.NO_HU_SCALE),
@@ -239,6 +248,9 @@ def test_a_file_that_ends_within_its_pixels_is_refused_by_the_header(tmp_path):
         {"PhotometricInterpretation": "MONOCHROME1"},
         {"RescaleType": "UNSPECIFIED"},
         {"RescaleType": "US"},
+        {"RescaleType": "hu"},
+        {"Modality": "ct"},
+        {"ImageOrientationPatient": [1, 0, 0, 0, 0.948, -0.317]},  # three digits of a tilt
         {"EncapsulatedDocument": bytes(100_000)},  # the pixels begin far behind
     ],
 )
@@ -264,6 +276,23 @@ def test_all_allocated_bits_are_stored_where_the_header_does_not_say(tmp_path):
     assert read(path)[0].ravel().tolist() == [8 * value - 1024 for value in range(100, 116)]
 
 
+def test_a_picture_that_is_not_square(tmp_path):
+    path = write(tmp_path, Rows=2, Columns=8, AcquisitionNumber=3)
+    (header,) = read_headers(path)
+    assert (header.rows, header.columns, header.acquisition) == (2, 8, 3)
+    np.testing.assert_array_equal(read(path)[0], STORED.reshape(2, 8) - 1024)
+
+
+def test_as_many_rows_as_a_ct_may_have(tmp_path):
+    assert read_headers(write(tmp_path, Rows=4096, PixelData=bytes(2 * 4 * 4096)))[0].rows == 4096
+
+
+def test_a_refusal_names_study_and_image(tmp_path):
+    with pytest.raises(DicomError) as caught:
+        read_headers(write(tmp_path, Rows=None))
+    assert (caught.value.study_uid, caught.value.sop_uid) == ("1.2.3", "1.2.3.1")
+
+
 def test_a_thickness_below_zero_is_none(tmp_path):
     assert read_headers(write(tmp_path, SliceThickness=-5))[0].thickness is None
 
@@ -277,9 +306,36 @@ def test_a_range_of_padding_has_its_sign_and_may_go_down(tmp_path, ends):
 def test_a_frame_that_is_a_localizer_is_refused(tmp_path):
     ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
     kind = Dataset()
-    kind.FrameType = ["ORIGINAL", "PRIMARY", "LOCALIZER", "NONE"]
+    with disable_value_validation():
+        kind.FrameType = ["ORIGINAL", "PRIMARY", "Localizer", "NONE"]
     ds.PerFrameFunctionalGroupsSequence[1].CTImageFrameTypeSequence = [kind]
     assert refused(read_headers, write_frames(tmp_path, ds)) == Code.LOCALIZER
+
+
+def test_what_a_frame_says_of_itself_goes_before_what_is_said_for_all(tmp_path):
+    ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
+    own, shared = ds.PerFrameFunctionalGroupsSequence[1], ds.SharedFunctionalGroupsSequence[0]
+    measures, soft, bone = Dataset(), Dataset(), Dataset()
+    measures.PixelSpacing, measures.SliceThickness = [0.4, 0.3], 2.5
+    soft.ConvolutionKernel, bone.ConvolutionKernel = "SOFT", ["BONE", "3"]
+    shared.CTReconstructionSequence = [soft]
+    own.PixelMeasuresSequence, own.CTReconstructionSequence = [measures], [bone]
+    own.PixelValueTransformationSequence[0].RescaleSlope = 2
+    own.PixelValueTransformationSequence[0].RescaleIntercept = -2048
+    first, second = read_headers(write_frames(tmp_path, ds))
+    assert (first.spacing, first.thickness, first.kernel) == ((0.5, 0.45), 5.0, "SOFT")
+    assert (second.spacing, second.thickness, second.kernel) == ((0.4, 0.3), 2.5, "BONE\\3")
+    assert (first.pixels.slope, first.pixels.intercept) == (1, -1024)
+    assert (second.pixels.slope, second.pixels.intercept) == (2, -2048)
+
+
+@pytest.mark.parametrize("unit", ["US", "HU_MOD"])
+def test_a_frame_of_another_unit_is_refused(tmp_path, unit):
+    ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
+    del ds.PerFrameFunctionalGroupsSequence[0].PixelValueTransformationSequence[0].RescaleType
+    assert len(read_headers(write_frames(tmp_path, ds))) == 2
+    ds.PerFrameFunctionalGroupsSequence[1].PixelValueTransformationSequence[0].RescaleType = unit
+    assert refused(read_headers, write_frames(tmp_path, ds)) == Code.NO_HU_SCALE
 
 
 def test_a_frame_whose_position_is_no_number_is_refused(tmp_path):

@@ -10,7 +10,7 @@ from ich_mil.dicom.choice import reason_for
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.dicom.order import Series, slice_name
 from ich_mil.dicom.series import average_groups, group_series
-from ich_mil.dicom.steps import alike
+from ich_mil.dicom.steps import alike, runs_of
 from ich_mil.ledger import Code
 
 PIXELS = StoredPixels("1.2.840.10008.1.2.1", 1000, 524288, 1, 16, 16, True, 1.0, 0.0, None)
@@ -70,7 +70,8 @@ def tilted(k: int, degrees: float, *, step: float = 5.0, **changes: object) -> S
 
 def test_order_is_by_position_not_by_instance_number():
     headers = [header(10, number=1), header(-5, number=2), header(5, number=3), header(0, number=9)]
-    series = ordered(headers)
+    series = ordered(replace(h, description=f"slice {h.instance_number}") for h in headers)
+    assert series.description == "slice 2"
     assert [h.instance_number for h in series.headers] == [2, 9, 3, 1]
     assert series.positions == (-5, 0, 5, 10)
     assert (series.spacing, series.extent) == (5, 15)
@@ -164,6 +165,8 @@ def test_one_sop_uid_at_several_positions():
     ]
     assert series.entries[0].detail == "same SOP Instance UID as s/20-4.dcm"
     assert "25 slices share a SOP Instance UID with another at another position" in series.entries[1].detail
+    (entry,) = ordered([*stack([0, 5]), *stack([10, 15], sop_uid="1")]).entries
+    assert entry.detail.startswith("series series: 2 slices share a SOP Instance UID")
 
 
 @pytest.mark.parametrize("spacing", [(0.4, 0.4), (0.5, 0.506), (0.8, 0.5)])
@@ -207,6 +210,19 @@ def test_a_picture_centre_that_moves_is_noted_and_no_group_spans_it():
     assert [len(group) for group in average_groups(series)] == [5, 4, 4, 6, 6, 5, 5, 5]
     near = [replace(h, position=(-122.0, -122.0, h.position[2])) for h in upper]  # 4.2 mm
     assert ordered([*lower, *near]).entries == ()
+    back = [replace(h, position=(-125.0, -125.0, h.position[2])) for h in stack(range(40, 50))]
+    back += [replace(h, position=(-125.0, -113.0, h.position[2])) for h in stack(range(50, 60))]
+    (entry,) = ordered([*lower, *upper, *back]).entries
+    assert "moves in the plane 3 times, by up to 12.0 mm, first after s/12-12.dcm" in entry.detail
+
+
+def test_pixel_spacings_that_differ_by_rounding_do_not_move_the_centre():
+    wide = {"rows": 64, "columns": 2048}
+    slices = [
+        header(z, spacing=(mm, mm), position=(-1023.5 * mm, -31.5 * mm, z), **wide)
+        for z, mm in enumerate([0.9] * 10 + [0.908] * 10)  # the first column moves by 8 mm
+    ]
+    assert ordered(slices).entries == ()
 
 
 def test_the_drift_of_a_tilted_gantry_is_no_move():
@@ -269,6 +285,10 @@ def test_every_header_is_kept_or_named():
         ([0, 5, 10, 15, 25], [15]),
         ([0, 10, 15, 20, 25], [0]),
         ([0, 5, 15], []),  # two steps do not say which one is regular
+        ([0, 5, 10, 20], [10]),
+        ([0, 7, 14, 21, 25, 29, 33, 40, 44, 48, 52], [33]),  # slabs of 7 and 4 mm, the nearest counts
+        ([0, 4, 8, 12, 19, 23, 27, 31, 38, 45, 52], [12]),
+        ([0, 7, 14, 21, 30, 34, 38, 42], []),
         ([0, 5, 10, 15, 22, 29, 36], []),  # slabs of 5 and 7 mm
         ([0, 4, 8, 12, 21, 28, 35, 42], []),  # 9 mm is not 1.5 times the 7 mm beside it
         ([0, 4, 8, 12, 23, 30, 37, 44], [12]),
@@ -283,7 +303,7 @@ def test_gaps(positions, after):
 
 def test_thick_slices_that_meet_leave_no_gap():
     thickness = [4, 4, 4, 4, 7, 7]
-    positions = [0, 4, 8, 12, 17.5, 24.5]
+    positions = [0, 4, 8, 12, 18.4, 25.4]
     series = ordered([header(z, thickness=t) for z, t in zip(positions, thickness, strict=True)])
     assert codes(series) == [Code.SPACING_CHANGES]
     # 8 mm are more than the 5.5 mm from the middle of one slice to that of the next, and a fifth
@@ -300,6 +320,11 @@ def test_steps_that_differ_by_rounding_or_a_tenth_of_the_shorter_are_alike():
     assert not alike(5.63, 5.0)
 
 
+def test_a_run_of_steps_is_alike_to_its_median():
+    assert runs_of([5.0, 5.5, 5.5, 6.0]) == [(5.5, [0, 1, 2, 3])]
+    assert runs_of([5.0, 5.5, 6.0, 6.5]) == [(5.25, [0, 1]), (6.25, [2, 3])]
+
+
 def test_gap_and_spacing_change_say_the_numbers():
     (gap,) = ordered(stack([0, 5, 10, 15, 25, 30, 35, 40])).entries
     assert gap.detail == "10.00 mm between this slice and s/25-4.dcm, 5.00 mm is regular"
@@ -314,10 +339,12 @@ def test_one_slice():
     series = ordered([header(3)])
     assert (series.spacing, series.extent, series.positions, series.entries) == (0, 0, (3,), ())
     assert average_groups(series) == [(0,)]
+    assert ordered(stack([3, 8])).spacing == 5
 
 
-def test_sagittal_slices_run_from_right_to_left():
-    sagittal = (0.0, 1.0, 0.0, 0.0, 0.0, -1.0)  # rows along y, columns down z: the normal is x
+@pytest.mark.parametrize("back", [1.0, -1.0])
+def test_sagittal_slices_run_from_right_to_left(back):
+    sagittal = (0.0, back, 0.0, 0.0, 0.0, -1.0)  # rows along y, columns down z: the normal is x
     places = [(x, -100.0, 80.0) for x in (30.0, -30.0, 0.0, 15.0, -15.0)]
     series = ordered(header(i, number=i, position=p, orientation=sagittal) for i, p in enumerate(places))
     assert [h.instance_number for h in series.headers] == [1, 4, 2, 3, 0]
@@ -385,6 +412,8 @@ def test_reconstructions_of_which_a_half_shows_the_same_slices_are_divided():
 def test_kernels_of_different_slices_stay_together():
     series = ordered([*stack(range(0, 40, 5), kernel="BONE"), *stack(range(40, 150, 5), kernel="SOFT")])
     assert (len(series.headers), series.entries) == (30, ())
+    thin = [*stack(range(30), kernel="BONE"), *stack([z + 0.5 for z in range(30)], kernel="SOFT")]
+    assert len(ordered(thin).headers) == 60
 
 
 # A scan and its repeat under one series UID
@@ -443,6 +472,18 @@ def test_acquisition_numbers_that_say_no_repeat_do_not_divide(slices):
     assert Code.SERIES_JOINED not in codes(series)  # not divided and joined again
 
 
+def test_slices_of_a_tilted_gantry_overlap_along_their_normal():
+    # 4.5 mm of couch are 3.9 mm along the normal, less than 5 mm / 1.2
+    slices = [tilted(k, 30, step=4.5, acquisition=k % 2, thickness=5.0) for k in range(30)]
+    assert [len(one) for one in passes(slices)] == [15, 15]
+
+
+def test_series_under_one_uid_stand_by_kernel_then_by_path():
+    low, high = tuple(range(0, 150, 5)), tuple(range(2, 150, 5))
+    assert passes(taken(high, 1, path="a"), taken(low, 2, path="z")) == [high, low]
+    assert passes(stack(low, kernel="A", path="z"), stack(low[5:], kernel="B", path="a")) == [low, low[5:]]
+
+
 def test_slabs_and_a_repeat_of_the_whole():
     whole = taken(range(2, 150, 5), 3, path="z")
     slabs = [taken(range(0, 75, 5), 1, path="a"), taken(range(75, 150, 5), 2, path="a")]
@@ -467,13 +508,18 @@ def test_a_part_that_is_repeated_before_the_whole():
 
 def tilt_slab(zs, degrees: float, start: int, **changes: object) -> list[SliceHeader]:
     """Slices centred on (0, 0, z), the gantry turned: 512 pixels of 0.5 mm, 127.75 mm to the centre."""
+    return turned_slab(zs, degrees, start, 127.75, 127.75, **changes)
+
+
+def turned_slab(zs, degrees: float, start: int, across: float, down: float, **changes) -> list[SliceHeader]:
+    """As `tilt_slab`, of pictures whose centre is `across` and `down` mm from the first pixel."""
     angle = math.radians(degrees)
     row, column = (1.0, 0.0, 0.0), (0.0, math.cos(angle), -math.sin(angle))
     return [
         header(
             z,
             number=start + i,
-            position=(-127.75, -127.75 * column[1], z - 127.75 * column[2]),
+            position=(-across, -down * column[1], z - down * column[2]),
             orientation=(*row, *column),
             **changes,
         )
@@ -494,6 +540,18 @@ def test_two_gantry_tilts_are_one_scan():
     assert series.entries[1].detail == (
         "series series: slices have several tilts: 12 by 4.0, 10 by 20.0 degrees; ordered by their centres"
     )
+
+
+def test_centres_of_pictures_that_are_not_square():
+    # (301 - 1) / 2 * 0.6 mm down, (401 - 1) / 2 * 0.9 mm across
+    picture = {"rows": 301, "columns": 401, "spacing": (0.6, 0.9)}
+    slabs = [
+        *turned_slab(range(0, 40, 4), 20, 0, 180.0, 90.0, **picture),
+        *turned_slab(range(40, 80, 4), 0, 10, 180.0, 90.0, **picture),
+    ]
+    # Along the mean normal of 20 and 0 degrees, which is turned by 10.
+    cosine = math.cos(math.radians(10))
+    assert ordered(slabs).positions == pytest.approx([cosine * z for z in range(0, 80, 4)])
 
 
 def test_acquisitions_of_two_tilts_are_no_repeat():
@@ -541,6 +599,10 @@ def test_slices_of_two_tilts_with_one_centre_are_both_kept():
             header(z, number=90 + z, position=(0.0, 0.0, z), orientation=(0.96, 0.28, 0.0, -0.28, 0.96, 0.0))
             for z in range(-80, 0, 5)
         ],  # turned in the plane, by 16 degrees
+        [
+            header(z, number=90 + z, position=(0.0, 0.0, z), orientation=(0.96, 0.0, 0.28, 0.0, 1.0, 0.0))
+            for z in range(-80, 0, 5)
+        ],  # the head to one side
     ],
 )
 def test_what_is_no_second_tilt_is_refused(other):
@@ -622,8 +684,9 @@ def test_one_part_in_the_spaces_of_another_that_goes_on():
     assert [(uid, n) for uid, n, _ in found] == [("a", 29)]
 
 
-def test_a_part_of_another_shape_does_not_keep_the_others_apart():
-    other = part("c", *range(100, 150, 5), rows=256)
+@pytest.mark.parametrize("change", [{"rows": 256}, {"columns": 256}, {"spacing": (0.4, 0.4)}])
+def test_a_part_of_another_shape_does_not_keep_the_others_apart(change):
+    other = part("c", *range(100, 150, 5), **change)
     found = parts(part("a", *range(0, 50, 5)), part("b", *range(50, 100, 5)), other)
     assert [(uid, n) for uid, n, _ in found] == [("a", 20), ("c", 10)]
 
@@ -632,6 +695,23 @@ def test_a_series_of_two_tilts_is_not_joined():
     base, top = tilt_slab(range(0, 60, 5), 0, 0), tilt_slab(range(60, 120, 5), 15, 50)
     found = parts([*base, *top], tilt_slab(range(-75, 0, 5), 0, 90, series_uid="a"))
     assert [(uid, n) for uid, n, _ in found] == [("a", 15), ("series", 24)]
+
+
+def test_series_whose_own_slices_differ_are_not_joined():
+    names = ("a", *range(0, 75, 5)), ("b", *range(75, 150, 5))
+    mixed = [[replace(h, body_part="HEAD"[: i % 2]) for i, h in enumerate(part(*name))] for name in names]
+    assert [n for _, n, _ in parts(*mixed)] == [15, 15]
+
+
+def test_sagittal_parts_are_joined():
+    def side(uid: str, places) -> list[SliceHeader]:
+        return [
+            header(x, number=x, series_uid=uid, position=(x, 0.0, 0.0), orientation=(0, 1.0, 0, 0, 0, -1.0))
+            for x in places
+        ]
+
+    found = parts(side("a", range(0, 75, 5)), side("b", range(75, 150, 5)))
+    assert [(uid, n) for uid, n, _ in found] == [("a", 30)]
 
 
 def test_a_series_uid_for_each_slice():
@@ -649,9 +729,12 @@ def test_a_single_slice_goes_on_at_the_step_of_the_series_whatever_its_thickness
 
 def test_entries_of_the_parts_are_kept():
     double = header(20, number=99, series_uid="a", thickness=5.0)
-    series = ordered([*part("a", *range(0, 80, 5)), double, *part("b", *range(80, 150, 5))])
+    odd = [*part("a", 3, rows=256), tilted(30, 3, series_uid="b", thickness=5.0)]
+    series = ordered([*part("a", *range(0, 80, 5)), double, *odd, *part("b", *range(80, 150, 5))])
     assert [(e.code, e.file) for e in series.entries] == [
+        (Code.OTHER_SHAPE, "s/3-0.dcm"),
         (Code.DUPLICATE, "s/20-99.dcm"),
+        (Code.OTHER_ORIENTATION, "s/150-30.dcm"),
         (Code.SERIES_JOINED, ""),
     ]
 
@@ -791,6 +874,13 @@ def test_group_sizes(n, step, sizes):
 )
 def test_thick_slices_that_overlap_are_not_averaged(n, step, slice_mm, groups):
     assert average_groups(series_of("a", n, step, thickness=slice_mm)) == groups
+
+
+def test_the_thickness_and_the_step_of_most_slices_count():
+    slices = [header(z, number=z, thickness=5.0 if z == 4 else 1.0) for z in range(10)]
+    assert average_groups(ordered(slices)) == [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]
+    series = ordered(stack([0, *(0.6 + 0.7 * k for k in range(55))]))  # 0.6 mm once, then 0.7
+    assert [len(group) for group in average_groups(series)] == [7] * 8
 
 
 def test_groups_do_not_span_a_gap():
