@@ -112,7 +112,8 @@ def decode(
         "photometric_interpretation": "MONOCHROME2",
         "number_of_frames": 1,
         "bits_allocated": bits_allocated,
-        "bits_stored": bits_stored,
+        # GDCM's JPEG decoder clears what lies above the bits it is told of: padding 30768 would be 2096
+        "bits_stored": bits_stored if said is None else max(bits_stored, said.precision),
         "pixel_representation": int(signed),
         "pixel_keyword": "PixelData",
         "correct_unused_bits": False,

@@ -1,5 +1,6 @@
 """Code streams that do not fit their header, that are cut off, or that need a package which is not there."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -55,6 +56,27 @@ def test_signed_values_of_a_stream_without_sign():
     np.testing.assert_array_equal(codec._with_sign(stored, 12), [[0, 1, 2047, -2048, -1]])
     as_read = np.array([[0, 32767, -32768, -1]], np.int16)
     np.testing.assert_array_equal(codec._with_sign(as_read, 16), as_read)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_bits_above_the_stored_ones_are_left_as_they_are(syntax, signed):
+    storage = replace(TWELVE_BIT, signed=signed)
+    stored = stored_values(storage)
+    stored[0, :2] = 30768, 0x1428  # padding whose sign was lost, an overlay
+    stream = code_stream(stored, replace(storage, bits=16), syntax)
+    np.testing.assert_array_equal(decoded(stream, syntax, storage=storage), stored)
+
+
+def test_tables_before_the_frame_header_are_passed():
+    """A Huffman table's marker, C4, lies among those that begin a frame (T.81 table B.1)."""
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, JPEGLosslessSV1)
+    frame, table = stream.index(b"\xff\xc3"), stream.index(b"\xff\xc4")
+    scan = stream.index(b"\xff\xda")
+    assert frame < table < scan
+    moved = stream[:frame] + stream[table:scan] + stream[frame:table] + stream[scan:]
+    np.testing.assert_array_equal(decoded(moved, JPEGLosslessSV1), stored)
 
 
 @pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGLSLossless])
@@ -132,6 +154,7 @@ def test_more_bits_than_the_header_allocates():
         (JPEGLSLossless, 18, 0x01),  # a length shorter than itself
         (JPEG2000Lossless, 27, 0x00),  # tiles of no width
         (JPEG2000Lossless, 31, 0x00),  # or of no height
+        (JPEG2000Lossless, 42, 0x10),  # 17 bits a sample
         (JPEG2000Lossless, 42, 0xFE),  # bits a sample: GDCM ends the process
     ],
 )
