@@ -128,6 +128,16 @@ def test_padding_minus_2000_read_as_unsigned_is_air_though_not_in_every_corner()
         assert notes == {Code.PADDING: detail}
 
 
+def test_a_rim_is_not_counted_among_values_that_use_unused_bits():
+    values = np.full((6, 8), -995)
+    values[2:4, 2:6] = 40
+    values[[0, 0, -1, -1], [0, -1, 0, -1]] = 0  # the rim
+    values[1, 3], values[4, 3] = 5160, -5000  # 1064 and -904 in 12 bits
+    hu, notes = convert(values, intercept=0, bits_stored=12, padding=(0, 0))
+    assert (hu[0][0], hu[1][3], hu[4][3]) == (-1024, 1064, -904)
+    assert notes[Code.UNUSED_BITS] == "2 values used bits above the 12 stored ones"
+
+
 def test_declared_padding_that_is_tissue_is_air_as_far_as_it_is_joined_to_the_corners():
     # As with PixelPaddingValue 0 where values are HU: the 0 within the head is tissue.
     stored = [[0, 0, -990, 0, 0], [0, -980, 40, -995, 0], [-998, 35, 0, 30, -999], [0, -990, 37, -997, 0]]

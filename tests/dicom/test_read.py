@@ -8,13 +8,18 @@ import pytest
 from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.pixels import apply_rescale, pixel_array
-from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    RLELossless,
+)
 
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
-from tests.dicom.encodings import SIGNED, add_native, data_set, enhanced
+from tests.dicom.encodings import SIGNED, add_encapsulated, add_native, data_set, enhanced, file_bytes
 
 STORED = np.array([[24, 30, 40, 24], [24, 1064, 1094, 24], [24, 1024, 2024, 24], [24, 24, 26, 24]], np.int16)
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
@@ -260,9 +265,16 @@ def test_what_leaves_hu_as_they_are(tmp_path, changes):
     assert notes == ()
 
 
+def test_fragments_are_no_pixels_though_the_file_says_so(tmp_path):
+    ds = add_encapsulated(data_set(STORED, SIGNED), [STORED.tobytes() * 2])
+    content = file_bytes(ds, RLELossless).replace(b"1.2.840.10008.1.2.5\0", b"1.2.840.10008.1.2.1\0")
+    (tmp_path / "slice.dcm").write_bytes(content)
+    assert refused(read_headers, tmp_path / "slice.dcm") == Code.UNREADABLE
+
+
 def test_a_deflated_slice_of_full_size_is_read(tmp_path):
     stored = (np.arange(256)[:, None] * 4 + np.arange(256)).astype(np.int16)  # four times the first look
-    ds = data_set(stored, SIGNED, PixelData=stored.tobytes())
+    ds = data_set(stored, SIGNED, PixelData=stored.tobytes(), DataSetTrailingPadding=bytes(64))
     ds.file_meta = FileMetaDataset()
     ds.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
     ds.save_as(tmp_path / "slice.dcm", enforce_file_format=True)

@@ -261,6 +261,12 @@ def implicit_items(writer: Writer) -> list[Element]:
     return [writer.sequence(0x00081140, implicit.item(*inner, deep, undefined=True), undefined=True)]
 
 
+def implicit_elements(writer: Writer) -> list[Element]:
+    """Or at any element."""
+    implicit = writer._replace(explicit=False)
+    return [implicit.element(0x00081030, "LO", b"ABCD"), implicit.element(0x00081032, "LO", b"E" * 300)]
+
+
 def lengths_that_spell_vrs(writer: Writer) -> list[Element]:
     """Items, and implicit elements in UN, whose lengths read like a VR where one is looked for."""
     implicit = writer._replace(explicit=False)
@@ -277,7 +283,7 @@ def lengths_that_spell_vrs(writer: Writer) -> list[Element]:
 
 NESTED: tuple[Callable[[Writer], list[Element]], ...] = (
     *(every_vr, sequences, items_of_both_kinds, empty, sequences_in_sequences, private, icon),
-    *(encapsulated_icon, unknown_holds_implicit, implicit_items, lengths_that_spell_vrs),
+    *(encapsulated_icon, unknown_holds_implicit, implicit_items, implicit_elements, lengths_that_spell_vrs),
 )
 
 
