@@ -302,8 +302,7 @@ def _padding_ranges(
         source = "PixelPaddingValue" + (" and its RangeLimit" if padding[0] != padding[1] else "")
         found.append((*padding, source))
     found.append((PADDING_WITHOUT_SIGN, PADDING_WITHOUT_SIGN, "padding -2000 without its sign"))
-    if not signed:
-        found.append((PADDING_UNSIGNED, PADDING_UNSIGNED, "padding -2000 read as unsigned"))
+    found.append((PADDING_UNSIGNED, PADDING_UNSIGNED, "padding -2000 read as unsigned"))
     corner = _corner(stored)
     if corner is not None and not (signed and 1 << (bits_stored - 1) <= corner < 1 << bits_stored):
         found.append((corner, corner, "all four corners"))

@@ -491,6 +491,8 @@ def test_all_rules_together_are_the_rules_pixel_by_pixel():
 def test_impossible_slope_raises(slope):
     with pytest.raises(ValueError, match="RescaleSlope must be finite and not 0"):
         convert([[1, 2]], slope=slope)
+    with pytest.raises(ValueError, match="RescaleIntercept finite"):
+        convert([[1, 2]], intercept=slope or float("nan"))
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4,), (2, 4, 4)])
