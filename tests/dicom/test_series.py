@@ -455,13 +455,14 @@ def test_a_repeat_of_table_positions_is_divided_into_passes():
         [header(5 * k, number=k, acquisition=k // 4, thickness=5.0) for k in range(30)],  # table positions
         [header(5 * k, number=k, acquisition=-k // 4, thickness=5.0) for k in range(30)],  # downwards
         [header(5 * k, number=k, acquisition=k % 2, thickness=5.0) for k in range(30)],  # side by side
+        [header(4.5 * k, number=k, acquisition=k % 2, thickness=5.0) for k in range(30)],  # nearly
         [header(0.625 * k, number=k, acquisition=k, thickness=1.25) for k in range(30)],  # overlapping
         [header(0.625 * k, number=k, acquisition=k // 4, thickness=1.25) for k in range(32)],
         [header(0.625 * k, number=k, acquisition=k // 15, thickness=1.25) for k in range(30)],
         [header(2.5 * k, number=k, acquisition=k % 2, thickness=None) for k in range(30)],  # not known
         [header(2.5 * k, number=k, acquisition=k % 2, thickness=0.0) for k in range(30)],
         [header(2.5 * k, number=k, acquisition=None, thickness=5.0) for k in range(30)],
-        [*taken(range(0, 150, 5), 1), *taken([72, 77], 2)],  # two slices are no pass
+        [*taken(range(0, 150, 5), 1), *taken([72, 77, 82], 2)],  # three slices are no pass
         [*taken(range(0, 150, 5), 1), *taken([52, 57, 62, 72, 77], 2)],  # not regular
         [*taken(range(0, 75, 5), 1), *taken(range(75, 150, 5), 2)],  # the next slab
     ],
@@ -881,6 +882,8 @@ def test_the_thickness_and_the_step_of_most_slices_count():
     assert average_groups(ordered(slices)) == [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]
     series = ordered(stack([0, *(0.6 + 0.7 * k for k in range(55))]))  # 0.6 mm once, then 0.7
     assert [len(group) for group in average_groups(series)] == [7] * 8
+    uneven = ordered(stack([0, 1, 2.15, 3.3, 4.45, 5.75]))  # 1.3 mm is not alike to the first step
+    assert average_groups(uneven) == [(0, 1, 2), (3, 4, 5)]
 
 
 def test_groups_do_not_span_a_gap():
