@@ -219,10 +219,10 @@ def test_a_picture_centre_that_moves_is_noted_and_no_group_spans_it():
 def test_pixel_spacings_that_differ_by_rounding_do_not_move_the_centre():
     wide = {"rows": 64, "columns": 2048}
     slices = [
-        header(z, spacing=(mm, mm), position=(-1023.5 * mm, -31.5 * mm, z), **wide)
+        header(z, spacing=(0.5, mm), position=(-1023.5 * mm, 0.0, z), **wide)
         for z, mm in enumerate([0.9] * 10 + [0.908] * 10)  # the first column moves by 8 mm
     ]
-    assert ordered(slices).entries == ()
+    assert codes(ordered(slices)) == [Code.PIXELS_NOT_SQUARE]
 
 
 def test_the_drift_of_a_tilted_gantry_is_no_move():
@@ -565,6 +565,9 @@ def test_acquisitions_of_two_tilts_are_no_repeat():
 def test_three_slices_and_thirty_degrees_are_a_second_tilt():
     headers = [*tilt_slab(range(0, 15, 5), 30, 0), *tilt_slab(range(15, 120, 5), 0, 10)]
     assert codes(ordered(headers)) == [Code.TILTED]
+    duplicate, tilt = ordered([*headers, *tilt_slab([5], 30, 90)]).entries
+    assert (duplicate.code, duplicate.file) == (Code.DUPLICATE, "s/5-90.dcm")
+    assert "21 by 0.0, 3 by 30.0 degrees" in tilt.detail
 
 
 def test_a_third_tilt_over_the_slices_of_the_second_is_refused():
@@ -664,6 +667,13 @@ def test_step_over_the_joint(step, joined):
     upper = [75 + step + 5 * i for i in range(14)]
     found = parts(part("a", *range(0, 80, 5)), part("b", *upper, thickness=5.0))
     assert [n for _, n, _ in found] == ([30] if joined else [16, 14])
+
+
+def test_two_scans_of_two_parts_each():
+    low = part("a", *range(0, 50, 5)), part("b", *range(50, 100, 5))
+    # 8 mm are no gap where steps of 5.5 mm follow; thicknesses differ by rounding
+    high = part("c", *range(200, 250, 5)), part("d", *(253 + 5.5 * k for k in range(10)), thickness=5.004)
+    assert [(uid, n) for uid, n, _ in parts(*low, *high)] == [("a", 20), ("c", 20)]
 
 
 def test_interleaved_parts_are_joined():
