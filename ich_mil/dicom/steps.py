@@ -51,7 +51,7 @@ def find_gaps(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dic
     slabs = [(length, run) for length, run in runs if len(run) >= SLAB_STEPS]
     gaps: dict[int, float] = {}
     for _, run in runs:
-        if len(run) >= SLAB_STEPS or len(steps) == 1:
+        if len(run) >= SLAB_STEPS:
             continue
         before = [length for length, slab in slabs if slab[-1] < run[0]][-1:]
         after = [length for length, slab in slabs if slab[0] > run[-1]][:1]

@@ -254,6 +254,8 @@ def test_flipped_pictures_are_noted(orientation, words):
 def test_a_turned_head_is_not_flipped():
     turned = (0.8, 0.6, 0.0, -0.6, 0.8, 0.0)  # 37 degrees
     assert ordered(stack([0, 5, 10], orientation=turned)).entries == ()
+    to_one_side = (0.96, 0.0, 0.28, 0.0, 1.0, 0.0)
+    assert codes(ordered(stack([0, 5, 10], orientation=to_one_side))) == [Code.TILTED]
 
 
 def test_other_shape_and_orientation_are_refused():
@@ -288,7 +290,7 @@ def test_every_header_is_kept_or_named():
         ([0, 5, 10, 20], [10]),
         ([0, 7, 14, 21, 25, 29, 33, 40, 44, 48, 52], [33]),  # slabs of 7 and 4 mm, the nearest counts
         ([0, 4, 8, 12, 19, 23, 27, 31, 38, 45, 52], [12]),
-        ([0, 7, 14, 21, 30, 34, 38, 42], []),
+        ([0, 7, 14, 21, 30, 34, 38, 42, 46, 50], []),
         ([0, 5, 10, 15, 22, 29, 36], []),  # slabs of 5 and 7 mm
         ([0, 4, 8, 12, 21, 28, 35, 42], []),  # 9 mm is not 1.5 times the 7 mm beside it
         ([0, 4, 8, 12, 23, 30, 37, 44], [12]),
