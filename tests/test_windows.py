@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.windows import PRESETS, apply_windows, parse_windows, resize
+from ich_mil.windows import PRESETS, apply_windows, parse_windows, resize, scaled
 
 
 def test_hand_computed_values_of_the_papers_preset():
@@ -95,6 +95,11 @@ def test_where_the_padding_is_odd_the_right_and_the_lower_edge_have_more():
     tall, wide = torch.ones(1, 1, 5, 4), torch.ones(1, 1, 4, 5)
     assert resize(tall, 5)[0, 0].sum(0).tolist() == [5, 5, 5, 5, 0]
     assert resize(wide, 5)[0, 0].sum(1).tolist() == [5, 5, 5, 5, 0]
+
+
+def test_a_picture_that_grows_is_bilinear_between_the_centres_of_its_pixels():
+    found = scaled(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]), 3, 4)
+    torch.testing.assert_close(found[0, 0], torch.tensor([[0.0, 0.25, 0.75, 1.0]] * 3), rtol=1e-6, atol=0)
 
 
 def test_every_pixel_counts_where_a_picture_shrinks():

@@ -567,6 +567,8 @@ def test_acquisitions_of_two_tilts_are_no_repeat():
 def test_three_slices_and_thirty_degrees_are_a_second_tilt():
     headers = [*tilt_slab(range(-315, -300, 5), 30, 0), *tilt_slab(range(-300, -195, 5), 0, 10)]
     assert codes(ordered(headers)) == [Code.TILTED]
+    aside = [replace(h, position=(-140.0, *h.position[1:])) for h in headers[3:]]
+    assert codes(ordered([*headers[:3], *aside])) == [Code.TILTED]  # in which plane, is not said
     duplicate, tilt = ordered([*headers, *tilt_slab([-310], 30, 90)]).entries
     assert (duplicate.code, duplicate.file) == (Code.DUPLICATE, "s/-310-90.dcm")
     assert "21 by 0.0, 3 by 30.0 degrees" in tilt.detail
