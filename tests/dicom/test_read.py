@@ -15,7 +15,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
+from ich_mil.dicom.header import SliceHeader, StoredPixels, one_line, read_headers, reason_of_the_system
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
@@ -203,6 +203,7 @@ def test_contrast(tmp_path, agent, contrast):
         ({"ImageOrientationPatient": [0.99, 0, 0, 0, 1, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 0, 0.99, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 0, 1.01, 0]}, Code.NO_GEOMETRY),
+        ({"ImageOrientationPatient": [1, 0, 0, -0.6, 0.8, 0]}, Code.NO_GEOMETRY),
         ({"PixelData": None}, Code.NOT_AN_IMAGE),
         ({"PixelData": STORED.tobytes()[:-4]}, Code.UNREADABLE),
         ({"PixelData": STORED.tobytes()[:-4], "DataSetTrailingPadding": bytes(8)}, Code.UNREADABLE),
@@ -255,6 +256,7 @@ def test_a_file_that_ends_within_its_pixels_is_refused_by_the_header(tmp_path):
         {"RescaleType": "US"},
         {"RescaleType": "hu"},
         {"Modality": "ct"},
+        {"SamplesPerPixel": None},
         {"ImageOrientationPatient": [1, 0, 0, 0, 0.948, -0.317]},  # three digits of a tilt
         {"EncapsulatedDocument": bytes(100_000)},  # the pixels begin far behind
     ],
@@ -421,6 +423,14 @@ def test_not_dicom(tmp_path, content, code):
 def test_absent_file_and_folder(tmp_path):
     assert refused(read_headers, tmp_path / "absent.dcm") == Code.NOT_OPENED
     assert refused(read_headers, tmp_path) == Code.NOT_OPENED
+
+
+def test_trouble_of_the_system_is_told_from_a_damaged_file():
+    assert reason_of_the_system(MemoryError()) == "there is too little memory"
+    assert reason_of_the_system(PermissionError(13, "as raised")) == "Permission denied"
+    for error in (OSError("of pydicom, without a number"), ValueError("13")):
+        assert reason_of_the_system(error) is None
+    assert (one_line(ValueError("two\n lines")), one_line(ValueError())) == ("two lines", "ValueError")
 
 
 def test_no_prefix_of_a_file_raises_anything_but_a_refusal(tmp_path):
