@@ -34,19 +34,13 @@ _STAND_INS = {"digits": ("MNIST", "ours are scikit-learn's 1,797 digits of 8 × 
 """Sets of ours that stand in for a published one: that set, and why the figures cannot be compared."""
 
 
-def published(**where: str) -> pd.DataFrame:
+def published() -> pd.DataFrame:
     """The published figures.
-
-    Args:
-        **where: column = value, such as `dataset='CQ500', metric='auc'`; only such rows are returned.
 
     Returns:
         The columns `COLUMNS`. `mean` and `std` are numbers, `std` NaN where none is given; `comparable` is
         bool; the rest is text, empty where it does not apply. `level` is 'bag' or 'instance', `features` the
         number of features or what they are, `why` the reason where a row is not comparable.
-
-    Raises:
-        ValueError: no such column, or no row has that value.
     """
     path = files("ich_mil.evaluate").joinpath("published.csv")
     with path.open(encoding="utf-8") as file:
@@ -54,13 +48,7 @@ def published(**where: str) -> pd.DataFrame:
     table["mean"] = table["mean"].astype(np.float64)
     table["std"] = pd.to_numeric(table["std"]).astype(np.float64)
     table["comparable"] = table["comparable"] == "yes"
-    kept = np.ones(len(table), dtype=bool)
-    for column, value in where.items():
-        if column not in table or value not in set(table[column]):
-            allowed = ", ".join(sorted(map(str, set(table[column])))) if column in table else "no column"
-            raise ValueError(f"{column}={value!r} is not published; there is: {allowed}")
-        kept &= (table[column] == value).to_numpy()
-    return table[kept].reset_index(drop=True)
+    return table
 
 
 def beside(ours: pd.DataFrame) -> pd.DataFrame:

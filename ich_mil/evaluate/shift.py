@@ -232,21 +232,12 @@ def refitted_differences(
     return {metric: np.array(values) for metric, values in found.items()}
 
 
-def _draw(
-    labels: np.ndarray, owner: np.ndarray, n: int, stratified: bool, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _draw(owner: np.ndarray, n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The rows of n scans of whole patients, and of all scans of the patients not drawn.
 
     The last patient's scans beyond n are in neither, so no patient is in both.
     """
     order = generator.permutation(int(owner.max()) + 1)  # patients
-    if stratified:
-        positive = np.bincount(owner, weights=labels)[order] > 0
-        place = np.empty(len(order))
-        for kind in (True, False):  # spread both kinds evenly, each from a random place
-            k = int((positive == kind).sum())
-            place[positive == kind] = (np.arange(k) + generator.random()) / max(k, 1)
-        order = order[np.argsort(place, kind="stable")]
     rank = np.argsort(order)[owner]  # (B,) place of each scan's patient
     rows = np.argsort(rank, kind="stable")
     return rows[:n], rows[rank[rows] > rank[rows[n - 1]]]
@@ -268,12 +259,12 @@ def recalibration_curve(
     sizes: Sequence[int] = SIZES,
     repeats: int = 50,
     seed: int,
-    stratified: bool = False,
 ) -> pd.DataFrame:
     """How well a calibration that was fitted to n scans of a site does on its other scans.
 
-    In each repeat n scans are drawn by whole patients; both ways are fitted to them, and they and the model's
-    own calibration are measured on the scans of all other patients. A draw with one label only cannot be
+    In each repeat n scans are drawn by whole patients, whatever their labels: a site does not know these
+    before it reads them. Both ways are fitted to them, and they and the model's own calibration are measured
+    on the scans of all other patients. A draw with one label only cannot be
     used, nor one whose slope is not above 0 (platt only): both are counted, and take no part. Draws overlap,
     so the spread over repeats is that of a site's luck, not a confidence interval.
 
@@ -285,9 +276,6 @@ def recalibration_curve(
         sizes: n.
         repeats: draws for each n.
         seed: of the draws.
-        stratified: draw both labels as they are in all of the site's scans. A site does not know its labels
-            before it reads them, and a prevalence known beforehand flatters small n; so plain draws are the
-            default.
 
     Returns:
         A row a size, way and metric; columns `n`, `way`, `metric`, `own` (median of the model's own), `value`
@@ -312,7 +300,7 @@ def recalibration_curve(
         one_label, left = 0, []
         refused = dict.fromkeys(WAYS, 0)
         for _ in range(repeats if n < len(y) else 0):
-            drawn, rest = _draw(y, owner, n, stratified, generator)
+            drawn, rest = _draw(owner, n, generator)
             if len(rest) < LEAST_LEFT:
                 continue
             left.append(len(rest))

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import entr
 from scipy.stats import binomtest
 
 from ich_mil.errors import DataError
@@ -50,9 +49,7 @@ def scan_rows(**columns: np.ndarray) -> list[np.ndarray]:
     return list(arrays.values())
 
 
-def uncertainties(
-    probability: np.ndarray, std: np.ndarray, *, samples: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
+def uncertainties(probability: np.ndarray, std: np.ndarray) -> dict[str, np.ndarray]:
     """The uncertainties of a scan probability that are worth comparing.
 
     Entropy of p is not among them: it rises with closeness, so it ranks scans alike.
@@ -60,18 +57,12 @@ def uncertainties(
     Args:
         probability: (B,) mean p.
         std: (B,) standard deviation of its samples.
-        samples: (L, B) of p; adds the mutual information H(mean p) - mean H(p) in nats (Houlsby et al. 2011),
-            H being the entropy of a Bernoulli variable.
 
     Returns:
-        By name, each (B,): `CLOSENESS` (1 - |2p - 1|), 'standard deviation', 'mutual information'.
+        By name, each (B,): `CLOSENESS` (1 - |2p - 1|) and 'standard deviation'.
     """
     p, std = scan_rows(probability=probability, std=std)
-    found = {CLOSENESS: 1 - np.abs(2 * p - 1), "standard deviation": std}
-    if samples is not None:
-        q, mean = np.asarray(samples, dtype=np.float64), np.mean(samples, axis=0)
-        found["mutual information"] = entr(mean) + entr(1 - mean) - (entr(q) + entr(1 - q)).mean(axis=0)
-    return found
+    return {CLOSENESS: 1 - np.abs(2 * p - 1), "standard deviation": std}
 
 
 @dataclass(frozen=True)

@@ -157,14 +157,7 @@ def drift(look: Look) -> Iterator[Section]:
         summarise(look.bags.x.numpy(), look.bags.offsets.numpy()), look.probability, look.bags.patients
     )
     moved = pd.DataFrame([vars(one) for one in (*found.moved, found.score)])
-    rings = "The alarm rings" if found.alarm else "The alarm is silent"
-    yield Section(
-        "Drift against the training site",
-        f"{rings}: features p = {found.p_features:.4f}, scores p = {found.p_scores:.4f}, at most "
-        f"{100 * found.rate:g} % false alarms. It says that the input changed, not that the model is worse; "
-        "scores move with prevalence too.",
-        look.table(moved, "drift"),
-    )
+    yield Section("Drift against the training site", found.text(), look.table(moved, "drift"))
     if len(set(home.patients)) < 2 * BATCH:
         return
     rates = alarm_rates(home.x.numpy(), home.offsets.numpy(), there.scan, home.patients, seed=look.seed)

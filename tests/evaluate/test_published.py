@@ -9,6 +9,12 @@ from ich_mil.evaluate.published import COLUMNS, PROTOCOLS, beside, published
 MODELS = {"G-VGPMIL", "VGPMIL"}
 
 
+def figures(**where):
+    """The rows with these values."""
+    table = published()
+    return table[(table[list(where)] == pd.Series(where)).all(axis=1)]
+
+
 @pytest.mark.parametrize(
     ("table", "widths", "levels"),
     [
@@ -21,7 +27,7 @@ MODELS = {"G-VGPMIL", "VGPMIL"}
     ],
 )
 def test_each_table_is_complete(table, widths, levels):
-    rows = published(table=table)
+    rows = figures(table=table)
     cells = rows[["features", "n_inducing", "model", "level", "metric"]]
     grid = pd.MultiIndex.from_product(
         [widths, {"50", "100", "200"}, MODELS, levels, {"auc", "accuracy", "f1"}]
@@ -61,20 +67,20 @@ def test_the_other_tables_are_complete():
     ],
 )
 def test_printed_values(table, features, m, model, level, metric, mean, std):
-    rows = published(table=table, features=features, n_inducing=m, model=model, level=level, metric=metric)
+    rows = figures(table=table, features=features, n_inducing=m, model=model, level=level, metric=metric)
     assert rows[["mean", "std"]].to_numpy().tolist() == [[mean, std]]
 
 
 def test_literature_and_what_was_measured_again():
-    assert published(model="Chilamkurthy et al., 2D CNNs, slice labels")["mean"].tolist() == [0.94]
-    assert published(table="Table 2", model="DGPMIL2")["mean"].tolist() == [0.957]
-    again = published(table="re-measured", model="G-VGPMIL α=1 β=4").set_index("metric")["mean"]
+    assert figures(model="Chilamkurthy et al., 2D CNNs, slice labels")["mean"].tolist() == [0.94]
+    assert figures(table="Table 2", model="DGPMIL2")["mean"].tolist() == [0.957]
+    again = figures(table="re-measured", model="G-VGPMIL α=1 β=4").set_index("metric")["mean"]
     assert again.to_dict() == {"auc": 0.907, "accuracy": 0.685, "log_loss": 1.807}
 
 
 def test_the_paper_agrees_with_itself_but_for_one_figure():
     def best(table):
-        rows = published(table=table, model="G-VGPMIL", level="bag", metric="auc")
+        rows = figures(table=table, model="G-VGPMIL", level="bag", metric="auc")
         return rows.loc[rows["mean"].idxmax(), ["mean", "std"]].tolist()
 
     assert best("Table 9") == best("Table 3") == [0.923, 0.0066]
@@ -94,13 +100,6 @@ def test_every_row_is_whole():
     share = table[table.metric != "log_loss"]
     assert share["mean"].between(0.3, 1).all()
     assert (table["std"].isna() | table["std"].between(0, 0.2)).all()
-
-
-def test_asking_for_what_is_not_there():
-    with pytest.raises(ValueError, match="dataset='CQ501' is not published; there is: CQ500, MNIST"):
-        published(dataset="CQ501")
-    with pytest.raises(ValueError, match="set='CQ500' is not published; there is: no column"):
-        published(set="CQ500")
 
 
 def ours(**changes):

@@ -108,11 +108,10 @@ def test_twenty_scans_are_enough():
 
 
 def test_a_draw_is_n_scans_and_tears_no_patient():
-    labels = np.arange(60) % 2
     owner = np.arange(60) // 4
     seen = set()
     for seed in range(20):
-        drawn, rest = _draw(labels, owner, 10, False, np.random.default_rng(seed))
+        drawn, rest = _draw(owner, 10, np.random.default_rng(seed))
         assert len(drawn) == len(set(drawn)) == 10
         assert not set(owner[drawn]) & set(owner[rest])
         # three patients, and two scans of the third are in neither
@@ -121,31 +120,10 @@ def test_a_draw_is_n_scans_and_tears_no_patient():
     assert len(seen) > 15
 
 
-def test_a_stratified_draw_has_the_sites_prevalence():
-    labels = (np.arange(100) < 30).astype(int)
-    shares = {
-        stratified: [
-            labels[_draw(labels, np.arange(100), 20, stratified, np.random.default_rng(s))[0]].sum()
-            for s in range(60)
-        ]
-        for stratified in (False, True)
-    }
-    assert set(shares[True]) <= {5, 6, 7}
-    assert np.std(shares[False]) > 1.2
-    assert np.mean(shares[True]) == pytest.approx(6, abs=0.3)
-    assert np.mean(shares[False]) == pytest.approx(6, abs=0.8)
-    rare = (np.arange(100) < 5).astype(int)
-    found = [
-        rare[_draw(rare, np.arange(100), 10, True, np.random.default_rng(s))[0]].sum() for s in range(60)
-    ]
-    assert set(found) == {0, 1}
-    assert np.mean(found) == pytest.approx(0.5, abs=0.2)  # three standard errors
-
-
 def test_curve_measures_each_draw_on_the_other_scans():
     z, y = site(100)
     frame = recalibration_curve(z, y, names(100), OWN, sizes=(30,), repeats=1, seed=5)
-    drawn, rest = _draw(y, np.unique(names(100), return_inverse=True)[1], 30, False, default(5, 30))
+    drawn, rest = _draw(np.unique(names(100), return_inverse=True)[1], 30, default(5, 30))
     own = scan_metrics(y[rest], 1 / (1 + np.exp(-z[rest])))
     found = recalibrate(z[drawn], y[drawn], OWN, way="platt")
     new = scan_metrics(y[rest], found.scan(torch.as_tensor(z[rest])[None]).mean(0).numpy())
@@ -161,7 +139,7 @@ def test_curve_measures_the_mean_over_samples():
     z, y = site(60)
     samples = torch.as_tensor(z) + 2 * torch.randn(5, 60, generator=default_torch(), dtype=torch.float64)
     frame = recalibration_curve(samples, y, names(60), OWN, sizes=(30,), repeats=1, seed=5)
-    rest = _draw(y, np.unique(names(60), return_inverse=True)[1], 30, False, default(5, 30))[1]
+    rest = _draw(np.unique(names(60), return_inverse=True)[1], 30, default(5, 30))[1]
     p = (1 / (1 + np.exp(-samples.numpy()[:, rest]))).mean(axis=0)
     assert number(frame, 30, "platt", "brier", "own") == pytest.approx(np.mean((p - y[rest]) ** 2), rel=1e-9)
 
