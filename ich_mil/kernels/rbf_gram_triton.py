@@ -69,8 +69,8 @@ def _kernel_tile(
     DEPTH: tl.constexpr,
 ):
     """exp(-‖u - z‖² / 2) of a block of points and slices, u = (x - shift) · scale."""
-    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    m = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # any number of blocks: CUDA allows y and z 65,535
     point, slice_ = m < n_points, s < n
     at = tl.load(rows + first + s, mask=slice_, other=0) if ORDERED else (first + s).to(tl.int64)
     product = tl.zeros((BLOCK, BLOCK), tl.float64)
@@ -248,7 +248,7 @@ def _tiles(
     half_z = z.square().sum(1) / 2
     for first in range(0, n_slices, tile):
         n = min(tile, n_slices - first)
-        _kernel_tile[(triton.cdiv(n_points, BLOCK), triton.cdiv(n, BLOCK))](
+        _kernel_tile[(triton.cdiv(n, BLOCK), triton.cdiv(n_points, BLOCK))](
             x,
             x if rows is None else rows,
             shift,

@@ -272,6 +272,19 @@ def test_identities(device):
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
 
 
+def test_slices_run_along_the_one_axis_of_a_launch_that_may_be_long(kernel_device, monkeypatch):
+    from ich_mil.kernels import rbf_gram_triton as ours
+
+    rbf, x, _, _, mean, root = case(300, 4, 100, 20, 3, device=kernel_device)
+    kernels, grids = type(ours._kernel_tile), []
+    launch = kernels.__getitem__
+    monkeypatch.setattr(
+        kernels, "__getitem__", lambda kernel, grid: grids.append(grid) or launch(kernel, grid)
+    )
+    rbf_moments(x, rbf, mean, root, impl="triton")
+    assert grids == [(5, 2), (5, 3)]  # blocks of slices; of points, and replicates
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_the_ops_are_well_made(kernel_device):
     from ich_mil.kernels import rbf_gram_triton
