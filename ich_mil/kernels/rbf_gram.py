@@ -69,10 +69,13 @@ class RBF:
     projection: Tensor
 
     def centred(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Shift, scale, z and v P of the same map with z around 0: ‖u - z‖² then loses less to rounding."""
+        """Shift, scale, z and v P of the same map with z around 0: ‖u - z‖² then loses less to rounding.
+
+        The first three lie in memory row after row, as kernels read them.
+        """
         centre = self.inducing.mean(0)
-        weighted = self.variance * self.projection
-        return self.shift + centre / self.scale, self.scale, self.inducing - centre, weighted
+        shift, z = self.shift + centre / self.scale, self.inducing - centre
+        return shift, self.scale.contiguous(), z.contiguous(), self.variance * self.projection
 
 
 class Scratch:
@@ -275,8 +278,8 @@ def rbf_moments(
             _rows_in_line(x),
             rows,
             *rbf.centred(),
-            mean.contiguous(),
-            root.contiguous(),
+            mean,
+            root,
             dtype == torch.float32,
             tile,
         )

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.kernels.rbf_gram import LEAST, PARTS, RBF, _long, rbf_gram, rbf_moments
+from ich_mil.kernels.rbf_gram import (
+    LEAST,
+    PARTS,
+    RBF,
+    Scratch,
+    _long,
+    gram_of,
+    moments_of,
+    rbf_gram,
+    rbf_moments,
+)
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 5, 4, 2), (37, 8, 70, 66, 3), (1000, 17, 20, 12, 2)]  # N, D, M, P, R
@@ -143,6 +153,7 @@ def test_kernels_are_as_near_to_the_truth_as_the_definition(size, dtype, kernel_
     kernel = distance(both(inputs, impl="triton", dtype=dtype), expected)
     for err, reference in zip(kernel, plain, strict=True):
         assert err <= 2 * reference + FLOOR[dtype]
+    assert (max(kernel) > 1e-12) == (dtype == SINGLE)
 
 
 @pytest.mark.parametrize("impl", ["torch", "triton"])
@@ -150,8 +161,16 @@ def test_values_of_ten_thousand_and_strided_half_precision(impl, kernel_device, 
     rbf, x, theta, target, mean, root = case(n=60, scale=1e4, device=kernel_device)
     x = torch.stack([x.half(), x.half() + 5], dim=-1).flatten(1)[:, ::2]  # every other column
     assert x.stride() == (8, 2)
-    theta = theta.mT.contiguous().mT
-    inputs = (rbf, x, theta, target, mean.expand(2, -1), root.mT)
+    theta, mean = theta.mT.contiguous().mT, mean[:1].expand(2, -1)
+    scale = torch.stack([rbf.scale, rbf.scale + 5], dim=-1)[:, 0]
+    inputs = (
+        replace(rbf, scale=scale, inducing=rbf.inducing.mT.contiguous().mT),
+        x,
+        theta,
+        target,
+        mean,
+        root.mT,
+    )
     expected = oracle(rbf, x, theta, target, mean, root.mT)
     # ‖u - z‖² around 10: an ulp of u of 1e-16 · 1e4 · 1e-4 each, and the exponential keeps absolute errors
     assert max(distance(both(inputs, impl=impl), expected)) < 1e-13
@@ -168,6 +187,16 @@ def test_a_far_centre_costs_nothing(impl, kernel_device):
     )
     # the inputs themselves are rounded by 1e4 · 1e-16
     assert max(distance(both((moved, *inputs[1:]), impl=impl), oracle(*inputs))) < 1e-10
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_a_slice_on_a_far_point_is_no_nearer_than_at_it(impl, kernel_device):
+    # ‖u‖² is 1e20, and ‖u - z‖² wrong by 1e4
+    z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE).to(kernel_device) * 1e10
+    one = torch.ones((), dtype=DOUBLE, device=kernel_device)
+    rbf = RBF(0 * z[0], one + 0 * z[0], z, one, torch.eye(50, dtype=DOUBLE, device=kernel_device))
+    k, _ = rbf_moments(z, rbf, rbf.projection, rbf.projection.expand(50, -1, -1), impl=impl)
+    assert float(k.max()) == 1.0
 
 
 @pytest.mark.parametrize("impl", ["torch", "triton"])
@@ -249,14 +278,35 @@ def test_it_is_made_of_parts_and_no_row_is_forgotten_or_counted_twice(device):
     assert bool((found == 1).all())
 
 
+def test_of_tiles_in_float32_g_and_mu_are_sums_in_float64(device):
+    _, _, theta, target, mean, root = case(device=device)
+    phi = torch.randn(100, 15, generator=torch.Generator().manual_seed(3)).to(device)
+    parts = [(slice(0, 70), phi[:70]), (slice(70, 100), phi[70:])]
+    _, g = gram_of(parts, theta, target, width=15, scratch=Scratch())
+    mu, _ = moments_of(parts, mean, root, length=100, scratch=Scratch())
+    wanted = target @ phi.double(), mean @ phi.double().mT
+    assert max(distance((g, mu), wanted)) < 1e-13
+
+
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
 def test_sums_as_a_gpu_makes_them_are_those_of_the_cpu(dtype, monkeypatch):
     inputs = case(1100, 5, 20, 12, 2)
     rbf, x, theta, target, *_ = inputs
     expected = oracle(*inputs)[:2]
+    _, g = rbf_gram(x, rbf, theta, target, dtype=dtype, tile=600, impl="torch")
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     found = rbf_gram(x, rbf, theta, target, dtype=dtype, tile=600, impl="torch")
     assert max(distance(found, expected)) < (3e-6 if dtype is SINGLE else 1e-13)
+    # of the same φ in float32 or not, g is a sum in float64
+    assert distance(found[1:], [g]) < [1e-13]
+
+
+def test_memory_for_products_is_kept_and_is_of_the_dtype_of_the_tile():
+    scratch, single = Scratch(), torch.empty(1, dtype=SINGLE)
+    first = scratch.like(single, 4, 3)
+    assert scratch.like(single, 2, 5).data_ptr() == first.data_ptr()
+    assert scratch.like(single, 2, 7).shape == (2, 7)
+    assert scratch.like(single.double(), 2).dtype == DOUBLE
 
 
 def test_identities(device):
@@ -301,9 +351,17 @@ def test_what_does_not_fit_is_refused():
     rbf, x, theta, target, mean, root = case()
     for bad, says in (
         (lambda: rbf_gram(x[:0], rbf, theta[:, :0], target[:, :0]), "at least one slice"),
+        (lambda: rbf_gram(x, rbf, theta[:, :0], target[:, :0], rows=torch.arange(0)), "at least one slice"),
         (lambda: rbf_gram(x[:, :3], rbf, theta, target), "of 4 features"),
+        (lambda: rbf_gram(x[..., None], rbf, theta, target), "of 4 features"),
         (lambda: rbf_gram(x, rbf, theta[:, 1:], target), r"theta \(2, 99\)"),
+        (lambda: rbf_gram(x, rbf, theta, target[:1]), r"target \(1, 100\)"),
+        (lambda: rbf_gram(x, rbf, theta[0], target[0]), r"theta \(100,\)"),
         (lambda: rbf_gram(x, rbf, theta.float(), target), "must be float64"),
+        (
+            lambda: rbf_gram(x, replace(rbf, projection=rbf.projection.float()), theta, target),
+            "must be float64",
+        ),
         (lambda: rbf_gram(x, rbf, theta, target, dtype=torch.float16), "float32 or float64"),
         (lambda: rbf_gram(x, rbf, theta, target, rows=torch.arange(3)), r"theta \(2, 100\)"),
         (lambda: rbf_moments(x, rbf, mean[:, 1:], root), r"mean \(2, 14\)"),
