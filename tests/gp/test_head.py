@@ -401,3 +401,20 @@ def test_folds_keep_patients_together_and_hold_each_scan_out_once():
     for train, held in folds:
         assert not {patients[b] for b in train} & {patients[b] for b in held}
         assert set(train) | set(held) == set(range(40))
+    # another seed deals them otherwise, also where nobody has two scans
+    for keys in (patients, None):
+        drawn = [folds_of(labels, keys, folds=4, seed=seed) for seed in (1, 1, 2)]
+        assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "patients", "message"),
+    [
+        ([0] * 9 + [1] * 2, None, "3 folds need at least 3 patients of each label, there are 2 of one"),
+        ([0, 0, 0, 1, 1, 1], "aabcde", "3 folds need at least 3 patients of each label, there are 2 of one"),
+        ([0, 0, 0, 1, 1, 1], "abcde", r"there are 6 scans, but patients \(groups\) of shape \(5,\)"),
+    ],
+)
+def test_folds_that_cannot_be_filled_are_refused(labels, patients, message):
+    with pytest.raises(DataError, match=message):
+        folds_of(torch.tensor(labels), patients and list(patients), folds=3, seed=0)
