@@ -73,7 +73,7 @@ def choose_inducing(
             raise DataError(f"no {name} scan among the {len(labels)} training scans: both labels are needed")
         if len(rows) > POINTS_PER_CENTRE * count:
             chosen = torch.randperm(len(rows), generator=generator)[: POINTS_PER_CENTRE * count]
-            rows = rows[chosen.sort().values.to(rows.device)]
+            rows = rows[chosen.to(rows.device)]
         points = np.unique(((x[rows].to(mean) - mean) / std).detach().cpu().numpy(), axis=0)
         if len(points) > count:
             points = KMeans(n_clusters=count, n_init=1, random_state=seed).fit(points).cluster_centers_

@@ -187,6 +187,7 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
         Head.load(tmp_path)
     fresh = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
     again = Head.load(tmp_path, kernel=fresh)
+    assert again.model_.given == given.model_.given
     assert np.array_equal(again.predict_bag_proba(x, offsets), given.predict_bag_proba(x, offsets))
     assert float(fresh.outputscale.detach()) == pytest.approx(math.log(2))  # nothing was written into it
     assert again.model_.given == ("kernel", "density")

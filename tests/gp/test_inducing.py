@@ -73,9 +73,10 @@ def test_standardisation_is_numpys_and_a_constant_feature_keeps_its_unit(rows, m
     mean, std = standardisation(x)
     np.testing.assert_allclose(mean, x.double().numpy().mean(0), rtol=1e-14)
     np.testing.assert_allclose(std, x.double().numpy().std(0), rtol=1e-12)
+    np.testing.assert_allclose(standardisation(1e-20 * x.double())[1], 1e-20 * std, rtol=1e-9)
     # of 101 such numbers a mean is an ulp away, and so is a deviation from 0
-    constant = torch.tensor([0.1, -0.1], dtype=torch.float64).expand(101, -1)
-    assert standardisation(constant)[1].tolist() == [1, 1]
+    constant = torch.tensor([0.1, -0.1, 1e8 / 3, 0.0], dtype=torch.float64).expand(101, -1)
+    assert standardisation(constant)[1].tolist() == [1, 1, 1, 1]
 
 
 def test_points_are_standardised_and_a_big_half_is_sampled(monkeypatch):

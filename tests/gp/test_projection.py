@@ -114,6 +114,8 @@ def test_mixed_precision_by_the_op_is_that_of_the_tiles(ops, monkeypatch, device
     truth = Projection(model, x)
     truth = *truth.gram(theta, target), *truth.moments(mean, root)
     mixed = Projection(model, x, dtype=torch.float32)
+    assert {phi.dtype for _, phi in mixed.tiles(1)} == {torch.float32}
+    assert [len(phi) for _, phi in mixed.tiles(1)] == [64] * 6 + [16]
     mixed = *mixed.gram(theta, target), *mixed.moments(mean, root)
     for a, b in zip(mixed, truth, strict=True):
         assert a.dtype == torch.float64

@@ -1,5 +1,6 @@
 """A head on disk: the same to the bit, and every kind of wrong file named with its remedy."""
 
+import errno
 import json
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 from synthetic import scans
 
-from ich_mil.errors import ModelError
+from ich_mil.errors import DataError, ModelError
+from ich_mil.gp import storage
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
@@ -76,6 +78,17 @@ def test_a_kernel_that_is_almost_the_one_of_the_fit_is_refused(fitted, given, tm
     assert load_head(tmp_path, kernel=fitted).given == ("kernel",)
     with pytest.raises(ModelError, match="the head was fitted with a kernel unlike kernel="):
         load_head(tmp_path, kernel=given)
+
+
+def test_a_head_is_described_once_its_tensors_are_written(saved, tmp_path, monkeypatch):
+    def full(_, path):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "x")
+
+    monkeypatch.setattr(storage, "save_file", full)
+    with pytest.raises(DataError, match=r"head\.safetensors: the disk is full"):
+        save_head(saved[0], tmp_path / "other")
+    assert not list((tmp_path / "other").iterdir())
 
 
 def edit(folder, **changes):

@@ -114,6 +114,14 @@ def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, mon
     # 30 HU in the windows (40, 80), (80, 200), (30, 30)
     assert all((grey[:, channel] == level).all() for channel, level in enumerate((0.375, 0.25, 0.5)))
     assert torch.equal(plain.mean(), torch.cat([PICTURES(drawn.scans[0])] * 3).mean())
+    # of many negative scans some take part, others with another seed
+    monkeypatch.setattr(warmup, "SCANS", 2)
+    chosen = set()
+    for seed in range(6):
+        asked.clear()
+        drawn_slices(drawn, PICTURES, np.random.default_rng(seed))
+        chosen.add(tuple(sorted({index for index, _ in asked})))
+    assert chosen == {(0, 1), (0, 2), (1, 2)}
 
 
 def test_no_room_in_any_scan_is_told():
