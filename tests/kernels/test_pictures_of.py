@@ -65,6 +65,9 @@ def test_four_hu_brighter_is_four_hu_in_every_window(device):
     # one HU inside the widest window of any picture is inside
     dark = torch.full((1, 1, 4, 4), 1 / 2800, device=device)
     torch.testing.assert_close(vary([dark], [STILL._replace(brighter=4.0)], FIVE[4:]), 5 * dark)
+    # and leaves it by no more than to its edge
+    assert not vary([dark], [STILL._replace(brighter=-4.0)], FIVE[4:]).any()
+    assert bool((vary([1 - dark], [STILL._replace(brighter=4.0)], FIVE[4:]) == 1).all())
 
 
 def test_bone_stays_bone_where_a_picture_is_turned(device):
