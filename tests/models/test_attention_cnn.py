@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 from torchvision.models import mobilenet_v3_small, resnet18
 
 from ich_mil.errors import ModelError
@@ -117,7 +118,10 @@ def test_the_papers_map_is_just_above_6_cells_a_side_where_the_picture_allows(si
 @pytest.mark.parametrize(("size", "blocks"), [(512, 6), (256, 5), (128, 4)])
 def test_the_papers_map_is_6_by_6_at_every_usual_size(size, blocks):
     encoder = PaperEncoder(3, size)
-    assert len(encoder) == blocks
+    kinds = [[type(part) for part in block] for block in encoder]
+    assert kinds == [[nn.Conv2d, nn.ReLU, nn.BatchNorm2d, nn.MaxPool2d]] * blocks
+    shapes = [(block[0].out_channels, block[0].kernel_size, block[0].padding) for block in encoder]
+    assert shapes == [(16, (5, 5), "same")] + [(32, (3, 3), (0, 0))] * (blocks - 1)
     assert map_channels(encoder, windows=3, image_size=size) == (32, 6, 6)
 
 

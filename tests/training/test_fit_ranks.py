@@ -145,12 +145,17 @@ def test_one_rank_alone_tells_how_far_it_is(prepared, tmp_path):
 
 
 def too_many(folder, splits, out):
-    with pytest.raises(ConfigError) as caught:
-        fit(folder, splits, out, replace(TRAINING, bags=1))
-    return str(caught.value)
+    watched = splits.index[splits.split == "validation"]
+    messages = []
+    for drawn, training in ((splits, replace(TRAINING, bags=1)), (splits.drop(watched[1:]), TRAINING)):
+        with pytest.raises(ConfigError) as caught:
+            fit(folder, drawn, out, training)
+        messages.append(str(caught.value))
+    return messages
 
 
-def test_more_ranks_than_scans_a_step_are_refused(prepared, splits, tmp_path):
-    for message in together(too_many, prepared.folder, splits, tmp_path / "out", folder=tmp_path):
-        assert "leave 1 for some of them, which cannot be shared among 2 processes" in message
-        assert "raise training.bags" in message
+def test_more_ranks_than_scans_of_a_step_or_of_validation_are_refused(prepared, splits, tmp_path):
+    for step, watched in together(too_many, prepared.folder, splits, tmp_path / "out", folder=tmp_path):
+        assert "leave 1 for some of them, which cannot be shared among 2 processes" in step
+        assert "raise training.bags" in step
+        assert watched == "1 validation scans cannot be shared among 2 processes; start fewer"
