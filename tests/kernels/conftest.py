@@ -18,17 +18,22 @@ def nan_memory():
 
 @pytest.fixture(autouse=True)
 def _fences(monkeypatch):
-    """Interpreted, a kernel reads and writes nowhere but in the memory of the tensors it was given."""
+    """Interpreted, a kernel stays in the memory of the tensors it was given, and no two programs write to one
+    place: on a GPU they run side by side.
+    """
     if torch.cuda.is_available() or not find_spec("triton"):
         return
     from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
-    launch, fences = GridExecutor.__call__, []
+    launch, fences, written = GridExecutor.__call__, [], {}
 
     def fenced(executor, *args, **options):
         given = [one.untyped_storage() for one in (*args, *options.values()) if torch.is_tensor(one)]
         fences[:] = {(memory.data_ptr(), memory.data_ptr() + memory.nbytes()) for memory in given}
-        return launch(executor, *args, **options)
+        written.clear()
+        launch(executor, *args, **options)
+        places = [np.unique(np.concatenate(parts)) for parts in written.values()]
+        assert not places or np.unique(np.concatenate(places), return_counts=True)[1].max(initial=1) == 1
 
     def watched(access, mask):
         def inside(builder, pointers, *others):
@@ -36,10 +41,13 @@ def _fences(monkeypatch):
             last = at + (pointers.get_element_ty().primitive_bitwidth - 1) // 8
             within = [(at >= start) & (last < end) for start, end in fences]
             assert np.all(np.any(within, axis=0)), "a kernel reaches beyond the memory it was given"
+            if access is store:
+                written.setdefault(tuple(builder.grid_idx), []).append(at.ravel())
             return access(builder, pointers, *others)
 
         return inside
 
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
     monkeypatch.setattr(GridExecutor, "__call__", fenced)
-    for name, mask in (("create_masked_load", 0), ("create_masked_store", 1)):
-        monkeypatch.setattr(InterpreterBuilder, name, watched(getattr(InterpreterBuilder, name), mask))
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", watched(load, 0))
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_store", watched(store, 1))
