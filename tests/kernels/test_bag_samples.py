@@ -127,7 +127,8 @@ def test_no_mean_of_probabilities_is_above_1(kernel_device):
     mu, sigma, offsets, keys = torch.tensor([[20.0]]).double(), torch.tensor([[20.0]]).double(), [0, 1], [0]
     given = [part.to(kernel_device) for part in (mu, sigma, torch.tensor(offsets), torch.tensor(keys))]
     for seed in (46, 570, 809, 981, 1224):
-        assert bag_samples(*given, samples=1, seed=seed, impl="triton").slice_mean.tolist() == [[1.0]]
+        mean = float(bag_samples(*given, samples=1, seed=seed, impl="triton").slice_mean)
+        assert 1 - 2e-16 < mean <= 1  # Triton 3.6 interprets a fused product and sum as two roundings
 
 
 def test_the_product_over_many_slices_neither_overflows_nor_forgets(kernel_device, monkeypatch):
