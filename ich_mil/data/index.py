@@ -70,7 +70,7 @@ class _Found:
 
 
 class HeaderIndex:
-    """The database of one prepared set. A context manager: it is closed at the end.
+    """The database of one prepared set. A context manager: at the end it is closed, and removed if empty.
 
     Args:
         path: the database; made where it does not exist.
@@ -99,9 +99,13 @@ class HeaderIndex:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._database.close()
         if isinstance(error, sqlite3.Error):
+            self._database.close()
             raise self._told(error) from error
+        holds_nothing = self._database.execute("SELECT * FROM file LIMIT 1").fetchone() is None
+        self._database.close()
+        if holds_nothing:
+            self.path.unlink(missing_ok=True)
 
     def update(self, *, jobs: int) -> int:
         """Read the headers of files that are new or have changed. Returns the number of files."""

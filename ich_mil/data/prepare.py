@@ -131,7 +131,7 @@ def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
     root = index.collection.root
     first = next(index.refused(), None)
     if first is None:
-        return DataError(f"{root}: holds no DICOM file")
+        return DataError(f"{root}: holds no DICOM file; name the folder with them")
     (out / "prepared.json").unlink(missing_ok=True)  # of an earlier set, when there was a slice
     _write_tables(index, out)
     reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"

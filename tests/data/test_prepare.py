@@ -513,6 +513,10 @@ def test_folders_that_cannot_be_used(study, tmp_path):
     empty.mkdir()
     with pytest.raises(DataError, match="holds no file"):
         prepare("unlabelled", empty, tmp_path / "out", jobs=1)
+    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
+        prepare("unlabelled", empty, empty / "out", jobs=1)
+    assert not any(empty.iterdir())
+    assert not (tmp_path / "out").exists()
     (empty / "a.txt").write_text("x")
     with pytest.raises(DataError, match=r"none of its 1 files is a CT slice; .*ledger\.csv says why"):
         prepare("unlabelled", empty, tmp_path / "out", jobs=1)
