@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 
 
 def _umask() -> int:
@@ -108,6 +108,15 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
             raise
         finally:
             _HELD.remove(file)
+
+
+def check_apart(out: Path, root: Path) -> None:
+    """Refuse with a `ConfigError` to write results into the folder that is read, or below it."""
+    if out.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"{out}: lies in the folder that is read ({root}), where results would be taken for parts of "
+            "studies; choose another --out"
+        )
 
 
 def remove_leftovers(*folders: Path) -> None:

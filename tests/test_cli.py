@@ -263,13 +263,23 @@ def test_a_run_on_all_scans_ends_well_and_has_no_report(tmp_path, capsys):
     assert "so there is nothing to report" in refused(["report", tmp_path / "run"], capsys)
 
 
-@pytest.mark.parametrize("out", [["--out", "link/x"], ["--out", "site"], []])
-def test_predictions_are_not_written_into_the_studies(tmp_path, monkeypatch, capsys, out):
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [
+        ("predict", ["--out", "link/x"]),
+        ("predict", ["--out", "site"]),
+        ("predict", []),
+        ("validate --layout cq500", ["--out", "link/x"]),
+        ("validate --layout cq500", []),
+        ("recalibrate --layout cq500", ["--out", "link/x"]),
+    ],
+)
+def test_results_are_not_written_into_the_studies(tmp_path, monkeypatch, capsys, command, out):
     """Nor by a link, nor by default, where somebody stands in the folder."""
     (tmp_path / "site").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "site")
     monkeypatch.chdir(tmp_path if out else tmp_path / "site")
-    error = refused(["predict", "site" if out else ".", "--model", "none", *out], capsys)
+    error = refused([*command.split(), "site" if out else ".", "--model", "none", *out], capsys)
     assert "lies in the folder that is read (" in error
     assert "choose another --out" in error
     assert list((tmp_path / "site").iterdir()) == []

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ich_mil.data.prepare import prepare
 from ich_mil.data.store import PreparedSet
-from ich_mil.errors import ConfigError
-from ich_mil.files import alone
+from ich_mil.files import alone, check_apart
 from ich_mil.ledger import Code
 from ich_mil.model import load_model
 from ich_mil.pipeline.pages import Shown, remove_shown, show_predictions
@@ -78,11 +77,7 @@ def predict_folder(
             process is writing.
         ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
     """
-    if out.resolve().is_relative_to(root.resolve()):
-        raise ConfigError(
-            f"{out}: lies in the folder that is read ({root}), where results would be taken for parts of "
-            "studies; choose another --out"
-        )
+    check_apart(out, root)
     judge = Judge(model, triage)
     with alone(out, doing="writing"):
         results, prepared = judge(root, out, jobs=jobs)

@@ -23,7 +23,7 @@ from ich_mil.data.splits import load_splits, write_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
-from ich_mil.files import alone, remove_leftovers, whole_file, write_json, write_text
+from ich_mil.files import alone, check_apart, remove_leftovers, whole_file, write_json, write_text
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.storage import save_head
 from ich_mil.model import TrainedModel, load_model, read_run
@@ -50,11 +50,12 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         jobs: processes that prepare.
 
     Raises:
-        ConfigError: `out` holds a run already.
+        ConfigError: `out` holds a run already, or lies in `root`.
         ModelError: the run is not finished, its probabilities are not calibrated, or it changed meanwhile.
         DataError: data that cannot be used, a patient the run has seen, too few scans, or scans that the
             model does not tell apart.
     """
+    check_apart(out, root)
     trained = load_model(model)
     own = trained.head.calibration
     if own is None:

@@ -17,7 +17,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_scan, position_score, slice_prevalence
 from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate, known_or_none
-from ich_mil.files import alone, write_text
+from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import TrainedModel, load_model
 from ich_mil.pipeline.pages import remove_shown
@@ -126,7 +126,15 @@ def validate_run(config: RunConfig) -> bool:
 
 
 def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int) -> None:
-    """Measure a trained model on a labelled set it has not seen; writes and prints the table."""
+    """Measure a trained model on a labelled set it has not seen; writes and prints the table.
+
+    Raises:
+        ConfigError: `out` lies in `root`.
+        ModelError: `model` is no finished run, or reads pictures and is given features, or vice versa.
+        DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
+            writing.
+    """
+    check_apart(out, root)
     trained = load_model(model)
     settings = SetSettings(layout, str(root))
     with alone(out, doing="writing"):
