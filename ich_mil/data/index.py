@@ -27,7 +27,7 @@ from ich_mil.files import digest, printable
 from ich_mil.ledger import PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
 
-FORMAT = "ich_mil.index.3"
+FORMAT = "ich_mil.index.4"
 CHUNK = 64
 """Files a worker takes at a time: reading a header takes a third of a millisecond, handing it over longer."""
 COMMIT_SECONDS = 2.0

@@ -104,7 +104,6 @@ class StoredPixels:
     Args:
         syntax: transfer syntax UID (0002,0010).
         offset: first byte of the Pixel Data value in the file; in the inflated data set where it is deflated.
-        length: bytes of the Pixel Data value; -1 where it is undefined (encapsulated).
         frames: NumberOfFrames (0028,0008) of the file, 1 where absent.
         bits_allocated: (0028,0100): 8 or 16.
         bits_stored: (0028,0101).
@@ -117,7 +116,6 @@ class StoredPixels:
 
     syntax: str
     offset: int
-    length: int
     frames: int
     bits_allocated: int
     bits_stored: int
@@ -418,7 +416,6 @@ def _stored_pixels(path: Path, elements: Elements, n_pixels: int, n_frames: int)
     return StoredPixels(
         syntax=elements.syntax,
         offset=elements.pixel_offset,
-        length=length,
         frames=n_frames,
         bits_allocated=allocated,
         bits_stored=stored,

@@ -92,7 +92,6 @@ def test_header_and_hu(tmp_path):
         pixels=StoredPixels(
             syntax=ExplicitVRLittleEndian,
             offset=path.stat().st_size - 32,
-            length=32,
             frames=1,
             bits_allocated=16,
             bits_stored=16,

@@ -13,7 +13,7 @@ from ich_mil.dicom.series import average_groups, group_series
 from ich_mil.dicom.steps import alike, runs_of
 from ich_mil.ledger import Code
 
-PIXELS = StoredPixels("1.2.840.10008.1.2.1", 1000, 524288, 1, 16, 16, True, 1.0, 0.0, None)
+PIXELS = StoredPixels("1.2.840.10008.1.2.1", 1000, 1, 16, 16, True, 1.0, 0.0, None)
 AXIAL = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
