@@ -154,7 +154,8 @@ def _train(words: list[str], *, whole: bool) -> None:
     from ich_mil.ranks import joined
 
     resume = "--resume" in words
-    config = read_config([word for word in words if word != "--resume"])
+    rest = [word for word in words if word != "--resume"]
+    config = read_config(rest, program="train.py" if whole else "ich-mil train")
     # one voice is enough
     with joined() as ranks, nullcontext() if ranks.first else redirect_stdout(StringIO()):
         train(config, resume=resume)
@@ -185,7 +186,7 @@ def _serve(words: list[str]) -> None:
     from ich_mil.serve.settings import ServeSettings
     from ich_mil.settings import read_settings
 
-    settings = read_settings(ServeSettings, words)
+    settings = read_settings(ServeSettings, words, program="ich-mil serve")
     serve(settings, ModelJudge(settings.model, settings.triage))
 
 

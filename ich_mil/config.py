@@ -198,15 +198,15 @@ class RunConfig:
         return digest(json.dumps(values, sort_keys=True).encode())
 
 
-def read_config(arguments: Sequence[str]) -> RunConfig:
-    """A run's configuration from `--config FILE` and overrides, as on the command line.
+def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:
+    """A run's configuration from `--config FILE` and overrides, as on the command line of `program`.
 
     Raises:
         ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
     """
-    return read_settings(RunConfig, arguments)
+    return read_settings(RunConfig, arguments, program=program)
 
 
 def read_grid(arguments: Sequence[str]) -> GridConfig:
     """A grid's configuration, likewise."""
-    return read_settings(GridConfig, arguments)
+    return read_settings(GridConfig, arguments, program="ich-mil grid")

@@ -176,12 +176,13 @@ def read_protocol(words: Sequence[str]) -> ProtocolConfig:
     Raises:
         ConfigError: there is no such protocol, or it is not a valid one.
     """
+    program = "ich-mil reproduce"
     if not words or words[0].startswith("-"):
-        return read_settings(ProtocolConfig, words)
+        return read_settings(ProtocolConfig, words, program=program)
     named = Path(words[0])
     path = named if named.suffix in (".yaml", ".yml") else Path("configs") / f"protocol_{named}.yaml"
     if not path.is_file():
         known = sorted(one.stem.removeprefix("protocol_") for one in Path("configs").glob("protocol_*.yaml"))
         there = f"; there are {', '.join(known)}" if known else ""
         raise ConfigError(f"{path}: no such protocol{there}")
-    return read_settings(ProtocolConfig, ["--config", str(path), *words[1:]])
+    return read_settings(ProtocolConfig, ["--config", str(path), *words[1:]], program=program)

@@ -685,6 +685,10 @@ def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):
     code, _, error = ended("report", str(tmp_path / "none"))
     assert code == 2
     assert error.startswith(f"error: {tmp_path / 'none'}")
-    code, told, _ = ended("train", "--help")  # its options are the fields of the configuration
-    assert code == 0
-    assert told.startswith("usage: ich-mil ")
+    for command in ("", "predict ", "train ", "grid ", "reproduce ", "serve "):
+        code, told, _ = ended(*command.split(), "--help")
+        assert code == 0
+        assert told.startswith(f"usage: ich-mil {command}[")
+    with pytest.raises(SystemExit):
+        train_main(["--help"])
+    assert capsys.readouterr().out.startswith("usage: train.py [")
