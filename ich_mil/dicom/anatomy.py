@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import binary_opening
 
 Mask = NDArray[np.bool_]
 
@@ -68,7 +69,7 @@ def _steps(angle: float) -> list[tuple[int, int]]:
 
 
 STEPS = [_steps(2 * math.pi * k / DIRECTIONS) for k in range(DIRECTIONS)]
-IN_DISC = [(y, x) for y in range(-DISC, DISC + 1) for x in range(-DISC, DISC + 1) if y * y + x * x <= DISC**2]
+IN_DISC = np.array([np.hypot(*np.mgrid[-DISC : DISC + 1, -DISC : DISC + 1]) <= DISC])  # (1, h, w)
 # Cells behind each row and each slice in which there is nothing: as many as the longest step has.
 MARGIN = 2 ** (DOUBLINGS - 1)
 
@@ -128,7 +129,7 @@ def brain_area(hu: NDArray[np.int16], spacing: tuple[float, float]) -> NDArray[n
     brain = (mean >= BRAIN[0]) & (mean <= BRAIN[1]) & ~bone
     brain &= _directions_to_bone(bone, mean >= SOFT_FROM) >= MIN_DIRECTIONS
     area_of_cell = spacing[0] * rows * down * spacing[1] * columns * across / 100  # cm²
-    return _opened(brain).sum(axis=(1, 2)) * area_of_cell
+    return binary_opening(brain, IN_DISC).sum(axis=(1, 2)) * area_of_cell
 
 
 def _directions_to_bone(bone: Mask, soft: Mask) -> NDArray[np.uint8]:
@@ -157,18 +158,6 @@ def _directions_to_bone(bone: Mask, soft: Mask) -> NDArray[np.uint8]:
             clear &= _ahead(clear, step)
         count += _from_bits(found, bone.shape)
     return count
-
-
-def _opened(mask: Mask) -> Mask:
-    """Cells of the mask that lie in some disc that lies within it."""
-    bits, width = _to_bits(mask), mask.shape[2] + MARGIN
-    centres = bits
-    for y, x in IN_DISC:
-        centres &= _ahead(bits, y * width + x)
-    opened = 0
-    for y, x in IN_DISC:
-        opened |= _ahead(centres, y * width + x)
-    return _from_bits(opened, mask.shape)
 
 
 def _to_bits(mask: Mask) -> int:

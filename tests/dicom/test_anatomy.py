@@ -284,14 +284,9 @@ def test_directions_are_those_of_a_walk_cell_by_cell():
     np.testing.assert_array_equal(anatomy._directions_to_bone(bone, soft), expected)
 
 
-def test_opening_keeps_discs_only():
+def test_brain_fills_a_disc_of_20_mm():
     disc = ["..x..", ".xxx.", "xxxxx", ".xxx.", "..x.."]
-    np.testing.assert_array_equal(anatomy._opened(cells(disc)), cells(disc))
-    np.testing.assert_array_equal(
-        anatomy._opened(cells([f"x{row}" for row in disc])), cells([f".{row}" for row in disc])
-    )
-    band = np.ones((1, 4, 40), bool)
-    assert not anatomy._opened(band).any()
+    np.testing.assert_array_equal(anatomy.IN_DISC, cells(disc))
 
 
 # --- heads -----------------------------------------------------------------------------------------------
