@@ -71,7 +71,7 @@ def _capture(
     identity: Identity,
 ) -> SCImage:
     image = SCImage.from_ref_dataset(
-        reference(context),
+        reference(context, context.slices[0].middle),
         pixel_array=pixels,
         photometric_interpretation="RGB",
         bits_allocated=8,

@@ -20,7 +20,7 @@ from pydicom.dataset import Dataset
 from ich_mil import __version__
 from ich_mil.ledger import Code
 from ich_mil.predictions import NOTICE, Provenance, Results, ScanResult
-from ich_mil.report.dicom.context import StudyContext
+from ich_mil.report.dicom.context import SourceImage, StudyContext
 from ich_mil.report.dicom.patient import REQUIRED
 from ich_mil.report.dicom.values import derived_uid, line
 from ich_mil.report.maps import ScanMaps
@@ -124,9 +124,8 @@ def identify(
     return Identity(results.model, total.hexdigest(), written)
 
 
-def reference(context: StudyContext) -> Dataset:
+def reference(context: StudyContext, image: SourceImage) -> Dataset:
     """The least that highdicom asks of a source image; `Identity.finish` adds patient and study."""
-    image = context.slices[0].middle
     source = Dataset()
     source.SOPClassUID, source.SOPInstanceUID = image.sop_class, image.sop_uid
     source.StudyInstanceUID, source.SeriesInstanceUID = context.elements.StudyInstanceUID, image.series_uid

@@ -37,12 +37,7 @@ def key_slices(scan: ScanResult) -> list[int]:
 def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> KeyObjectSelectionDocument:
     """The selection of the key slices of one scan."""
     images = [context.slices[place].middle for place in key_slices(scan)]
-    sources = []
-    for image in images:
-        one = reference(context)
-        one.SOPClassUID, one.SOPInstanceUID = image.sop_class, image.sop_uid
-        one.SeriesInstanceUID = image.series_uid
-        sources.append(one)
+    sources = [reference(context, image) for image in images]
     content = KeyObjectSelection(
         document_title=codes.OF_INTEREST,
         referenced_objects=sources,

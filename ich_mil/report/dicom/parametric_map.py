@@ -117,9 +117,8 @@ def _flat_source(
     highdicom takes the geometry from it and sorts the frames; `_describe_frames` writes what is different.
     """
     first = slices[0].middle
-    source = reference(context)
+    source = reference(context, first)
     source.SOPClassUID, source.SOPInstanceUID = CTImageStorage, str(number)
-    source.SeriesInstanceUID = first.series_uid
     source.FrameOfReferenceUID = first.frame_of_reference
     source.ImagePositionPatient = [DS(mm, auto_format=True) for mm in one.position]
     source.ImageOrientationPatient = list(first.header.orientation)

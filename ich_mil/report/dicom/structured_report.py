@@ -92,13 +92,7 @@ def device_context(identity: Identity) -> ObserverContext:
 
 def evidence(context: StudyContext) -> list[Dataset]:
     """Each source image once, with what highdicom needs to refer to it."""
-    every = {}
-    for image in context.images:
-        one = reference(context)
-        one.SOPClassUID, one.SOPInstanceUID = image.sop_class, image.sop_uid
-        one.SeriesInstanceUID = image.series_uid
-        every[image.sop_uid] = one
-    return list(every.values())
+    return list({image.sop_uid: reference(context, image) for image in context.images}.values())
 
 
 def _algorithm(identity: Identity) -> AlgorithmIdentification:
