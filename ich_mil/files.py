@@ -174,7 +174,7 @@ class CsvRows:
         (self._quoted if odd else self._plain).writerow(row)
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """`text` with what is no Unicode, as in file names of old archives, written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 

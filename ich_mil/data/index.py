@@ -23,7 +23,7 @@ from ich_mil.data.collection import Collection, Source
 from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.errors import DataError, DicomError
-from ich_mil.files import digest, printable
+from ich_mil.files import digest, escaped
 from ich_mil.ledger import PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
 
@@ -245,7 +245,7 @@ class HeaderIndex:
             path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
             self._database.execute(
                 "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ? FROM found WHERE path = ?",
-                (scan, found.sop, found.code, printable(found.detail), path),
+                (scan, found.sop, found.code, escaped(found.detail), path),
             )
             self._database.executemany(
                 "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ich_mil.dicom.order import REFUSED, Series
+from ich_mil.dicom.order import LEFT_OUT, Series
 from ich_mil.dicom.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.ledger import Code, LedgerEntry
 
@@ -26,7 +26,7 @@ STUB_MM = 60.0  # less than half a head: timing and test scans
 THICK_MM = (2.4, 5.5)  # 2.5-5 mm with room for rounding
 THICKEST_MM = 7.5
 
-_DEFECTS = REFUSED | {Code.GAP, Code.SPACING_CHANGES}
+_DEFECTS = LEFT_OUT | {Code.GAP, Code.SPACING_CHANGES}
 _BONE = re.compile(r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b", re.IGNORECASE)
 # Sharp kernels by name: GE BONE*, EDGE, DETAIL; Philips D, E, YD; Toshiba FC30-39 and FC80-89; Siemens with
 # 60 or more (H60s, Hr64). A backslash divides several values.
@@ -123,7 +123,7 @@ def not_chosen(chosen: Series, series: Sequence[Series]) -> list[LedgerEntry]:
     entries = []
     for one in series:
         if one != chosen:
-            refused = {entry.file for entry in one.entries if entry.code in REFUSED}
+            refused = {entry.file for entry in one.entries if entry.code in LEFT_OUT}
             files = len(refused | {header.path for header in one.headers})
             detail = f"series {_text(one)!r} ({one.series_uid}), {files} files: {_describe(one)}"
             entries.append(LedgerEntry(one.study_uid, one.headers[0].path, Code.SERIES_NOT_CHOSEN, detail))

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from ich_mil.dicom.order import REFUSED, Series, order_slices
+from ich_mil.dicom.order import LEFT_OUT, Series, order_slices
 from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, normal_of, turned_by
 from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of
 from ich_mil.ledger import Code, LedgerEntry
@@ -115,14 +115,14 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
     if len(parts) == 1:
         return list(parts)
     whole = order_slices([header for one in parts for header in one.headers])
-    if any(entry.code in REFUSED for entry in whole.entries):
+    if any(entry.code in LEFT_OUT for entry in whole.entries):
         return list(parts)
     if how == "interleaved":
         steps, thickness = [b - a for a, b in pairwise(whole.positions)], whole.headers[0].thickness
         side_by_side = thickness is not None and 0 < thickness <= ABUTTING_FACTOR * median(steps)
         if len(runs_of(steps)) != 1 or not side_by_side:
             return list(parts)
-    refused = [entry for one in parts for entry in one.entries if entry.code in REFUSED]
+    refused = [entry for one in parts for entry in one.entries if entry.code in LEFT_OUT]
     files: dict[str, set[str]] = defaultdict(set)
     for header in whole.headers:
         files[header.series_uid].add(header.path)

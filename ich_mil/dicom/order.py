@@ -47,7 +47,7 @@ _COURSES = (
     ("feet to head", "head to feet"),
 )
 
-REFUSED = {Code.DUPLICATE, Code.OTHER_SHAPE, Code.OTHER_ORIENTATION}
+LEFT_OUT = {Code.DUPLICATE, Code.OTHER_SHAPE, Code.OTHER_ORIENTATION}
 """Codes of the entries that stand for a slice which takes no part."""
 
 
