@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pydicom.charset import convert_encodings, decode_bytes
 from pydicom.dataset import Dataset
@@ -98,11 +98,7 @@ class Elements:
 
     def decimals(self, tag: int, count: int) -> tuple[float, ...] | None:
         """Exactly `count` finite numbers written as text (DS, IS), or None."""
-        try:
-            numbers = tuple(float(part) for part in self.texts(tag))
-        except ValueError:
-            return None
-        return numbers if len(numbers) == count and all(map(math.isfinite, numbers)) else None
+        return finite_numbers(self.texts(tag), count)
 
     def integer(self, tag: int) -> int | None:
         """One whole number written as text (IS), or None."""
@@ -115,6 +111,15 @@ class Elements:
         if len(raw) != 2:
             return None
         return int.from_bytes(raw, "little" if self.little_endian else "big", signed=signed)
+
+
+def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
+    """Values of an element as exactly `count` finite numbers, or None."""
+    try:
+        numbers = tuple(map(float, values))
+    except (TypeError, ValueError):
+        return None
+    return numbers if len(numbers) == count and all(map(math.isfinite, numbers)) else None
 
 
 def read_elements(path: Path, tags: Set[int]) -> Elements:

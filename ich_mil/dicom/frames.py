@@ -6,11 +6,12 @@ own groups do not say, the shared groups say for all.
 Source: DICOM PS3.3 C.7.6.16 (functional groups), C.8.15 (Enhanced CT).
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from pydicom.dataset import Dataset
+
+from ich_mil.dicom.elements import finite_numbers
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ def _frame(own: Dataset, shared: Dataset) -> Frame:
         return None
 
     return Frame(
-        position=_numbers(value("PlanePositionSequence", "ImagePositionPatient"), 3),
-        orientation=_numbers(value("PlaneOrientationSequence", "ImageOrientationPatient"), 6),
-        spacing=_numbers(value("PixelMeasuresSequence", "PixelSpacing"), 2),
+        position=finite_numbers(value("PlanePositionSequence", "ImagePositionPatient"), 3),
+        orientation=finite_numbers(value("PlaneOrientationSequence", "ImageOrientationPatient"), 6),
+        spacing=finite_numbers(value("PixelMeasuresSequence", "PixelSpacing"), 2),
         thickness=_number(value("PixelMeasuresSequence", "SliceThickness")),
         slope=_number(value("PixelValueTransformationSequence", "RescaleSlope")),
         intercept=_number(value("PixelValueTransformationSequence", "RescaleIntercept")),
@@ -82,16 +83,7 @@ def _text(value: Any) -> str:
     return "\\".join(str(part).strip() for part in value)
 
 
-def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
-    """Exactly `count` finite numbers, or None."""
-    try:
-        numbers = tuple(float(part) for part in value)
-    except (TypeError, ValueError):
-        return None
-    return numbers if len(numbers) == count and all(map(math.isfinite, numbers)) else None
-
-
 def _number(value: Any) -> float | None:
     """One finite number, or None."""
-    numbers = _numbers([value], 1)
+    numbers = finite_numbers([value], 1)
     return numbers[0] if numbers else None
