@@ -304,9 +304,11 @@ def _check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, 
         raise refusal(path, Code.NO_HU_SCALE, "ImageType says PERFUSION: a map of blood flow, no HU")
     photometric = elements.text(PHOTOMETRIC)
     # MONOCHROME1, MONOCHROME2 or not said (PS3.3 C.7.6.3.1.2)
-    if (elements.short(SAMPLES) or 1) != 1 or not (not photometric or photometric.startswith("MONOCHROME")):
+    if photometric and not photometric.startswith("MONOCHROME"):
         raise refusal(path, Code.NOT_CT, f"pixels are {photometric}, not grey values")
-    absent = ((Code.MODALITY_MISSING, "Modality is absent; SOP class is CT Image Storage"),)
+    if (samples := elements.short(SAMPLES) or 1) != 1:
+        raise refusal(path, Code.NOT_CT, f"pixels are of {samples} samples, not grey values")
+    absent = ((Code.MODALITY_MISSING, f"Modality is absent; SOP class is {UID(sop_class).name}"),)
     return sop_class, () if modality else absent
 
 

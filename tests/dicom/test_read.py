@@ -142,9 +142,12 @@ def test_data_set_without_preamble_or_meta(tmp_path, syntax):
 
 
 def test_missing_modality_is_noted_where_the_sop_class_says_ct(tmp_path):
-    assert [code for code, _ in read_headers(write(tmp_path, Modality=None))[0].notes] == [
-        Code.MODALITY_MISSING
-    ]
+    (note,) = read_headers(write(tmp_path, Modality=None))[0].notes
+    assert note == (Code.MODALITY_MISSING, "Modality is absent; SOP class is CT Image Storage")
+    ds = enhanced([STORED], [SIGNED])
+    ds.Modality = ""
+    (note,) = read_headers(write_frames(tmp_path, ds))[0].notes
+    assert note == (Code.MODALITY_MISSING, "Modality is absent; SOP class is Enhanced CT Image Storage")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +223,21 @@ def test_refused_by_the_header(tmp_path, changes, code):
     path = write(tmp_path, preamble=False, **changes)
     assert refused(read_headers, path) == code
     assert refused(read, path) == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "pixels"),
+    [
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, "RGB"),
+        ({"SamplesPerPixel": 3}, "of 3 samples"),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": None}, "of 3 samples"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
+    ],
+)
+def test_colour_is_told(tmp_path, changes, pixels):
+    path = write(tmp_path, **changes)
+    with pytest.raises(DicomError, match=f": pixels are {pixels}, not grey values$"):
+        read_headers(path)
 
 
 @pytest.mark.parametrize(
