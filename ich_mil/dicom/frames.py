@@ -27,6 +27,7 @@ class Frame:
         intercept: RescaleIntercept, HU.
         rescale_type: RescaleType, '' where absent.
         kernel: ConvolutionKernel, '' where absent.
+        contrast: the frame's groups say that an agent had been given.
         kind: FrameType, its values joined by a backslash.
     """
 
@@ -38,6 +39,7 @@ class Frame:
     intercept: float | None
     rescale_type: str
     kernel: str
+    contrast: bool
     kind: str
 
 
@@ -63,6 +65,8 @@ def _frame(own: Dataset, shared: Dataset) -> Frame:
                     return item.get(keyword)
         return None
 
+    # an item for each agent (PS3.3 C.7.6.16.2.12)
+    agents = own.get("ContrastBolusUsageSequence") or shared.get("ContrastBolusUsageSequence") or []
     return Frame(
         position=finite_numbers(value("PlanePositionSequence", "ImagePositionPatient"), 3),
         orientation=finite_numbers(value("PlaneOrientationSequence", "ImageOrientationPatient"), 6),
@@ -72,6 +76,7 @@ def _frame(own: Dataset, shared: Dataset) -> Frame:
         intercept=_number(value("PixelValueTransformationSequence", "RescaleIntercept")),
         rescale_type=str(value("PixelValueTransformationSequence", "RescaleType") or "").strip(),
         kernel=_text(value("CTReconstructionSequence", "ConvolutionKernel")),
+        contrast=any(agent.get("ContrastBolusAgentAdministered") == "YES" for agent in agents),
         kind=_text(value("CTImageFrameTypeSequence", "FrameType")),
     )
 

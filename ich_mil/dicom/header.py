@@ -147,7 +147,7 @@ class SliceHeader:
         description: SeriesDescription (0008,103E).
         kernel: ConvolutionKernel (0018,1210); several values are joined by a backslash.
         body_part: BodyPartExamined (0018,0015), upper case.
-        contrast: ContrastBolusAgent (0018,0010) names an agent.
+        contrast: ContrastBolusAgent (0018,0010) names an agent, or one was given by the frame (0018,9342).
         pixels: how its pixels are stored.
         notes: what was accepted though the standard asks for more, as (code, detail).
     """
@@ -251,7 +251,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
         reason = f"it holds {n_frames} frames and says of {len(frames)} where they lie; export single frames"
         raise refusal(path, Code.MULTI_FRAME, reason)
     pixels = _stored_pixels(path, elements, rows * columns, n_frames)
-    agent = elements.text(AGENT)
+    with_agent = _NO_CONTRAST.fullmatch(elements.text(AGENT)) is None
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = _geometry(path, frame)
@@ -277,7 +277,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
                 description=elements.text(DESCRIPTION),
                 kernel=frame.kernel,
                 body_part=elements.text(BODY_PART).upper(),
-                contrast=_NO_CONTRAST.fullmatch(agent) is None,
+                contrast=with_agent or frame.contrast,
                 pixels=replace(pixels, slope=slope, intercept=intercept),
                 notes=notes,
             )
@@ -345,6 +345,7 @@ def _only_frame(elements: Elements) -> Frame:
         intercept=intercept[0],
         rescale_type=elements.text(RESCALE_TYPE),
         kernel=elements.text(KERNEL),
+        contrast=False,  # said of the file
         kind="",
     )
 

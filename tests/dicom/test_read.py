@@ -351,11 +351,16 @@ def test_what_a_frame_says_of_itself_goes_before_what_is_said_for_all(tmp_path):
     soft.ConvolutionKernel, bone.ConvolutionKernel = "SOFT", ["BONE", "3"]
     shared.CTReconstructionSequence = [soft]
     own.PixelMeasuresSequence, own.CTReconstructionSequence = [measures], [bone]
+    agents = [Dataset(), Dataset(), Dataset()]  # given by mouth, and into a vein by the second frame
+    for agent, given in zip(agents, ("NO", "NO", "YES"), strict=True):
+        agent.ContrastBolusAgentAdministered = given
+    shared.ContrastBolusUsageSequence, own.ContrastBolusUsageSequence = agents[:2], agents[1:]
     own.PixelValueTransformationSequence[0].RescaleSlope = 2
     own.PixelValueTransformationSequence[0].RescaleIntercept = -2048
     first, second = read_headers(write_frames(tmp_path, ds))
     assert (first.spacing, first.thickness, first.kernel) == ((0.5, 0.45), 5.0, "SOFT")
     assert (second.spacing, second.thickness, second.kernel) == ((0.4, 0.3), 2.5, "BONE\\3")
+    assert (first.contrast, second.contrast) == (False, True)
     assert (first.pixels.slope, first.pixels.intercept) == (1, -1024)
     assert (second.pixels.slope, second.pixels.intercept) == (2, -2048)
 
