@@ -55,8 +55,14 @@ class Collection(ABC):
         return UNKNOWN
 
     @abstractmethod
-    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
+    def check(
+        self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
+    ) -> None:
         """Compare the labels with the scans that were found.
+
+        Args:
+            scans: each with its usable slices.
+            refused: a line for each file that is none.
 
         Raises:
             DataError: scans without a label, or labels that name scans which are not there.

@@ -50,7 +50,9 @@ class Cq500Collection(Collection):
         """At least two of three readers."""
         return self.labels[scan]
 
-    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
+    def check(
+        self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
+    ) -> None:
         """Every scan needs a row; rows without a folder are noted (downloads are often in part)."""
         found = {scan for scan, _ in scans}
         missing = sorted(found - set(self.labels))

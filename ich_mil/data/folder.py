@@ -13,6 +13,7 @@ from unicodedata import normalize
 from ich_mil.data.collection import Collection, Source, every_file
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
+from ich_mil.ledger import LedgerEntry
 
 LABELS = "labels.csv"
 
@@ -36,21 +37,28 @@ class FolderCollection(Collection):
         """The row that names the study, or the folder that holds it."""
         if self.labels is None:
             return UNKNOWN
-        return self.labels.get(self._name(scan, sources), UNKNOWN)
+        return self.labels.get(self._name(scan, sources[0].path), UNKNOWN)
 
-    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
+    def check(
+        self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
+    ) -> None:
         """Rows and studies must match one to one."""
         if self.labels is None:
             return
-        names = [self._name(scan, sources) for scan, sources in scans]
+        names = [self._name(scan, sources[0].path) for scan, sources in scans]
         missing = sorted(set(names) - set(self.labels))
         if missing:
-            raise DataError(f"{self.path}: no row for {len(missing)} studies: {name_some(missing)}")
+            raise DataError(
+                f"{self.path}: no row for {len(missing)} studies: {name_some(missing)}; add a row for each"
+            )
         unknown = sorted(set(self.labels) - set(names))
         if unknown:
+            of_these = (one for one in refused if self._name(one.scan, one.file) in unknown)
+            why = next((f"; {one.detail}" for one in of_these), "")
             raise DataError(
                 f"{self.path}: names {len(unknown)} scans without a readable file of their own (repeated "
-                f"files count once): {name_some(unknown)}"
+                f"files count once): {name_some(unknown)}; correct these rows, or take them "
+                f"out{why}"
             )
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
@@ -59,10 +67,10 @@ class FolderCollection(Collection):
                 "label these by StudyInstanceUID"
             )
 
-    def _name(self, scan: str, sources: Sequence[Source]) -> str:
-        """The study UID if a row has it, else the top folder of its first file."""
+    def _name(self, scan: str, path: str) -> str:
+        """The study UID if a row has it, else the top folder of a file."""
         assert self.labels is not None
-        return scan if scan in self.labels else _composed(PurePath(sources[0].path).parts[0])
+        return scan if scan in self.labels else _composed(PurePath(path).parts[0])
 
 
 def _composed(name: str) -> str:

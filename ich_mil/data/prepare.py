@@ -84,7 +84,7 @@ def prepare(
         n_files = index.update(jobs=jobs)
         if next(index.scans(), None) is None:
             raise _no_slice(index, n_files, out)
-        collection.check((scan.scan, scan.sources) for scan in index.scans())
+        collection.check(((scan.scan, scan.sources) for scan in index.scans()), index.refused())
         n_new = _prepare_scans(index, out, about, jobs)
         summary = _write_tables(index, out)
         about["files"] = summary.files

@@ -65,7 +65,9 @@ class RsnaCollection(Collection):
         """The row `<sop>_any`."""
         return self.labels.get(sop, UNKNOWN)
 
-    def check(self, scans: Iterable[tuple[str, Sequence[Source]]]) -> None:
+    def check(
+        self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
+    ) -> None:
         """Every image needs a label; labels without an image are noted (a part of the set is often used)."""
         missing, found = [], set()
         for _, sources in scans:

@@ -490,7 +490,11 @@ def test_a_labelled_folder(study, tmp_path):
         ("scan,label\na,1\n", "no row for 1 studies"),
         (
             "scan,label\na,1\nb,0\nc,0\n",
-            "names 1 scans without a readable file of their own",
+            "names 1 scans without a readable file of their own (repeated files count once): c; correct ",
+        ),
+        (
+            "scan,label\na,1\nb,0\nc,0\nd,1\n",
+            ": c, d; correct these rows, or take them out; d/notes.txt: it is not a DICOM file (PS3.10)",
         ),
         ("scan,label\na,1\nb,2\n", "line 3: label must be 0 or 1, got '2'"),
         ("scan,label\na,1\nb,\n", "line 3: label must be 0 or 1, got ''"),
@@ -500,6 +504,9 @@ def test_a_labelled_folder(study, tmp_path):
 )
 def test_label_files_that_cannot_be_used(study, tmp_path, text, message):
     write_labels(study, text)
+    if "d,1" in text:
+        (study / "d").mkdir()
+        (study / "d" / "notes.txt").touch()
     with pytest.raises(DataError, match=r"labels\.csv") as caught:
         prepare("folder", study, tmp_path / "out", jobs=1)
     assert message in str(caught.value)
