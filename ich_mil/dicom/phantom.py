@@ -103,10 +103,12 @@ def _empty_folder(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
 
 
-def _write_rsna_study(folder: Path, study: Study, seed: int, site: Site, size: int) -> list[tuple[str, int]]:
-    """Write one study; returns its label rows."""
+def _write_rsna_study(
+    folder: Path, study: Study, seed: int, site: Site, size: int
+) -> list[list[tuple[str, int]]]:
+    """Write one study; returns the label rows of each image."""
     phantom = make_phantom(_study_rng(seed, site, study.index), bleeds=study.bleeds, site=site, size=size)
-    rows: list[tuple[str, int]] = []
+    rows = []
     with disable_value_validation():  # 'ID_...' is no valid UID: this is how the set is
         for index, labels in enumerate(phantom.subtype_labels.tolist()):
             sop = "ID_" + _digest(9, seed, site.name, "sop", study.index, index)
@@ -125,8 +127,8 @@ def _write_rsna_study(folder: Path, study: Study, seed: int, site: Site, size: i
             else:
                 image.WindowCenter, image.WindowWidth = ["00040", "00040"], ["00080", "00080"]
             save_image(image, folder / f"{sop}.dcm")
-            rows += [(f"{sop}_{name}", label) for name, label in zip(SUBTYPES, labels, strict=True)]
-            rows.append((f"{sop}_any", max(labels)))
+            kinds = zip((*SUBTYPES, "any"), (*labels, max(labels)), strict=True)
+            rows.append([(f"{sop}_{kind}", label) for kind, label in kinds])
     return rows
 
 
@@ -150,8 +152,7 @@ def write_rsna(
     folder.mkdir()
     studies = _plan_studies(n_studies, seed, site, positive_fraction)
     made = _in_parallel(lambda study: _write_rsna_study(folder, study, seed, site, size), studies, n_jobs)
-    per_image = [rows[k : k + 6] for rows in made for k in range(0, len(rows), 6)]
-    images = sorted(per_image, key=lambda rows: rows[0][0])
+    images = sorted((rows for study in made for rows in study), key=lambda rows: rows[0][0])
     rng = np.random.default_rng([seed, *site.name.encode(), 3])
     images = [images[k] for k in rng.permutation(len(images))]
     for k in range(min(REPEATED_IMAGES, len(images) // 2)):
