@@ -53,7 +53,7 @@ MIN_DIRECTIONS = 11
 DOUBLINGS = 5
 # Radius of the disc that brain fills [cells].
 DISC = 2
-# Least brain on the best slice [cm²]: above all that is no head, below half of what the smallest head has.
+# Least brain on the best slice [cm²]: above all that is no head, below half of the smallest whole head.
 MIN_AREA = 20.0
 # The same where there are fewer than `FEW` slices, which may all lie at the skull base or near the vertex.
 MIN_AREA_FEW = 3.0

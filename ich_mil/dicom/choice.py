@@ -137,7 +137,7 @@ def kind_entries(chosen: Series) -> list[LedgerEntry]:
         chosen: the series that stands for the study, be it the only one.
 
     Returns:
-        None for a plain axial series that names no other body part and is as long as a head.
+        At most two; none for a plain axial series that names no other body part and is as long as a head.
     """
     kinds = _kinds(chosen)
     if _is_other_part(chosen):

@@ -46,7 +46,10 @@ SITE_B = Site("b", (4.0, 7.0), (0.30, 0.55), (-2, 6), (-8, 12), (5, 13), (0, 5),
 
 @dataclass(frozen=True)
 class Look:
-    """What the scanner adds to one scan: one draw from a `Site`, in its units."""
+    """What the scanner adds to one scan: one draw from a `Site`, in its units.
+
+    `table` is how far behind the middle of the head the patient table lies [mm].
+    """
 
     noise: float
     blur: float
@@ -73,7 +76,29 @@ def draw_look(rng: np.random.Generator, site: Site) -> Look:
 
 @dataclass(frozen=True)
 class Head:
-    """One head. Lengths in mm; waves are (K, 4) rows of three wave numbers [1/mm] and a phase."""
+    """One head. Waves are (K, 4) rows of three wave numbers [1/mm] and a phase.
+
+    Attributes:
+        axes: half axes of the inner table, along x, y and z [mm].
+        egg: how much wider the head is at the back, and narrower in front, a share of its width.
+        skull: thickness of the vault [mm].
+        scalp: its thickness [mm].
+        bottom: where the scan begins, a height on the scanner's axis [mm].
+        top: where it ends [mm].
+        rotation: (3, 3) from the scanner's frame to the head's.
+        shift: (3,) of the head against the scanner's axis [mm].
+        grey: HU of grey matter.
+        white: HU of white matter.
+        ventricle: size of the ventricles, 1 is usual.
+        sulcus: half width of sulci [mm].
+        sides: size of the left and of the right lateral ventricle against `ventricle`.
+        gyri: waves whose zeros are sulci.
+        warp: waves that bend the gyri and vary the skull.
+        texture: waves of the brain's HU.
+        cells: waves of spongy bone and air cells.
+        rays: (5, 2) number and phase of the streaks at the skull base.
+        stones: (n, 5) calcifications: x, y, z, radius [mm] and HU.
+    """
 
     axes: tuple[float, float, float]
     egg: float

@@ -37,7 +37,7 @@ def read_slice(
 
     Raises:
         DicomError: the file is refused, with code
-            `no-hu-scale` (values near 0 that hold no air, or that fill bits above BitsStored),
+            `no-hu-scale` (an intercept of about 0 and no air, or a picture in the bits above BitsStored),
             `not-opened` (the system says no),
             `no-decoder` (a package is missing; it is named),
             `unreadable` (cut off, or not what the header says),

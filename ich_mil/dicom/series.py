@@ -19,8 +19,9 @@ from ich_mil.dicom.order import Series, order_slices
 from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, centre_moves, normal_of, turned_by
 from ich_mil.dicom.steps import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of
 
-# Slices of this fraction of the wanted thickness are left alone: 2.5 mm is thick enough for 5 mm.
+# Most head CT is read in slices of 5 mm.
 AVERAGE_TO_MM = 5.0
+# Slices of this fraction of the wanted thickness are left alone: 2.5 mm is thick enough for 5 mm.
 ALREADY_THICK = 0.48
 
 

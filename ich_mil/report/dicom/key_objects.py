@@ -19,7 +19,7 @@ from ich_mil.report.dicom.structured_report import device_context
 from ich_mil.report.page import percent
 
 KEY_SLICES = 8
-"""Most key slices: the page shows as many."""
+"""Most key slices: the summary picture has room for as many."""
 
 
 def key_slices(scan: ScanResult) -> list[int]:
