@@ -68,9 +68,10 @@ class FolderCollection(Collection):
             )
 
     def _name(self, scan: str, path: str) -> str:
-        """The study UID if a row has it, else the top folder of a file."""
+        """The study UID if a row has it or the file lies in no folder below the root, else its top folder."""
         assert self.labels is not None
-        return scan if scan in self.labels else _composed(PurePath(path).parts[0])
+        folders = PurePath(path).parts[:-1]
+        return _composed(folders[0]) if folders and scan not in self.labels else scan
 
 
 def _composed(name: str) -> str:

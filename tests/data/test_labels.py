@@ -163,6 +163,15 @@ def test_a_scan_may_be_called_na(tmp_path):
     assert read_label_csv(tmp_path / "labels.csv", ["scan", "label"]).scan.tolist() == ["NA", "null"]
 
 
+def test_a_study_whose_files_lie_in_no_folder_goes_by_its_uid(tmp_path):
+    (tmp_path / "labels.csv").write_text("scan,label\n1.2.3,1\n")
+    collection = FolderCollection(tmp_path, labelled=True)
+    scans = [(study, [source(f"{study}.1", f"{study}.dcm")]) for study in ("1.2.3", "1.2.4")]
+    assert [collection.scan_label(*scan) for scan in scans] == [1, UNKNOWN]
+    with pytest.raises(DataError, match=r"no row for 1 studies: 1\.2\.4; add a row for each$"):
+        collection.check(scans)
+
+
 @pytest.mark.parametrize("of_folder", ["M\u00fcller", "Mu\u0308ller"])  # the latter as macOS writes it
 def test_a_folder_with_an_umlaut_in_either_form(tmp_path, of_folder):
     (tmp_path / "labels.csv").write_text("scan,label\nM\u00fcller,1\n", encoding="utf-8")
