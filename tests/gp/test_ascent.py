@@ -73,9 +73,11 @@ class Written:
 @pytest.mark.parametrize("who", ENDS)
 def test_each_fit_ends_as_written(who, monkeypatch):
     sweeps, stopped, best, said = zip(*ENDS[who], strict=True)
-    monkeypatch.setattr(ascent, "platt_loss", lambda logits, labels: logits[:, 1])
+    monkeypatch.setattr(ascent, "platt_loss", lambda logits, labels: logits[:, 1] / labels[1])
     written = Written(list(sweeps), who == "the model bounds itself")
     scans = Watched(written, torch.tensor([0, 1, 2]), torch.tensor([0, 1]))
+    others = scans._replace(labels=torch.tensor([0, 0]))  # their loss is infinite
+    watches = who == "validation scans judge"
     start = Weights.prior(len(sweeps), 2, like=torch.zeros(1).double())
     start.mean[:, 0] = -1 - torch.arange(len(sweeps))
     with pytest.warns(UserWarning, match="a larger H keep it from diverging") as told:
@@ -84,8 +86,8 @@ def test_each_fit_ends_as_written(who, monkeypatch):
             written,
             start,
             limits=LIMITS,
-            training=scans,
-            watched=scans if who == "validation scans judge" else None,
+            training=others if watches else scans,
+            watched=scans if watches else None,
         )
     assert len(told) == stopped.count("diverged")
     for r, (weights, report) in enumerate(found):
@@ -95,5 +97,5 @@ def test_each_fit_ends_as_written(who, monkeypatch):
             assert part in report.message
         assert weights.mean.tolist() == [list(done[best[r] - 1][:2]) if best[r] else start.mean[r].tolist()]
         assert report.max_abs_mean == pytest.approx([abs(sweep[0]) for sweep in done], nan_ok=True)
-        judged = len(done) - (stopped[r] == "diverged") if who == "validation scans judge" else 0
+        judged = len(done) - (stopped[r] == "diverged") if watches else 0
         assert report.validation_log_loss == tuple(loss for _, loss, *_ in done[:judged])
