@@ -95,10 +95,6 @@ class Weights(NamedTuple):
         mean = (root.mT @ (root @ pull[..., None]))[..., 0]
         return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
 
-    def select(self, rows: Tensor) -> "Weights":
-        """These replicates only."""
-        return Weights(*(value[rows] for value in self))
-
     def one(self, replicate: int) -> "Weights":
         """This replicate only, as one of one; of several, a copy, which does not hold the others' memory."""
         if len(self.mean) == 1:
@@ -324,8 +320,7 @@ def ascend(
     alive = list(range(len(start.mean)))
     traces = [_Trace(start.one(r), limits, ceiling, watched is not None) for r in alive]
     judges = training if watched is None and not observation.bounded else watched
-    weights = start
-    mu, variance = projection.moments(weights.mean, weights.root)
+    mu, variance = projection.moments(start.mean, start.root)
     for number in range(1, limits.sweeps + 1):
         before = mu
         theta = observation.precision(mu, variance)
@@ -359,7 +354,7 @@ def ascend(
         if not alive:
             break
         observation.keep(rows)
-        weights, mu, variance = weights.select(rows), mu[rows], variance[rows]
+        mu, variance = mu[rows], variance[rows]
     return [(trace.best, trace.report()) for trace in traces]
 
 
