@@ -1,0 +1,101 @@
+"""Reading a prepared set that is written by hand: text stays text, what is none of ours is told."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ich_mil.data.store import COLUMNS, FORMAT, open_prepared, scan_file
+from ich_mil.errors import DataError
+from ich_mil.files import digest
+
+ABOUT = {"format": FORMAT, "layout": "rsna", "root": "/scans", "files": "digest"}
+# ids that a reader of tables would take for numbers, or for nothing
+ROWS = [
+    ["2e5", 0, "007", -2.5, 0.0, 0, 0, "1.20", "null", ""],
+    ["2e5", 1, "007", 2.5, 1.0, 0, 0, "1.30", "1.0", ""],
+    ["NA", 0, "nan", 0.0, 0.5, 1, 1, "1.40", "01", "clamped"],
+]
+
+
+def written(folder, rows=ROWS, **changes):
+    (folder / "scans").mkdir(parents=True, exist_ok=True)
+    (folder / "prepared.json").write_text(json.dumps(ABOUT | changes))
+    (folder / "slices.csv").write_text(
+        "\n".join(",".join(map(str, line)) for line in [COLUMNS, *rows]), encoding="utf-8"
+    )
+    (folder / "ledger.csv").write_text("scan,code,detail\nNA,CHOSEN,\n,SKIPPED,007\nNA,CLAMPED,null\n")
+    return open_prepared(folder)
+
+
+def test_text_stays_text(tmp_path):
+    prepared = written(tmp_path)
+    table = prepared.table
+    for name in ("scan", "patient", "sop", "source", "corrections"):
+        assert table[name].tolist() == [line[COLUMNS.index(name)] for line in ROWS]
+    assert prepared.scans.reset_index().to_numpy().tolist() == [["2e5", "007", 0, 2], ["NA", "nan", 1, 1]]
+    assert prepared.slices("NA").position.tolist() == [0.5]
+    assert prepared.ledger_by_scan == {
+        "NA": [
+            {"scan": "NA", "code": "CHOSEN", "detail": ""},
+            {"scan": "NA", "code": "CLAMPED", "detail": "null"},
+        ],
+        "": [{"scan": "", "code": "SKIPPED", "detail": "007"}],
+    }
+    with pytest.raises(DataError, match="has no scan '3'"):
+        prepared.slices("3")
+
+
+def test_the_fingerprint_is_of_the_files_and_of_the_table(tmp_path):
+    first = written(tmp_path / "a")
+    assert first.fingerprint == written(tmp_path / "b", root="/elsewhere").fingerprint
+    others = [written(tmp_path / "c", files="other"), written(tmp_path / "d", ROWS[:2])]
+    assert len({one.fingerprint for one in (first, *others)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "ich_mil.prepared.1"}, r"prepared by another version \(ich_mil.prepared.1\); prepare it"),
+        ({"files": ""}, "its preparation was interrupted; run 'ich-mil prepare' again"),
+    ],
+)
+def test_a_set_of_another_version_or_half_a_set_is_told(tmp_path, changes, message):
+    with pytest.raises(DataError, match=message):
+        written(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("lost", ["layout", "root", "files"])
+def test_what_is_missing_is_named(tmp_path, lost):
+    written(tmp_path)
+    (tmp_path / "prepared.json").write_text(json.dumps({k: v for k, v in ABOUT.items() if k != lost}))
+    with pytest.raises(DataError, match=rf"prepared\.json lacks {lost}; prepare it again"):
+        open_prepared(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scan", "name"),
+    [
+        ("a-1.b_2", "a-1.b_2"),
+        ("x" * 100, "x" * 100),
+        ("x" * 101, "x" * 60 + "-" + digest(b"x" * 101)),
+        ("a b", "a_b-" + digest(b"a b")),
+        ("a/b", "a_b-" + digest(b"a/b")),
+        ("..", "-" + digest(b"..")),
+        (".a", "a-" + digest(b".a")),
+    ],
+)
+def test_a_scan_has_a_file_of_its_own(tmp_path, scan, name):
+    assert scan_file(tmp_path, scan) == tmp_path / "scans" / f"{name}.npy"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY half", "pickle"])
+def test_pixels_that_cannot_be_read_are_told(tmp_path, content):
+    prepared = written(tmp_path)
+    path = scan_file(tmp_path, "NA")
+    if content == "pickle":
+        np.save(path, np.array([object], dtype=object))
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"NA\.npy: cannot be read \(.*\); run prepare again"):
+        prepared.hu("NA")
