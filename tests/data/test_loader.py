@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,24 @@ def test_batches_pack_scans_without_padding(dataset, prepared, workers):
     assert batch.offsets.diff().tolist() == prepared.scans.slices.iloc[[2, 0, 1]].tolist()
     assert batch.labels.tolist() == prepared.scans.label.iloc[[2, 0, 1]].tolist()
     assert all(torch.equal(hu, one.hu[0]) for hu, one in zip(batch.hu, chosen, strict=True))
+
+
+def test_pixels_alone_travel_in_shared_memory(dataset, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # or they were pinned, which is a copy
+    (batch,) = loader(dataset, workers=1, steps=[[2, 0, 1]])
+    assert all(one.is_shared() for one in batch.hu)
+    assert not any(one.is_shared() for one in (batch.offsets, batch.labels))
+
+
+class Signed(ScanDataset):
+    def __getitem__(self, index):
+        return replace(super().__getitem__(index), scans=(str(os.getpid()),))
+
+
+def test_a_worker_lives_for_all_epochs(prepared):
+    steps = loader(Signed(prepared, list(prepared.scans.index)), workers=1, steps=[[0]])
+    (first,), (second,) = steps, steps
+    assert first.scans == second.scans != (str(os.getpid()),)
 
 
 class Unreadable(ScanDataset):
@@ -129,6 +148,22 @@ def test_a_step_of_many_scans_takes_few_open_files(prepared):
     assert batch.scans == tuple(prepared.scans.index) * 5
 
 
+@pytest.mark.timeout(60)
+def test_a_reader_without_open_files_says_so(prepared):
+    batches = iter(loader(ScanDataset(prepared, list(prepared.scans.index)), workers=1, steps=[[0]] * 9))
+    next(batches)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with reading_ahead():
+            list(batches)
+    except ProcessError as error:
+        refused = str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "no longer read ahead (Too many open files" in refused
+
+
 class Killed(ScanDataset):
     """Some time after its first scan a worker is killed, as where memory runs out."""
 
@@ -179,6 +214,7 @@ def test_a_worker_leaves_an_old_loader_of_its_parent_alone(prepared):
     finally:
         gc.enable()
     assert batch.scans == (scans[2],)
+    assert gc.get_freeze_count() == 0, "what lies about is collected again"
 
 
 @pytest.fixture
@@ -266,6 +302,28 @@ def test_what_is_left_before_its_end_sends_no_more(prepared, gpu_log):
     next(batches)
     batches.close()
     assert sum(line.startswith("send") for line in gpu_log) == 2
+
+
+class Alone(ScanDataset):
+    """Fails where the pixels that were read before are still held."""
+
+    before = staticmethod(lambda: None)
+
+    def __getitem__(self, index):
+        if self.before() is not None:
+            raise DataError("still held")
+        one = super().__getitem__(index)
+        self.before = weakref.ref(one.hu[0])
+        return one
+
+
+def test_what_was_sent_is_held_no_longer_when_the_next_is_read(prepared, gpu_log, monkeypatch):
+    send = Batch.to
+    monkeypatch.setattr(
+        Batch, "to", lambda one, device: replace(send(one, device), hu=tuple(hu.clone() for hu in one.hu))
+    )
+    dataset = Alone(prepared, list(prepared.scans.index))
+    assert len(list(loader(dataset, workers=0, steps=[[2], [0], [1]], device=GPU))) == 3
 
 
 @pytest.mark.parametrize("where", [None, torch.device("cpu")])

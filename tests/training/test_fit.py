@@ -1,5 +1,6 @@
 """The CNN's training: class weights, the best epoch kept, a killed run goes on as if it never stopped."""
 
+import copy
 import errno
 import os
 import resource
@@ -540,7 +541,9 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
 ):
     scans = list(prepared.scans.index)[:2]
     model = AttentionCnn(CNN, windows=3).eval()
-    other = AttentionCnn(CNN, windows=3).eval()
+    states = {name: copy.deepcopy(model) for name in ("project.bias", "encoder.1.2.running_mean")}
+    for name, cnn in states.items():
+        cnn.state_dict()[name].add_(1)
     about = {"windows": WINDOWS, "size": 32}
     path = tmp_path / "features.safetensors"
     first = stored_features(path, model, prepared, scans, **about)
@@ -550,7 +553,7 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
     assert made == []
     levels = tuple((level + 1, width) for level, width in WINDOWS)
     for cnn, pictures, of, changes in (
-        (other, prepared, scans, {}),
+        *((cnn, prepared, scans, {}) for cnn in states.values()),
         (model, replace(prepared, fingerprint="of other pixels"), scans, {}),
         (model, prepared, scans[::-1], {}),
         (model, prepared, scans, {"windows": levels}),
