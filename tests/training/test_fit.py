@@ -149,12 +149,24 @@ def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path, bleeds):
 @pytest.mark.slow
 def test_scans_vary_and_follow_each_other_as_settings_and_seed_say(prepared, splits, tmp_path, monkeypatch):
     get, asked = VariedScans.__getitem__, []
+    step, stepped = MilModule.training_step, []
+    make, kept = Pictures.__init__, []
 
     def note(self, key):
         asked.append((key, self.seed, self.augmented, self.bleeds, self.controls))
         return get(self, key)
 
+    def note_step(self, *batch):
+        stepped.append(self.seed)
+        return step(self, *batch)
+
+    def note_kept(self, *words, slices):
+        kept.append(slices)
+        make(self, *words, slices=slices)
+
     monkeypatch.setattr(VariedScans, "__getitem__", note)
+    monkeypatch.setattr(MilModule, "training_step", note_step)
+    monkeypatch.setattr(Pictures, "__init__", note_kept)
     busy = replace(TRAINING, augment=True, bleeds=0.4, controls=0.3, max_epochs=1)
     orders = []
     for seed in (0, 5):
@@ -164,6 +176,9 @@ def test_scans_vary_and_follow_each_other_as_settings_and_seed_say(prepared, spl
         assert not list((tmp_path / f"{seed}").glob(".*"))
         keys, *how = zip(*asked, strict=True)
         assert [set(values) for values in how] == [{seed}, {True}, {0.4}, {0.3}]
+        assert set(stepped) == {seed}
+        assert kept.pop() == prepared.scans.slices.sum()  # of training and validation
+        stepped.clear()
         orders.append(keys)
         asked.clear()
     assert sorted(orders[0]) == sorted(orders[1])
@@ -282,7 +297,9 @@ def test_a_run_that_varies_goes_on_as_if_it_never_stopped(prepared, splits, tmp_
     varied = replace(TRAINING, augment=True, bleeds=0.4, controls=0.3, warmup_steps=2, max_epochs=3)
     fit(prepared, splits, tmp_path / "before", training=replace(varied, max_epochs=1))
     (tmp_path / "before").rename(tmp_path / "a")
-    resumed = predictions(fit(prepared, splits, tmp_path / "a", training=varied), prepared)
+    with monkeypatch.context() as again:
+        again.setattr("ich_mil.training.fit.warm_up", lambda *_, **__: pytest.fail("a second warm-up"))
+        resumed = predictions(fit(prepared, splits, tmp_path / "a", training=varied), prepared)
     straight = predictions(fit(prepared, splits, tmp_path / "b", training=varied), prepared)
     assert torch.equal(resumed[1], straight[1])
     assert (tmp_path / "a" / "log.csv").read_text() == (tmp_path / "b" / "log.csv").read_text()
