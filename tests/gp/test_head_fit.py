@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -139,8 +140,10 @@ def test_replicates_that_stop_leave_the_others_alone():
     x, offsets, labels = scans(80, 0, longest=40)
     base = HeadSettings(density="gamma", logistic_tail=False, n_inducing=20, sweeps=8, alpha=1.0, beta=2.5)
     bad = replace(base, alpha=50.0, beta=1.0, log_h=0.01)
-    with pytest.warns(UserWarning, match="has shrunk to 0"):
+    with pytest.warns(UserWarning, match="has shrunk to 0") as told:
         (group,) = fit_many(x, offsets, labels, [Job(base), Job(bad), Job(base)])
+    # commands show the warnings that come from this package
+    assert [Path(one.filename).parts[-3:] for one in told] == [("ich_mil", "gp", "group.py")]
     alone, _ = fit(x, offsets, labels, settings=base)
     for place in (0, 2):
         close(group[place].model.q_mean, alone.q_mean, rtol=1e-10)
