@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -99,11 +100,10 @@ class HeaderIndex:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, sqlite3.Error):
-            self._database.close()
-            raise self._told(error) from error
-        holds_nothing = self._database.execute("SELECT * FROM file LIMIT 1").fetchone() is None
-        self._database.close()
+        with closing(self._database):
+            if isinstance(error, sqlite3.Error):
+                raise self._told(error) from error
+            holds_nothing = self._database.execute("SELECT * FROM file LIMIT 1").fetchone() is None
         if holds_nothing:
             self.path.unlink(missing_ok=True)
 

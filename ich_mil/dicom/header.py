@@ -147,7 +147,7 @@ class SliceHeader:
         description: SeriesDescription (0008,103E).
         kernel: ConvolutionKernel (0018,1210); several values are joined by a backslash.
         body_part: BodyPartExamined (0018,0015), upper case.
-        contrast: ContrastBolusAgent (0018,0010) names an agent, or one was given by the frame (0018,9342).
+        contrast: ContrastBolusAgent (0018,0010) names an agent, or the frame says one was given (0018,9342).
         pixels: how its pixels are stored.
         notes: what was accepted though the standard asks for more, as (code, detail).
     """

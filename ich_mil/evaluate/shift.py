@@ -264,9 +264,9 @@ def recalibration_curve(
 
     In each repeat n scans are drawn by whole patients, whatever their labels: a site does not know these
     before it reads them. Both ways are fitted to them, and they and the model's own calibration are measured
-    on the scans of all other patients. A draw with one label only cannot be
-    used, nor one whose slope is not above 0 (platt only): both are counted, and take no part. Draws overlap,
-    so the spread over repeats is that of a site's luck, not a confidence interval.
+    on the scans of all other patients. A draw with one label only cannot be used, nor one whose slope is not
+    above 0 (platt only): both are counted, and take no part. Draws overlap, so the spread over repeats is
+    that of a site's luck, not a confidence interval.
 
     Args:
         logits: (L, B) sampled raw scan logits by the calibration's rule, or (B,).

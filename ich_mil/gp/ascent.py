@@ -236,8 +236,8 @@ class _Trace:
                 self.best_loss = sweep.loss
         if self.watched and sweep.number - self.best_sweep >= self.limits.patience:
             self.stopped = "validation"
-            patience = f"no better on validation scans for {self.limits.patience} sweeps"
-            self.message = f"{patience}, kept sweep {self.best_sweep}"
+            waited = f"no better on validation scans for {self.limits.patience} sweeps"
+            self.message = f"{waited}, kept sweep {self.best_sweep}"
         elif sweep.change < self.limits.tolerance:
             self.stopped, self.message = "converged", f"converged in sweep {sweep.number}"
         elif sweep.number == self.limits.sweeps:
