@@ -47,8 +47,8 @@ class Observation(Protocol):
     """The local side of a model: the posteriors of slices given μ and σ², R times over."""
 
     @property
-    def bounded(self) -> bool:
-        """Whether the model holds |μ| in bounds by itself."""
+    def bounded(self) -> list[bool]:
+        """Of each of the R, whether the model holds |μ| in bounds by itself."""
         ...
 
     def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
@@ -316,10 +316,12 @@ def ascend(
     Returns:
         q(w), one replicate each, and its report.
     """
-    ceiling = math.inf if observation.bounded else RUNAWAY
-    alive = list(range(len(start.mean)))
-    traces = [_Trace(start.one(r), limits, ceiling, watched is not None) for r in alive]
-    judges = training if watched is None and not observation.bounded else watched
+    bounded = observation.bounded
+    alive = list(range(len(bounded)))
+    traces = [
+        _Trace(start.one(r), limits, math.inf if bounded[r] else RUNAWAY, watched is not None) for r in alive
+    ]
+    judges = training if watched is None and not all(bounded) else watched
     mu, variance = projection.moments(start.mean, start.root)
     for number in range(1, limits.sweeps + 1):
         before = mu
@@ -342,6 +344,8 @@ def ascend(
         going = []
         for i, ((elbo, largest, change), loss) in enumerate(zip(host[:, :3].tolist(), losses, strict=True)):
             trace = traces[alive[i]]
+            if judges is training and bounded[alive[i]]:
+                loss = None
             if trace.goes_on(_Sweep(number, elbo, largest, change, loss), partial(weights.one, i)):
                 going.append(i)
             elif trace.stopped == "diverged":

@@ -71,9 +71,9 @@ class MarginObservation:
         self._target = torch.zeros_like(self.logits)
 
     @property
-    def bounded(self) -> bool:
+    def bounded(self) -> list[bool]:
         """True: both sigmoids are at most 1, so F is bounded above, and the prior holds |μ|."""
-        return True
+        return [True] * len(self.logits)
 
     def _parts(self, mu: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The best ξ and φ for these moments, and e = E f², each (R, N)."""

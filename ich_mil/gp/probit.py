@@ -95,9 +95,9 @@ class ProbitObservation:
         self._mean = margin_mean(zero, labels, turns.bags)
 
     @property
-    def bounded(self) -> bool:
+    def bounded(self) -> list[bool]:
         """True: log Z is at most 0 and the bound never falls, which holds KL(q(w) ‖ p(w)) and so |μ|."""
-        return True
+        return [True] * len(self._mean)
 
     def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
         """Θ = 1 (R, N), the precision of a margin."""

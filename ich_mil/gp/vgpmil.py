@@ -69,9 +69,9 @@ class PsiObservation:
         self._log_not = logsigmoid(-self.logits)  # log(1 - π)
 
     @property
-    def bounded(self) -> bool:
-        """Whether c·θ(c) tends to at least ½ in every replicate."""
-        return all(density.bounded for density in self._densities)
+    def bounded(self) -> list[bool]:
+        """Whether c·θ(c) tends to at least ½, in each replicate."""
+        return [density.bounded for density in self._densities]
 
     def _c(self, mu: Tensor, variance: Tensor) -> Tensor:
         return torch.addcmul(variance, mu, mu).sqrt_()

@@ -46,7 +46,7 @@ class Written:
     """Φ and the local side of replicates whose next q(w) is written down: Φ is the identity of two slices."""
 
     def __init__(self, sweeps, bounded):
-        self.sweeps, self.bounded, self.number = sweeps, bounded, 0
+        self.sweeps, self.bounded, self.number = sweeps, bounded, 0  # bounded of each
 
     def moments(self, mean, root):
         return mean, torch.zeros_like(mean)
@@ -70,14 +70,14 @@ class Written:
         self.sweeps = [self.sweeps[i] for i in alive.tolist()]
 
 
-@pytest.mark.parametrize("who", ENDS)
-def test_each_fit_ends_as_written(who, monkeypatch):
-    sweeps, stopped, best, said = zip(*ENDS[who], strict=True)
+@pytest.mark.parametrize("judges", [[who] for who in ENDS] + [list(ENDS)[1:]])
+def test_each_fit_ends_as_written(judges, monkeypatch):
+    sweeps, stopped, best, said = zip(*(end for who in judges for end in ENDS[who]), strict=True)
     monkeypatch.setattr(ascent, "platt_loss", lambda logits, labels: logits[:, 1] / labels[1])
-    written = Written(list(sweeps), who == "the model bounds itself")
+    written = Written(list(sweeps), [who == "the model bounds itself" for who in judges for _ in ENDS[who]])
     scans = Watched(written, torch.tensor([0, 1, 2]), torch.tensor([0, 1]))
     others = scans._replace(labels=torch.tensor([0, 0]))  # their loss is infinite
-    watches = who == "validation scans judge"
+    watches = judges == ["validation scans judge"]
     start = Weights.prior(len(sweeps), 2, like=torch.zeros(1).double())
     start.mean[:, 0] = -1 - torch.arange(len(sweeps))
     with pytest.warns(UserWarning, match="a larger H keep it from diverging") as told:

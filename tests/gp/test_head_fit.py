@@ -269,6 +269,19 @@ def test_a_bounded_fit_may_be_large(family):
     assert float(model.q_mean.abs().max()) > 0
 
 
+def test_a_bounded_fit_may_be_large_beside_one_that_is_not():
+    x, offsets, labels = scans(40)
+    settings = HeadSettings(variance=1e5, n_inducing=10, sweeps=3, tolerance=1e-30)
+    alone, report = fit(x, offsets, labels, settings=settings)
+    assert report.best_sweep == 3
+    assert report.max_abs_mean[-1] > 50
+    other = replace(settings, density="gamma", logistic_tail=False)
+    with pytest.warns(UserWarning, match="has run away"):
+        ((beside, wild),) = fit_many(x, offsets, labels, [Job(settings), Job(other)])
+    assert (beside.report.stopped, beside.report.best_sweep, wild.report.stopped) == ("sweeps", 3, "diverged")
+    close(beside.model.q_mean, alone.q_mean, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     "small",
     [

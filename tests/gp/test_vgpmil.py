@@ -155,13 +155,11 @@ def test_the_update_of_the_public_code_and_its_bound_by_hand():
     assert public.bound(*moments).tolist() == pytest.approx([bound], rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("second", "bounded"), [(Gamma(1.0, 2.5), False), (GammaLogisticTail(1.0, 2.5), True)]
-)
-def test_one_density_without_bound_is_enough(second, bounded):
+def test_each_replicate_is_bounded_as_its_density_is():
     turns, labels = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0])
-    both = PsiObservation([Logistic(), second], torch.ones(2).double(), labels, turns, PRESETS["default"])
-    assert both.bounded == bounded
+    densities = [Logistic(), Gamma(1.0, 2.5), GammaLogisticTail(1.0, 2.5)]
+    three = PsiObservation(densities, torch.ones(3).double(), labels, turns, PRESETS["default"])
+    assert three.bounded == [True, False, True]
 
 
 def test_validation_stops_early_and_keeps_the_best_sweep():
