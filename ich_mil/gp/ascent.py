@@ -40,6 +40,9 @@ RUNAWAY = 50.0
 COLLAPSED = 1e-3
 """Largest |μ| below which a fit has shrunk to the prior mean and tells nothing apart."""
 
+LONGER = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
+"""What to do where the slices are too far from the inducing points."""
+
 Stopped = Literal["validation", "converged", "sweeps", "diverged"]
 
 
@@ -349,7 +352,9 @@ def ascend(
             if trace.goes_on(_Sweep(number, elbo, largest, change, loss), partial(weights.one, i)):
                 going.append(i)
             elif trace.stopped == "diverged":
-                hint = "a logistic tail or a larger H keep it from diverging"
+                hint = "a logistic tail keeps it from that (head.logistic_tail)"
+                if largest <= COLLAPSED:
+                    hint = f"{LONGER}, and labels weigh more with a larger H, if it has one (head.log_h)"
                 warnings.warn(f"{trace.message}; {hint}", stacklevel=4)
         if len(going) == len(alive):
             continue

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
-from ich_mil.gp.ascent import COLLAPSED, FitReport, Stopped, Weights
+from ich_mil.gp.ascent import COLLAPSED, LONGER, FitReport, Stopped, Weights
 from ich_mil.gp.convergence import bulk_ess, r_hat
 from ich_mil.gp.probit import log_evidence, log_hazard, margin_mean
 from ich_mil.gp.projection import Projection
@@ -243,8 +243,7 @@ def _report(
     if max(largest) <= COLLAPSED:
         stopped = "diverged"
         message = f"the chains have shrunk to 0: |μ| reached {max(largest):.3g} in {sweeps} sweeps"
-        hint = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
-        warnings.warn(f"{message}; {hint}", stacklevel=4)
+        warnings.warn(f"{message}; {LONGER}", stacklevel=4)
     elif not worst <= R_HAT_LIMIT:
         warnings.warn(
             f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "

@@ -80,7 +80,7 @@ def test_each_fit_ends_as_written(judges, monkeypatch):
     watches = judges == ["validation scans judge"]
     start = Weights.prior(len(sweeps), 2, like=torch.zeros(1).double())
     start.mean[:, 0] = -1 - torch.arange(len(sweeps))
-    with pytest.warns(UserWarning, match="a larger H keep it from diverging") as told:
+    with pytest.warns(UserWarning, match="longer length scale|logistic tail") as told:
         found = ascend(
             written,
             written,
@@ -90,6 +90,8 @@ def test_each_fit_ends_as_written(judges, monkeypatch):
             watched=scans if watches else None,
         )
     assert len(told) == stopped.count("diverged")
+    for one in told:
+        assert ("shrunk to 0" in str(one.message)) == ("longer length scale" in str(one.message))
     for r, (weights, report) in enumerate(found):
         done = sweeps[r]
         assert (report.stopped, report.best_sweep, len(report.elbo)) == (stopped[r], best[r], len(done))
