@@ -153,7 +153,7 @@ def judge(settings: HeadSettings, sets: Sets) -> tuple[Said, float]:
         held.offsets,
         held.scans,
         positions=held.positions_mm,
-        calibration=calibrate(head, watch, scans=sets.watch.scans),
+        calibration=calibrate(head, watch),
     )
     return Said(found.slice_mean.numpy(), found.scan_mean.numpy()), min(report.validation_log_loss)
 

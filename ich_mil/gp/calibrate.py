@@ -29,33 +29,25 @@ from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.ranks import these_ranks
 
 
-def _sampled(
-    model: SparseGP, bags: Bags, chosen: Sequence[int], scans: list[str] | None, samples: int, seed: int
-) -> Tensor:
+def _sampled(model: SparseGP, bags: Bags, chosen: Sequence[int], samples: int, seed: int) -> Tensor:
     """Logits (2, L, C) of the chosen scans, by the head's rule and by `SLICE_RULE`; each rank draws some."""
     ranks = these_ranks()
     logits = torch.zeros(2, samples, len(chosen), dtype=torch.float64)
     own = list(range(ranks.rank, len(chosen), ranks.size))
     if own:
-        numbers = [chosen[i] for i in own]
-        x, offsets, _, positions = take(bags, tuple(numbers))
-        ids = None if scans is None else [scans[b] for b in numbers]
-        drawn = scan_samples(model, x, offsets, ids, positions=positions, samples=samples, seed=seed)
+        x, offsets, _, positions = take(bags, tuple(chosen[i] for i in own))
+        drawn = scan_samples(model, x, offsets, None, positions=positions, samples=samples, seed=seed)
         logits[:, :, own] = torch.stack(drawn).cpu()
     return ranks.total(logits)
 
 
-def calibrate(
-    model: SparseGP, held: AnyBags, *, scans: list[str] | None = None, samples: int = 1000, seed: int = 0
-) -> Calibration | None:
+def calibrate(model: SparseGP, held: AnyBags, *, samples: int = 1000) -> Calibration | None:
     """Calibrate on scans the head has not been fitted to.
 
     Args:
         model: the head.
         held: their features (N, D), offsets (B + 1,) and labels (B,), and positions where the head smooths.
-        scans: B ids; they key the noise.
         samples: L.
-        seed: of the samples.
 
     Returns:
         The calibration; None, with a warning, where none can be fitted, and without one if the settings ask
@@ -65,7 +57,7 @@ def calibrate(
     if settings.calibration == "none":
         return None
     bags = on_device(Bags(*held), model.x_mean.device)
-    logits = _sampled(model, bags, range(len(bags.labels)), scans, samples, seed)
+    logits = _sampled(model, bags, range(len(bags.labels)), samples, seed=0)
     return Calibration.fit(
         logits[0], logits[1], bags.labels, rule=settings.variant.rule, method=settings.calibration
     )
@@ -76,7 +68,6 @@ def cross_fit(
     settings: HeadSettings,
     *,
     patients: Sequence[str] | None = None,
-    scans: list[str] | None = None,
     samples: int = 1000,
     seed: int = 0,
     density: Density | None = None,
@@ -88,7 +79,6 @@ def cross_fit(
         train: features (N, D), offsets (B + 1,), labels (B,), and positions where the settings smooth.
         settings: of the head; `calibration_folds` says how many others are fitted.
         patients: (B,) keys that keep scans in one fold.
-        scans: B ids; they key the noise.
         samples: L.
         seed: of the folds and of the samples.
         density: ψ instead of the one the settings name.
@@ -109,7 +99,7 @@ def cross_fit(
     groups = fit_many(*bags[:3], jobs, positions=bags.positions, density=density, kernel=kernel)
     for place, model, _ in (one for group in groups for one in group):
         out = list(folds[place][1])
-        logits[:, :, out] = _sampled(model, bags, out, scans, samples, seed)
+        logits[:, :, out] = _sampled(model, bags, out, samples, seed)
     return Calibration.fit(
         logits[0], logits[1], bags.labels, rule=settings.variant.rule, method=settings.calibration
     )

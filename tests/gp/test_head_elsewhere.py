@@ -57,8 +57,7 @@ def figures(device, folder):
     (x, offsets, labels, z), held = with_positions(0, 12), with_positions(3, 8)
     x, held_x = x.to(device), held.x.to(device)
     bags, other = Bags(x, offsets, labels, z), Bags(held_x, *held[1:])
-    ids = [f"scan {b}" for b in range(12)]
-    crossed = cross_fit(bags, HeadSettings(**SHORT, smooth_mm=5.0), scans=ids, samples=20)
+    crossed = cross_fit(bags, HeadSettings(**SHORT, smooth_mm=5.0), samples=20)
     density = choose_density(x, offsets, labels, other[:3], HeadSettings(**SHORT), [0.5], [1.0])
     rest = Head(**SHORT).fit(x, offsets, labels, validation=held[:3])
     whole = Head(**SHORT).fit(x, offsets, labels)

@@ -92,17 +92,12 @@ def all_fits(chosen: Sequence[str] = tuple(FAMILIES)) -> dict[str, Posterior]:
 
 
 def calibrations() -> list[tuple[float, ...]]:
-    train, held = (
-        with_positions(0, 25),
-        with_positions(3, 4),
-    )
-    ids = [f"scan {b}" for b in range(25)]
+    train, held = with_positions(0, 25), with_positions(3, 4)
     model, _ = fit(*train[:3], settings=BASE)
     found = [
-        cross_fit(train, BASE, scans=ids, samples=50),
-        cross_fit(
-            train, replace(BASE, calibration_folds=12), samples=50
-        ),  # 2 scans held out: one rank of 3 has none
+        cross_fit(train, BASE, samples=50),
+        # 2 scans held out: one rank of 3 has none
+        cross_fit(train, replace(BASE, calibration_folds=12), samples=50),
         calibrate(model, held, samples=50),
     ]
     return [
