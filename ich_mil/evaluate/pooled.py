@@ -70,11 +70,9 @@ class PooledScores:
 def pool(values: Tensor, offsets: Tensor, how: How) -> Tensor:
     """Mean or max over the slices of each scan: (N, ...) to (B, ...) in float64."""
     bags, n_bags = bag_index(offsets), len(offsets) - 1
-    values = values.double()
-    if how == "max":
-        return bag_max(values, bags, n_bags)
-    sizes = offsets.diff().reshape(-1, *[1] * (values.ndim - 1))
-    return bag_sum(values, bags, n_bags) / sizes
+    values = values.double().movedim(0, -1)
+    pooled = bag_max(values, bags, n_bags) if how == "max" else bag_sum(values, bags, n_bags) / offsets.diff()
+    return pooled.movedim(-1, 0).contiguous()
 
 
 def _check_unseen(test: FeatureSet, *seen: FeatureSet) -> None:

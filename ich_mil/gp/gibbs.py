@@ -37,6 +37,7 @@ from ich_mil.gp.probit import log_evidence, log_hazard, margin_mean
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.leave_one_out import Turns
+from ich_mil.kernels.segments import bag_max
 
 LogRatio = Callable[[Tensor, Tensor], Tensor]
 
@@ -100,9 +101,8 @@ def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Gene
     Returns:
         (R, N).
     """
-    bags, shape = turns.bags, (len(mu), len(labels))
-    log_not = log_ndtr(-mu)
-    before, running = torch.empty_like(mu), mu.new_zeros(shape)  # Σ_{i<k} log P(m_i < 0)
+    bags, log_not = turns.bags, log_ndtr(-mu)
+    before, running = torch.empty_like(mu), mu.new_zeros(len(mu), len(labels))  # Σ_{i<k} log P(m_i < 0)
     position = torch.empty_like(bags)
     start = 0
     for place, k in enumerate(turns.counts):
@@ -114,10 +114,9 @@ def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Gene
     # The place of the largest log p_k + Gumbel noise is a draw ∝ p_k; -log of an exponential is Gumbel.
     noise = torch.empty_like(mu).exponential_(generator=generator)
     score = log_ndtr(mu) + before - noise.log()
-    peak = mu.new_full(shape, -torch.inf).scatter_reduce(1, bags.expand_as(mu), score, "amax")
-    leads = torch.where(score == peak[:, bags], position, 0)
-    first = torch.zeros(shape, dtype=position.dtype, device=mu.device)
-    first = first.scatter_reduce(1, bags.expand_as(mu), leads, "amax")  # (R, B) place of J
+    peak = bag_max(score, bags, len(labels))
+    leads = torch.where(score == peak[:, bags], position.to(mu), 0.0)
+    first = bag_max(leads, bags, len(labels))  # (R, B) place of J
     first = torch.where(labels == 1, first, len(turns.counts))[:, bags]  # in negative scans after the end
     side = torch.where(position < first, -1.0, torch.where(position == first, 1.0, 0.0))
     return draw_sided(mu, side.to(mu), generator)

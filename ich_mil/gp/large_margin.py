@@ -33,7 +33,8 @@ from torch.nn.functional import logsigmoid, softplus
 
 from ich_mil.gp.densities import Logistic
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi, log_none_positive
+from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi
+from ich_mil.kernels.segments import bag_sum
 
 _LOGISTIC = Logistic()
 
@@ -127,7 +128,7 @@ class MarginObservation:
         slices = slices + _LOGISTIC.log_psi(phi) + tau * t * mu
         # The entropy of π = sigmoid(a) is -log(1 - π) - π a.
         slices = slices - log_not - pi * self.logits - logsigmoid(-self.margins) - tau * self.margins
-        none = log_none_positive(log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
+        none = bag_sum(log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
         agree = torch.where(self._labels == 1, 1 - none, none)  # E G_b
         return slices.sum(1) + (self._log_h * agree - softplus(self._log_h)).sum(1)
 

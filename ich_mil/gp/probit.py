@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.special import erfcx, log_ndtr
 
-from ich_mil.kernels.leave_one_out import Turns, log_none_positive
+from ich_mil.kernels.leave_one_out import Turns
+from ich_mil.kernels.segments import bag_max, bag_sum
 
 _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
 
@@ -48,11 +49,11 @@ def log_none_and_some(mu: Tensor, bags: Tensor, n_bags: int) -> tuple[Tensor, Te
     Returns:
         (..., B) and (..., B).
     """
-    none = log_none_positive(log_ndtr(-mu), bags, n_bags)
+    none = bag_sum(log_ndtr(-mu), bags, n_bags)
     some = torch.where(none > -math.log(2), torch.log(-torch.expm1(none)), torch.log1p(-none.exp()))
-    log_p, index = log_ndtr(mu), bags.expand_as(mu)
-    peak = torch.full_like(none, -torch.inf).scatter_reduce(-1, index, log_p, "amax")
-    total = torch.zeros_like(none).scatter_add(-1, index, torch.exp(log_p - peak[..., bags]))
+    log_p = log_ndtr(mu)
+    peak = bag_max(log_p, bags, n_bags)
+    total = bag_sum(torch.exp(log_p - peak[..., bags]), bags, n_bags)
     return none, torch.where(none > -_TINY, peak + total.log(), some)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ich_mil.kernels.segments import bag_index, noisy_or_logit
+from ich_mil.kernels.segments import bag_index, bag_max, bag_sum, noisy_or_logit
 
 Rule = str
 """'max', 'noisy_or', or the k largest slices: 'top_3' (any number), 'top_20%' (any share, rounded up)."""
@@ -71,11 +71,9 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
     n_bags = len(offsets) - 1
     bags = bag_index(offsets).to(f.device, non_blocking=True)
     if rule == "max":
-        empty = f.new_full((*f.shape[:-1], n_bags), -torch.inf)
-        return empty.scatter_reduce(-1, bags.expand_as(f), f, "amax")
+        return bag_max(f, bags, n_bags)
     if rule == "noisy_or":
-        s = f.new_zeros(*f.shape[:-1], n_bags).index_add(-1, bags, softplus(f))
-        return noisy_or_logit(s)
+        return noisy_or_logit(bag_sum(softplus(f), bags, n_bags))
     sizes = offsets.diff().to(f.device)
     longest = int(sizes.max())
     amount = rule.removeprefix("top_")

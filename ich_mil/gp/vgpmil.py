@@ -19,13 +19,8 @@ from torch.nn.functional import logsigmoid, softplus
 
 from ich_mil.gp.densities import Density
 from ich_mil.gp.settings import Variant
-from ich_mil.kernels.leave_one_out import (
-    Turns,
-    gauss_seidel,
-    jacobi,
-    leave_one_out_max,
-    log_none_positive,
-)
+from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi, leave_one_out_max
+from ich_mil.kernels.segments import bag_sum
 
 
 class PsiObservation:
@@ -106,7 +101,7 @@ class PsiObservation:
         log_psi = torch.stack([d.log_psi(row).sum() for d, row in zip(self._densities, c, strict=True)])
         # The entropy of π = sigmoid(a) is -log(1 - π) - π a.
         slices = torch.sigmoid(self.logits) * (mu - self.logits) - self._log_not - mu / 2
-        none = log_none_positive(self._log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
+        none = bag_sum(self._log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
         agree = torch.where(self._labels == 1, 1 - none, none).sum(1)  # Σ E G_b
         scans = self._log_h * agree - len(self._labels) * softplus(self._log_h)
         return log_psi + slices.sum(1) + scans

@@ -13,24 +13,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ich_mil.kernels.choice import Impl, by_triton
-from ich_mil.kernels.segments import bag_index
+from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
 
 CPU = "cpu"
 """Type of the device on which `gauss_seidel` calls numpy."""
-
-
-def log_none_positive(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """ℓ_b = Σ_{j∈b} log(1 - π_j).
-
-    Args:
-        log_not: (..., N) log(1 - π), at most 0.
-        bags: (N,) bag of each instance.
-        n_bags: B.
-
-    Returns:
-        (..., B).
-    """
-    return log_not.new_zeros(*log_not.shape[:-1], n_bags).index_add(-1, bags, log_not)
 
 
 def leave_one_out(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
@@ -47,7 +33,7 @@ def leave_one_out(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
     Returns:
         (..., N) in [0, 1].
     """
-    total = log_none_positive(log_not, bags, n_bags)[..., bags]  # (..., N)
+    total = bag_sum(log_not, bags, n_bags)[..., bags]  # (..., N) ℓ_b
     return torch.exp((total - log_not).clamp(max=0.0))
 
 
@@ -62,12 +48,10 @@ def leave_one_out_max(pi: Tensor, bags: Tensor, n_bags: int) -> Tensor:
     Returns:
         (..., N); 1 for a bag of one.
     """
-    index = bags.expand_as(pi)
-    empty = pi.new_zeros(*pi.shape[:-1], n_bags)
-    peak = empty.scatter_reduce(-1, index, pi, "amax")[..., bags]  # (..., N)
+    peak = bag_max(pi, bags, n_bags)[..., bags]  # (..., N)
     at_peak = pi == peak
-    ties = empty.scatter_add(-1, index, at_peak.to(pi))[..., bags]
-    second = empty.scatter_reduce(-1, index, pi.masked_fill(at_peak, 0.0), "amax")[..., bags]
+    ties = bag_sum(at_peak.to(pi), bags, n_bags)[..., bags]
+    second = bag_max(pi.masked_fill(at_peak, 0.0), bags, n_bags)[..., bags]
     return 1 - torch.where(at_peak & (ties == 1), second, peak)
 
 
@@ -155,7 +139,7 @@ def gauss_seidel(
     """
     if by_triton(impl, mu.device):
         return _by_kernel(log_not, mu, pull, turns, newest=True)
-    total = log_none_positive(log_not, turns.bags, len(turns.bag_order))  # (..., B)
+    total = bag_sum(log_not, turns.bags, len(turns.bag_order))  # (..., B)
     if mu.device.type == CPU:
         arrays = (part.numpy() for part in (log_not, total, mu, pull))
         a_new, log_not_new = _gauss_seidel_numpy(turns.counts, *arrays)

@@ -49,23 +49,23 @@ def take_bags(offsets: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bag_sum(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """Sum over the instances of each bag along the first dimension.
+    """Sum over the instances of each bag along the last dimension.
 
     Args:
-        values: (N, ...).
+        values: (..., N).
         bags: (N,) the bag of each instance, from `bag_index`.
         n_bags: B.
 
     Returns:
-        (B, ...).
+        (..., B).
     """
-    return values.new_zeros(n_bags, *values.shape[1:]).index_add(0, bags, values)
+    return values.new_zeros(*values.shape[:-1], n_bags).index_add(-1, bags, values)
 
 
 def bag_max(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """Largest value of each bag along the first dimension: (N, ...) to (B, ...)."""
-    index = bags.reshape(-1, *[1] * (values.ndim - 1)).expand_as(values)
-    return values.new_full((n_bags, *values.shape[1:]), -torch.inf).scatter_reduce(0, index, values, "amax")
+    """Largest value of each bag along the last dimension: (..., N) to (..., B)."""
+    empty = values.new_full((*values.shape[:-1], n_bags), -torch.inf)
+    return empty.scatter_reduce(-1, bags.expand_as(values), values, "amax")
 
 
 def bag_softmax(scores: Tensor, bags: Tensor, n_bags: int) -> Tensor:

@@ -20,10 +20,9 @@ def test_sum_max_and_softmax_equal_a_loop(sizes):
     values, offsets = packed(sizes)
     bags, n = bag_index(offsets), len(sizes)
     parts = values.split(sizes)
-    torch.testing.assert_close(
-        bag_sum(values, bags, n), torch.stack([p.sum(0) for p in parts]), rtol=1e-13, atol=0
-    )
-    assert torch.equal(bag_max(values, bags, n), torch.stack([p.amax(0) for p in parts]))
+    sums, most = torch.stack([p.sum(0) for p in parts], 1), torch.stack([p.amax(0) for p in parts], 1)
+    torch.testing.assert_close(bag_sum(values.mT, bags, n), sums, rtol=1e-13, atol=0)
+    assert torch.equal(bag_max(values.mT, bags, n), most)
     expected = torch.cat([p[:, 0].softmax(0) for p in parts])
     torch.testing.assert_close(bag_softmax(values[:, 0], bags, n), expected, rtol=1e-13, atol=0)
 
