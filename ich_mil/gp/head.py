@@ -25,8 +25,8 @@ from typing import Any, Self
 import gpytorch
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.gp.ascent import FitReport
 from ich_mil.gp.bags import Held, Values, check_bags, pack, pack_labelled, pack_positions
@@ -204,8 +204,7 @@ class Head(BaseEstimator):
     def _predictions(
         self, X: Values, bags: Values, positions: Values | None
     ) -> tuple[Predictions, np.ndarray]:
-        if not hasattr(self, "model_"):
-            raise NotFittedError("this Head is not fitted yet; call 'fit' first")
+        check_is_fitted(self, "model_")
         x, offsets, order = pack(X, bags)
         said = predict(
             self.model_,
@@ -224,8 +223,7 @@ class Head(BaseEstimator):
         Raises:
             NotFittedError: there is nothing to write yet.
         """
-        if not hasattr(self, "model_"):
-            raise NotFittedError("this Head is not fitted yet; call 'fit' first")
+        check_is_fitted(self, "model_")
         save_head(self.model_, Path(folder))
 
     @classmethod

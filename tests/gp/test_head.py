@@ -221,7 +221,7 @@ def test_bad_input_is_named():
     x, offsets, labels = (part.numpy() for part in scans())
     index = np.repeat(np.arange(24), np.diff(offsets))
     head = Head(**SMALL)
-    with pytest.raises(NotFittedError, match="call 'fit' first"):
+    with pytest.raises(NotFittedError, match="Head instance is not fitted yet"):
         head.predict_bag_proba(x, offsets)
     for bad, shape in (
         (x[0], r"\(3,\)"),
