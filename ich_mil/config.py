@@ -204,7 +204,8 @@ def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> 
     Raises:
         ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
     """
-    return read_settings(RunConfig, arguments, program=program)
+    more = "--resume goes on with the run that is in the folder --out; it cannot stand in the file"
+    return read_settings(RunConfig, arguments, program=program, more=more)
 
 
 def read_grid(arguments: Sequence[str]) -> GridConfig:

@@ -178,7 +178,8 @@ def read_protocol(words: Sequence[str]) -> ProtocolConfig:
     """
     program = "ich-mil reproduce"
     if not words or words[0].startswith("-"):
-        return read_settings(ProtocolConfig, words, program=program)
+        more = "instead of --config: a name, 'features' for configs/protocol_features.yaml, or a file"
+        return read_settings(ProtocolConfig, words, program=program, more=more)
     named = Path(words[0])
     path = named if named.suffix in (".yaml", ".yml") else Path("configs") / f"protocol_{named}.yaml"
     if not path.is_file():

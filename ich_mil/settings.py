@@ -72,10 +72,14 @@ def _check_names(path: str) -> None:
             lines[str(name.value)] = line
 
 
-def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil") -> C:
+def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
     """A dataclass of settings from `--config FILE` and overrides, as on the command line.
 
-    `program` is what `--help` calls the command.
+    Args:
+        kind: the dataclass.
+        arguments: the words.
+        program: what `--help` calls the command.
+        more: what `--help` tells at its end.
 
     Raises:
         ConfigError: unknown key, key given twice, wrong type, value out of range, missing field or file;
@@ -83,7 +87,7 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
     """
     words = [part for word in arguments for part in (word.split("=", 1) if word[:2] == "--" else [word])]
     files = [value for name, value in pairwise(words) if name == "--config"]
-    parser = ArgumentParser(prog=program, exit_on_error=False)
+    parser = ArgumentParser(prog=program, epilog=more, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file of this run")
     parser.add_class_arguments(kind)
     try:

@@ -685,10 +685,14 @@ def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):
     code, _, error = ended("report", str(tmp_path / "none"))
     assert code == 2
     assert error.startswith(f"error: {tmp_path / 'none'}")
+    beside = {"train ": "--resume goes on with", "reproduce ": "a name, 'features' for"}  # no setting
     for command in ("", "predict ", "train ", "grid ", "reproduce ", "serve "):
         code, told, _ = ended(*command.split(), "--help")
         assert code == 0
         assert told.startswith(f"usage: ich-mil {command}[")
+        assert beside.get(command, "") in told
     with pytest.raises(SystemExit):
         train_main(["--help"])
-    assert capsys.readouterr().out.startswith("usage: train.py [")
+    told = capsys.readouterr().out
+    assert told.startswith("usage: train.py [")
+    assert "--resume goes on with" in told
