@@ -148,6 +148,15 @@ def test_sets_that_are_absent_or_of_two_kinds_are_refused_before_anything_is_rea
     assert not config.prepared.exists()
 
 
+@pytest.mark.parametrize("read", ["train", "external"])
+def test_a_run_is_not_written_into_the_data(config, site, told, read):
+    inside = replace(config, out=site / "run", **{read: SetSettings("rsna", str(site))})
+    with pytest.raises(ConfigError, match=r"lies in the folder that is read .*choose another --out"):
+        train(inside, resume=False)
+    assert not inside.out.exists()
+    assert not inside.prepared.exists()
+
+
 def test_a_head_is_there_when_all_that_is_told_of_it_is(config, tmp_path):
     write_features(tmp_path / "f.csv", 20, 0)
     table = SetSettings("features", str(tmp_path / "f.csv"))

@@ -32,7 +32,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_current, draw_splits, load_splits, read_splits, write_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.files import alone, digest, write_json, write_text
+from ich_mil.files import alone, check_apart, digest, write_json, write_text
 from ich_mil.model import RUN_FORMAT, read_run
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
@@ -53,7 +53,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
         resume: go on with what is in `config.out`; without it that folder must not hold a run.
 
     Raises:
-        ConfigError: the folder holds a run already, or one with other settings.
+        ConfigError: the folder holds a run already, or one with other settings, or lies in the data.
         DataError: data that cannot be used, or a folder that another process is writing.
     """
     ranks = these_ranks()
@@ -100,6 +100,7 @@ def _check_sets(config: RunConfig) -> None:
     for one in sets:
         if not one.path.exists():
             raise DataError(f"{one.path}: no such file or folder")
+        check_apart(config.out, one.path)
 
 
 def _check_stopping(config: RunConfig, validation: bool) -> None:
