@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.evaluate.metrics import (
@@ -217,6 +217,8 @@ def read_table(path: Path) -> pd.DataFrame:
         frame = pd.read_csv(
             path, dtype=texts, keep_default_na=False, na_values={name: [""] for name in _NUMBERS}
         )
+        if missing := [name for name in COLUMNS if name not in frame]:
+            raise ValueError(f"column {name_some(missing)} is missing")
         return frame[COLUMNS].astype(dict.fromkeys(_NUMBERS, np.float64))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a result table ({error}); validate again") from error
