@@ -57,7 +57,10 @@ class Cq500Collection(Collection):
         found = {scan for scan, _ in scans}
         missing = sorted(found - set(self.labels))
         if missing:
-            raise DataError(f"{self.path}: no row for {len(missing)} scans: {name_some(missing)}")
+            raise DataError(
+                f"{self.path}: no row for {len(missing)} scans: {name_some(missing)}; add a row for each, or "
+                "take their folders out"
+            )
         for scan in sorted(set(self.labels) - found):
             detail = "reads.csv has a row, but no readable slice was found"
             self.entries.append(LedgerEntry(scan, self.path.name, Code.LABEL_UNUSED, detail))

@@ -26,7 +26,7 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
             listed twice in the column `key`, or the file is no CSV table with commas in UTF-8.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such label file")
+        raise DataError(f"{path}: no such label file; put it there, or correct path or layout")
     try:
         with path.open(encoding="utf-8-sig") as file:
             _check_separator(file.readline(), path)
@@ -47,8 +47,12 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     except ValueError as error:
         if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
             named, line, fields = found.groups()
-            raise DataError(f"{path}: line {line}: {fields} fields, but the header names {named}") from error
-        raise DataError(f"{path}: cannot be read as a CSV table ({error})") from error
+            raise DataError(
+                f"{path}: line {line}: {fields} fields, but the header names {named}; put texts with a comma "
+                "into quotes"
+            ) from error
+        told = " ".join(str(error).split())
+        raise DataError(f"{path}: cannot be read as a CSV table ({told}); save it as one again") from error
     table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
     table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
     table = table.fillna("").apply(lambda column: column.str.strip())
@@ -58,9 +62,9 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
         raise DataError(f"{path}: column {', '.join(missing)} is missing; found {', '.join(table.columns)}")
     twice = [column for column in columns if list(table.columns).count(column) > 1]
     if twice:
-        raise DataError(f"{path}: column {', '.join(twice)} is there twice")
+        raise DataError(f"{path}: column {', '.join(twice)} is there twice; leave one")
     if key is not None and len(repeated := table[key][table[key].duplicated()]):
-        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}")
+        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}; leave one row for each")
     return table
 
 

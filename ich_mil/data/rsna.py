@@ -38,7 +38,8 @@ class RsnaCollection(Collection):
         spread = table.groupby("sop").value.agg(["min", "max", "size"])
         clash = spread.index[spread["min"] != spread["max"]]
         if len(clash):
-            raise DataError(f"{path}: images labelled both 0 and 1: {name_some(list(clash))}")
+            named = name_some(list(clash))
+            raise DataError(f"{path}: images labelled both 0 and 1: {named}; leave one row for each")
         for sop in spread.index[spread["size"] > 1]:
             detail = f"{sop} is listed {spread['size'][sop]} times with equal labels, counted once"
             self.entries.append(LedgerEntry("", path.name, Code.LABEL_REPEATED, detail))
@@ -77,7 +78,10 @@ class RsnaCollection(Collection):
                 else:
                     missing.append(source.sop)
         if missing:
-            raise DataError(f"{self.path}: no label for {len(missing)} images: {name_some(missing)}")
+            raise DataError(
+                f"{self.path}: no label for {len(missing)} images: {name_some(missing)}; add a row 'any' for "
+                "each, or take their files out"
+            )
         rest = len(self.labels) - len(found)
         if rest:
             detail = f"{rest} labelled images are not among the readable files"

@@ -80,5 +80,7 @@ class Look:
         table = read_cq500_findings(self.findings)
         missing = sorted(set(self.bags.scans) - set(table.index))
         if missing:
-            raise DataError(f"{self.findings}: no row for {len(missing)} scans: {name_some(missing)}")
+            raise DataError(
+                f"{self.findings}: no row for {len(missing)} scans: {name_some(missing)}; add a row for each"
+            )
         return table.loc[self.bags.scans]

@@ -40,14 +40,16 @@ def test_rsna(tmp_path, bom):
     told = {entry.code: entry.detail for entry in collection.entries}
     assert told[Code.LABEL_REPEATED] == "ID_000000001 is listed 2 times with equal labels, counted once"
     assert told[Code.LABEL_UNUSED] == "2 labelled images are not among the readable files"
-    with pytest.raises(DataError, match=r"stage_2_train\.csv: no label for 1 images: ID_000000009"):
+    with pytest.raises(
+        DataError, match=r"stage_2_train\.csv: no label for 1 images: ID_000000009; add a row 'any'"
+    ):
         collection.check([("a", [*scan, source("ID_000000009")])])
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("ID_000000001_any,1", "images labelled both 0 and 1: ID_000000001"),
+        ("ID_000000001_any,1", "images labelled both 0 and 1: ID_000000001; leave one row"),
         ("ID_000000007_any,2", "line 8: Label must be 0 or 1, got '2'"),
         ("ID_000000007_any,", "line 8: Label must be 0 or 1, got ''"),
         ("nonsense,1", r"line 8: ID must be ID_<image>_<subtype>, got 'nonsense'"),
@@ -74,11 +76,14 @@ def test_rsna_any_without_its_subtype_is_told_and_used(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ID,Label\na_any,1,\nb_any,0,\n", r"t\.csv: line 2: 3 fields, but the header names 2"),
+        (
+            "ID,Label\na_any,1,\nb_any,0,\n",
+            r"t\.csv: line 2: 3 fields, but the header names 2; put texts .* quotes$",
+        ),
         ("ID,Label\na_any,1\n\nb_any,0,x,\n", r"t\.csv: line 4: 4 fields, but the header names 2"),
-        ("ID, ID,Label\na,a,1\n", r"t\.csv: column ID is there twice"),
+        ("ID, ID,Label\na,a,1\n", r"t\.csv: column ID is there twice; leave one$"),
         ("ID\na\n", r"t\.csv: column Label is missing; found ID"),
-        ("", r"t\.csv: cannot be read as a CSV table"),
+        ("", r"t\.csv: cannot be read as a CSV table \(No columns .*\); save it as one again$"),
         ("ID;Label\na;1\n", r"t\.csv: its columns are separated by ';', not by ','; save it with commas$"),
         ('ID;Label\n"Müller, Jörg";1\n', r"t\.csv: its columns are separated by ';', not by ','"),
         ("ID\tLabel\na\t1\n", r"t\.csv: its columns are separated by tabs, not by ','"),
@@ -131,14 +136,14 @@ def test_cq500(tmp_path, bom):
         ("", "CQ500 notes", Code.OTHER_FOLDER),
         ("CQ500-CT-20", "reads.csv", Code.LABEL_UNUSED),
     ]
-    with pytest.raises(DataError, match=r"reads\.csv: no row for 1 scans: CQ500-CT-7"):
+    with pytest.raises(DataError, match=r"reads\.csv: no row for 1 scans: CQ500-CT-7; add a row for each"):
         collection.check([("CQ500-CT-7", [])])
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("CQ500-CT-0,B1,0,0,0,0,0,0", "scans listed twice: CQ500-CT-0"),
+        ("CQ500-CT-0,B1,0,0,0,0,0,0", "scans listed twice: CQ500-CT-0; leave one"),
         ("CQ500-CT-1,B1,1,1,,0,0,0", "line 3: R2:ICH must be 0 or 1, got ''"),
     ],
 )
