@@ -11,6 +11,7 @@ from ich_mil.data.features import read_feature_csv
 from ich_mil.data.prepare import prepare
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.subgroups import series_groups
+from ich_mil.files import alone
 from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
 from ich_mil.pipeline import tasks as module
@@ -185,6 +186,14 @@ def test_changed_features_are_scored_again(config, done, place):
 def test_other_settings_need_another_folder(done, place, capsys):
     assert cli.main(["reproduce", str(protocol(place)), "--folds", "3"]) == 2
     assert "holds results of other settings" in capsys.readouterr().err
+
+
+def test_two_do_not_write_one_folder(place, tmp_path, capsys):
+    path = protocol(place, out=str(tmp_path))
+    with alone(tmp_path, doing="holding"):
+        assert cli.main(["reproduce", str(path)]) == 2
+    assert f"error: {tmp_path}: another process is writing it; wait" in capsys.readouterr().err
+    assert {one.name for one in tmp_path.iterdir()} == {".lock"}
 
 
 def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch):

@@ -26,7 +26,7 @@ from joblib import Parallel, delayed
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.over_seeds import Repeat, over_seeds
-from ich_mil.files import write_json, write_text
+from ich_mil.files import alone, write_json, write_text
 from ich_mil.pipeline.analyses import look_closely
 from ich_mil.pipeline.look import Look
 from ich_mil.pipeline.protocol_tables import facts_of, result_sections
@@ -59,13 +59,19 @@ def reproduce(config: ProtocolConfig) -> Path:
 
     Raises:
         ConfigError: the folder holds results of other settings.
-        DataError: data that cannot be used.
+        DataError: data that cannot be used, or a folder that another process is writing.
     """
     models = models_of(config)
     _check_inputs(config)
     about = {"format": PROTOCOL_FORMAT, "config_hash": config.hash}
-    check_about(config.out / "protocol.json", about)
-    write_json(config.out / "protocol.json", about)
+    with alone(config.out, doing="writing"):
+        check_about(config.out / "protocol.json", about)
+        write_json(config.out / "protocol.json", about)
+        return _fit_and_measure(config, models)
+
+
+def _fit_and_measure(config: ProtocolConfig, models: list[Model]) -> Path:
+    """Fit and measure set after set, and write the report."""
     chapters: list[Chapter] = []
     for one in config.sets:
         tasks = list(tasks_of(one, config))
