@@ -163,13 +163,15 @@ class AttentionCnn(nn.Module):
 
 @contextmanager
 def _kept_running_statistics(module: nn.Module) -> Iterator[None]:
-    """Recomputing a chunk must not move the running means of batch norm a second time."""
+    """Recomputing a chunk must not move the running means of batch norm, nor count, a second time."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
+    counts = [norm.get_buffer("num_batches_tracked").clone() for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
+        for norm, momentum, count in zip(norms, momenta, counts, strict=True):
             norm.momentum = momentum
+            norm.get_buffer("num_batches_tracked").copy_(count)
