@@ -5,6 +5,7 @@ live beside that part (`CnnSettings`, `TrainingSettings`, `HeadSettings`); this 
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -178,8 +179,8 @@ class RunConfig:
             ("jobs", 0),
             ("thickness_mm", 0),
         ):
-            if not getattr(self, name) >= least:  # nor may it be NaN
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            if not least <= getattr(self, name) < math.inf:  # nor may it be NaN
+                raise ValueError(f"{name} must be finite and at least {least}, got {getattr(self, name)}")
 
     @property
     def workers(self) -> int:

@@ -63,13 +63,12 @@ def _check_names(path: str) -> None:
     for mapping in _mappings(document):
         lines: dict[str, int] = {}
         for name, _ in mapping.value:
-            line = name.start_mark.line + 1
-            if name.value in lines:
+            key, line = str(name.value), name.start_mark.line + 1
+            if key in lines:
                 raise ValueError(
-                    f"{name.value!r} is there twice, "
-                    f"in line {lines[name.value]} and in line {line}; leave one"
+                    f"{key!r} is there twice, in line {lines[key]} and in line {line}; leave one"
                 )
-            lines[str(name.value)] = line
+            lines[key] = line
 
 
 def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
@@ -102,4 +101,8 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
         told = " ".join(str(error).split())
         if told.startswith("Unexpected config:"):  # the library's words for a file without a mapping
             told = "holds no settings; write lines 'name: value' as the files in configs/ do"
+        elif "argument after ** must be a mapping" in told:  # Python's, of a list
+            told = "a list stands where settings have names; write lines 'name: value' below 'head:', say"
+        elif isinstance(error, UnicodeDecodeError):
+            told = "is no UTF-8 text; save it in UTF-8"
         raise ConfigError(f"{', '.join(given)}: {told}" if given else told) from error

@@ -7,6 +7,7 @@ CPU each int16 value is windowed once and pixels are looked up; on a GPU they ar
 Presets: `papers`, the authors' public notebooks; `winners`, the RSNA 2019 winning solution.
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -27,7 +28,7 @@ def parse_windows(value: str | Sequence[Sequence[float]]) -> Windows:
     """A preset's name, or a list of [level, width] pairs in HU, as `Windows`.
 
     Raises:
-        ValueError: unknown preset, not pairs, or a width that is not positive.
+        ValueError: unknown preset, not pairs, a number that is not finite, or a width that is not positive.
     """
     if isinstance(value, str):
         if value not in PRESETS:
@@ -36,8 +37,10 @@ def parse_windows(value: str | Sequence[Sequence[float]]) -> Windows:
             )
         return PRESETS[value]
     windows = tuple(tuple(float(v) for v in pair) for pair in value)
-    if not windows or any(len(pair) != 2 or pair[1] <= 0 for pair in windows):
-        raise ValueError(f"windows must be pairs [level, width] with width > 0, got {value!r}")
+    if not windows or not all(
+        len(pair) == 2 and all(map(math.isfinite, pair)) and pair[1] > 0 for pair in windows
+    ):
+        raise ValueError(f"windows must be finite pairs [level, width] with width > 0, got {value!r}")
     return tuple((pair[0], pair[1]) for pair in windows)
 
 

@@ -1,5 +1,6 @@
 """Every YAML loads; unknown keys, wrong types and values out of range are refused in one line."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,7 +84,13 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"head": {"family": "probit", "density": "gamma"}}, "density 'gamma' is of ψ-VGPMIL"),
         ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
-        ({"training": {"learning_rate": 0}}, "learning_rate must be positive, got 0"),
+        ({"training": {"learning_rate": 0}}, "learning_rate must be positive and finite, got 0"),
+        ({"training": {"learning_rate": math.inf}}, "learning_rate must be positive and finite, got inf"),
+        ({"thickness_mm": math.inf}, "thickness_mm must be finite and at least 0, got inf"),
+        ({"windows": [[40, math.inf]]}, "windows must be finite pairs"),
+        ({"windows": [[math.nan, 80]]}, "windows must be finite pairs"),
+        ({"windows": [[40, 80, 1]]}, "windows must be finite pairs"),
+        ({"head": [1, 2]}, "a list stands where settings have names; write lines 'name: value'"),
         ({"training": {"learning_rate": "fast"}}, "learning_rate"),
         ({"split": {"validation": 0.6, "test": 0.5}}, "got 0.6 and 0.5"),
         ({"windows": "bones"}, "windows must be one of papers, winners"),
@@ -91,7 +98,7 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"seed": -1}, "seed must lie in 0..4294967295, got -1"),
         ({"seed": 2**32}, "seed must lie in 0..4294967295, got 4294967296"),
         ({"head": {"seed": 2**32}}, "seed must lie in 0..4294967295, got 4294967296"),
-        ({"samples": 1}, "samples must be at least 2, got 1"),
+        ({"samples": 1}, "samples must be finite and at least 2, got 1"),
     ],
 )
 def test_refused(tmp_path, change, message):
@@ -108,6 +115,19 @@ def test_missing_fields_and_files():
         read_config(["--out", "x"])
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         read_config(["--config", "nowhere.yaml"])
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_a_file_in_another_encoding(tmp_path, encoding):
+    (tmp_path / "run.yaml").write_text("out: Läufe\n", encoding=encoding)
+    with pytest.raises(ConfigError, match=r"^run\.yaml: is no UTF-8 text; save it in UTF-8$"):
+        read_config(["--config", str(tmp_path / "run.yaml")])
+
+
+def test_a_list_is_no_name(tmp_path):
+    (tmp_path / "run.yaml").write_text("? [a, b]\n: 1\n")
+    with pytest.raises(ConfigError, match=r"^run\.yaml: .*line 1"):
+        read_config(["--config", str(tmp_path / "run.yaml")])
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "- out\n- train\n", "hello"])

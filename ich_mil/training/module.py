@@ -4,6 +4,7 @@ The loss of a step is the mean over its scans, on all ranks together, of w_y · 
 weights w_y = B / (2 B_y) of the training scans give both classes the same say.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,8 +54,8 @@ class TrainingSettings:
     fixed_epochs: bool = False
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ValueError(f"training.learning_rate must be positive, got {self.learning_rate}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"training.learning_rate must be positive and finite, got {self.learning_rate}")
         for name, least in (
             ("bags", 1),
             ("accumulate", 1),

@@ -113,7 +113,7 @@ def test_class_weights_count_scans_as_they_will_be_with_bleeds():
         ({"bags": 0}, "training.bags must be at least 1, got 0"),
         ({"accumulate": 0}, "training.accumulate must be at least 1, got 0"),
         ({"max_epochs": 0}, "training.max_epochs must be at least 1, got 0"),
-        ({"learning_rate": float("nan")}, "training.learning_rate must be positive, got nan"),
+        ({"learning_rate": float("nan")}, "training.learning_rate must be positive and finite, got nan"),
     ],
 )
 def test_settings_out_of_range_are_refused(change, message):
