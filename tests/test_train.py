@@ -10,7 +10,7 @@ import yaml
 from ich_mil.config import RunConfig, SetSettings, SplitSettings
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
@@ -155,6 +155,35 @@ def test_a_run_is_not_written_into_the_data(config, site, told, read):
         train(inside, resume=False)
     assert not inside.out.exists()
     assert not inside.prepared.exists()
+
+
+def test_a_network_that_cannot_be_built_is_told_before_scans_are_prepared(config, told):
+    with pytest.raises(ModelError, match="backbone 'resnet19' is neither"):
+        train(replace(config, cnn=CnnSettings(backbone="resnet19")), resume=False)
+    assert not config.out.exists()
+    assert not config.prepared.exists()
+
+
+@pytest.mark.parametrize(
+    ("scans", "validation", "message"),
+    [
+        (8, 0.0, r"f\.csv: 5 folds need at least 5 patients of each label, there are 4 of one"),
+        (
+            2,
+            0.5,
+            r"f\.csv: 1 patients with label 0 are too few .* add scans of that label, or lower the shares$",
+        ),
+    ],
+)
+def test_too_few_scans_are_told_before_a_run_begins(config, tmp_path, scans, validation, message):
+    write_features(tmp_path / "f.csv", scans, 0)
+    table = SetSettings("features", str(tmp_path / "f.csv"))
+    few = replace(config, train=table, split=SplitSettings(validation=validation))
+    with pytest.raises(DataError, match=message):
+        train(few, resume=False)
+    assert not config.out.exists()
+    uncalibrated = replace(few, split=SplitSettings(0.0), head=HeadSettings(calibration="none", n_inducing=4))
+    train(uncalibrated, resume=False)
 
 
 def test_a_head_is_there_when_all_that_is_told_of_it_is(config, tmp_path):

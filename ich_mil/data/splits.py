@@ -50,7 +50,8 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
         if sum(sizes.values()) >= len(own):
             raise DataError(
                 f"{len(own)} patients with label {label} are too few for the shares "
-                f"validation {validation:g} and test {test:g}: every split needs one"
+                f"validation {validation:g} and test {test:g}: every split needs one; add scans of that "
+                "label, or lower the shares"
             )
         for name, size in sizes.items():
             split.update(dict.fromkeys(own[:size], name))

@@ -19,11 +19,14 @@ Under `torchrun` all ranks go through this together: rank 0 prepares and writes 
 fit. They must see the same folders.
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 import yaml
 
 from ich_mil.config import PLACES, RunConfig
@@ -33,7 +36,9 @@ from ich_mil.data.splits import check_current, draw_splits, load_splits, read_sp
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
+from ich_mil.gp.folds import folds_of
 from ich_mil.model import RUN_FORMAT, read_run
+from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
 from ich_mil.progress import say
@@ -55,6 +60,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
     Raises:
         ConfigError: the folder holds a run already, or one with other settings, or lies in the data.
         DataError: data that cannot be used, or a folder that another process is writing.
+        ModelError: a CNN that cannot be built.
     """
     ranks = these_ranks()
     _check_sets(config)
@@ -94,6 +100,8 @@ def _prepared(config: RunConfig, ranks: Ranks) -> PreparedSet:
 def _check_sets(config: RunConfig) -> None:
     if config.split.file is None and not config.split.validation:
         _check_stopping(config, False)
+    if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
+        AttentionCnn(config.cnn, windows=len(parse_windows(config.windows)))  # or preparing was in vain
     sets = [one for one in (config.train, config.external) if one is not None]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train and external must both be pictures or both be features")
@@ -161,7 +169,13 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
         _check_stopping(config, bool((splits.split == "validation").any()))
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
-        splits = draw_splits(scans, **shares, seed=config.seed)
+        with _named(config.train.path):
+            splits = draw_splits(scans, **shares, seed=config.seed)
+    if not (splits.split == "validation").any() and config.head.calibration != "none":
+        learn = splits[splits.split == "train"]
+        labels, folds = torch.tensor(learn.label.tolist()), config.head.calibration_folds
+        with _named(config.train.path):  # what cannot be calibrated is told before anything is written
+            folds_of(labels, learn.patient.tolist(), folds=folds, seed=config.head.seed)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
     about = {
         "format": RUN_FORMAT,
@@ -173,6 +187,15 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
     write_json(config.out / "run.json", about)
     write_splits(splits, path)
     return splits
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the data in the errors of this block."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks) -> FeatureSet:
