@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +37,7 @@ from torch.utils.data import DataLoader
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader, reading_ahead
 from ich_mil.data.store import PreparedSet
-from ich_mil.errors import ConfigError, ModelError
+from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.files import remove_leftovers, whole_file, write_bytes
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.shared_norm import share_statistics
@@ -65,8 +64,11 @@ class EpochLog(Callback):
         epoch = trainer.current_epoch
         rows = []
         if self.path.is_file():
-            with self.path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < epoch]
+            try:
+                with self.path.open(newline="") as file:
+                    rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < epoch]
+            except (ValueError, KeyError) as error:
+                raise DataError(f"{self.path}: is damaged; delete it and go on with --resume") from error
         now = {name: f"{float(trainer.callback_metrics[name]):.6g}" for name in LOGGED}
         rows.append({"epoch": str(epoch), **now})
         with whole_file(self.path) as temporary, temporary.open("w", newline="") as file:
@@ -227,12 +229,25 @@ def _run(
             raise KeyboardInterrupt from error
 
 
+def _read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
+    """How many epochs were done by then, and the weights, on the CPU. `ModelError` if it is none."""
+    try:
+        content = torch.load(path, weights_only=True, map_location="cpu")
+        progress = content["loops"]["fit_loop"]["epoch_progress"]
+        return progress["current"]["processed"], content["state_dict"]
+    except Exception as error:  # torch has no error class for what is no checkpoint
+        raise ModelError(
+            f"{path}: cannot be read ({error!r:.200}); delete {path.parent} and go on with --resume, the CNN "
+            "starts anew"
+        ) from error
+
+
 def _best_state(out: Path, best: ModelCheckpoint, training: TrainingSettings) -> dict[str, Tensor]:
     """The model's weights that were kept, on the CPU. `ModelError` if they are of no use."""
     score = best.best_model_score
     if not training.fixed_epochs and (score is None or not torch.isfinite(score)):
         raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
-    state = torch.load(out / "best.ckpt", weights_only=True, map_location="cpu")["state_dict"]
+    _, state = _read_checkpoint(out / "best.ckpt")
     if not all(torch.isfinite(value).all() for value in state.values()):
         raise ModelError(f"{out}: the weights are not finite; lower training.learning_rate")
     return {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
@@ -265,8 +280,8 @@ def fit_cnn(
 
     Raises:
         ConfigError: too few scans for as many ranks, or too many a step for the GPU.
-        DataError: a scan cannot be read, or the disk is full.
-        ModelError: the checkpoint in `out` does not fit, or the loss is not finite.
+        DataError: a scan or the log in `out` cannot be read, or the disk is full.
+        ModelError: the checkpoint in `out` does not fit or is damaged, or the loss is not finite.
         ProcessError: a worker has ended, or cannot hand on what it has read.
     """
     keep_freed_memory()
@@ -287,12 +302,9 @@ def fit_cnn(
     steps, to_watch = _steps(scans, watched, training, seed, ranks)
     trainer, best = _trainer(out, training, ranks)
     last = out / "last.ckpt"
-    if last.is_file() and not zipfile.is_zipfile(last):
-        raise ModelError(f"{last}: is damaged; delete {out} and go on with --resume, the CNN starts anew")
     if last.is_file():
         # workers ask for the first steps before Lightning says which epoch it is
-        state = torch.load(last, weights_only=True, map_location="cpu")["loops"]["fit_loop"]
-        steps.set_epoch(state["epoch_progress"]["current"]["processed"])
+        steps.set_epoch(_read_checkpoint(last)[0])
     if training.warmup_steps:
         if not last.is_file():
             with _within_memory():

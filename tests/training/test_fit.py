@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -453,11 +454,46 @@ def test_a_checkpoint_of_another_model_is_refused(prepared, splits, tmp_path):
         fit(prepared, splits, tmp_path, cnn=CnnSettings(image_size=32, features=32))
 
 
+@pytest.fixture(scope="module")
+def one_epoch(prepared, splits, tmp_path_factory):
+    out = tmp_path_factory.mktemp("one_epoch")
+    fit(prepared, splits, out, training=TrainingSettings(max_epochs=1, bags=4))
+    return out
+
+
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_named(prepared, splits, tmp_path):
-    (tmp_path / "last.ckpt").write_bytes(b"half a file")
-    with pytest.raises(ModelError, match=r"last\.ckpt: is damaged; delete"):
-        fit(prepared, splits, tmp_path)
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
+@pytest.mark.parametrize("content", ["nothing", "bytes", "zip", "tensors", "list"])
+def test_a_damaged_checkpoint_is_named(prepared, splits, one_epoch, tmp_path, name, content):
+    out = tmp_path / "cnn"
+    shutil.copytree(one_epoch, out)
+    path = out / name
+    match content:
+        case "nothing":
+            path.write_bytes(b"")
+        case "bytes":
+            path.write_bytes(b"half a file")
+        case "zip":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("a", "b")
+        case "tensors":
+            torch.save({"state_dict": {}}, path)
+        case "list":
+            torch.save([1], path)
+    with pytest.raises(
+        ModelError, match=rf"{name}: cannot be read \(.*\); delete {out} and go on with --resume"
+    ):
+        fit(prepared, splits, out, training=TrainingSettings(max_epochs=1, bags=4))
+
+
+@pytest.mark.slow
+def test_a_damaged_log_is_named(prepared, splits, one_epoch, tmp_path):
+    out = tmp_path / "cnn"
+    shutil.copytree(one_epoch, out)
+    for content in (b"a,b\n1,2\n", b"epoch\nnone\n", b"\xff\xfe"):
+        (out / "log.csv").write_bytes(content)
+        with pytest.raises(DataError, match=r"log\.csv: is damaged; delete it and go on with --resume"):
+            fit(prepared, splits, out, training=TrainingSettings(max_epochs=2, bags=4))
 
 
 def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
