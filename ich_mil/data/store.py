@@ -16,15 +16,18 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.files import digest
+from ich_mil.ledger import LedgerEntry
 
 FORMAT = "ich_mil.prepared.2"
 COLUMNS = (
@@ -71,14 +74,8 @@ class PreparedSet:
     @cached_property
     def table(self) -> pd.DataFrame:
         """`slices.csv`, one row a slice, sorted by scan and index."""
-        try:
-            return pd.read_csv(
-                self.folder / "slices.csv",
-                dtype={"scan": str, "patient": str, "sop": str, "source": str},
-                keep_default_na=False,
-            )
-        except (OSError, ValueError) as error:
-            raise _no_set(self.folder, error) from error
+        texts = ("scan", "patient", "sop", "source")
+        return self._read("slices.csv", COLUMNS, dict.fromkeys(texts, str))
 
     @cached_property
     def scans(self) -> pd.DataFrame:
@@ -106,11 +103,13 @@ class PreparedSet:
         """The pixels of one scan: (n, H, W) int16 HU, memory-mapped; no write reaches the file.
 
         Raises:
-            DataError: the file cannot be read, or there is no such scan.
+            DataError: the file cannot be read, or is of something else.
         """
         path = scan_file(self.folder, scan)
         try:
             stack: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+            if stack.dtype != np.int16 or stack.ndim != 3:
+                raise ValueError(f"it holds {stack.dtype} of shape {stack.shape}, no slices")
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
         return stack
@@ -118,7 +117,17 @@ class PreparedSet:
     @cached_property
     def ledger(self) -> pd.DataFrame:
         """`ledger.csv` as text, in the order of its lines."""
-        return pd.read_csv(self.folder / "ledger.csv", dtype=str, keep_default_na=False)
+        return self._read("ledger.csv", [field.name for field in fields(LedgerEntry)], str)
+
+    def _read(self, name: str, columns: Iterable[str], types: Any) -> pd.DataFrame:
+        """A table of the set. `DataError` if it is gone, damaged or of something else."""
+        try:
+            table = pd.read_csv(self.folder / name, dtype=types, keep_default_na=False)
+            if missing := [column for column in columns if column not in table]:
+                raise ValueError(f"{name} lacks column {', '.join(missing)}")
+        except (OSError, ValueError) as error:
+            raise _no_set(self.folder, error) from error
+        return table
 
     @cached_property
     def ledger_by_scan(self) -> dict[str, list[dict[str, str]]]:

@@ -1,8 +1,10 @@
 """Reading a prepared set that is written by hand: text stays text, what is none of ours is told."""
 
+import io
 import json
 import pickle
 
+import numpy as np
 import pytest
 
 from ich_mil.data.store import COLUMNS, FORMAT, open_prepared, scan_file
@@ -24,7 +26,9 @@ def written(folder, rows=ROWS, **changes):
     (folder / "slices.csv").write_text(
         "\n".join(",".join(map(str, line)) for line in [COLUMNS, *rows]), encoding="utf-8"
     )
-    (folder / "ledger.csv").write_text("scan,code,detail\nNA,CHOSEN,\n,SKIPPED,007\nNA,CLAMPED,null\n")
+    (folder / "ledger.csv").write_text(
+        "scan,file,code,detail\nNA,,CHOSEN,\n,,SKIPPED,007\nNA,,CLAMPED,null\n"
+    )
     return open_prepared(folder)
 
 
@@ -37,10 +41,10 @@ def test_text_stays_text(tmp_path):
     assert prepared.slices("2e5").position.tolist() == [0.5]
     assert prepared.ledger_by_scan == {
         "NA": [
-            {"scan": "NA", "code": "CHOSEN", "detail": ""},
-            {"scan": "NA", "code": "CLAMPED", "detail": "null"},
+            {"scan": "NA", "file": "", "code": "CHOSEN", "detail": ""},
+            {"scan": "NA", "file": "", "code": "CLAMPED", "detail": "null"},
         ],
-        "": [{"scan": "", "code": "SKIPPED", "detail": "007"}],
+        "": [{"scan": "", "file": "", "code": "SKIPPED", "detail": "007"}],
     }
     with pytest.raises(DataError, match="has no scan '3'"):
         prepared.slices("3")
@@ -89,7 +93,27 @@ def test_a_scan_has_a_file_of_its_own(tmp_path, scan, name):
     assert scan_file(tmp_path, scan) == tmp_path / "scans" / f"{name}.npy"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY half", pickle.dumps(1)])
+@pytest.mark.parametrize("name", ["slices.csv", "ledger.csv"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"a,b\n1,2\n", b"scan,index\n007,0\n"])
+def test_tables_that_cannot_be_read_are_told(tmp_path, name, content):
+    prepared = written(tmp_path)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=r"is no prepared set \(.*\); run 'ich-mil prepare' first"):
+        prepared.scans if name == "slices.csv" else prepared.ledger_by_scan  # noqa: B018
+
+
+def npy(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+FOREIGN = [npy(np.zeros((2, 3, 3))), npy(np.zeros((3, 3), np.int16))]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY half", pickle.dumps(1), *FOREIGN])
 def test_pixels_that_cannot_be_read_are_told(tmp_path, content):
     prepared = written(tmp_path)
     if content is not None:
