@@ -10,7 +10,6 @@ Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.labels import UNKNOWN, name_some, read_label_csv
 from ich_mil.data.splits import patient_key
 from ich_mil.errors import DataError
 from ich_mil.files import whole_file
@@ -162,35 +161,22 @@ def _feature_columns(table: pd.DataFrame) -> list[str]:
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    """The rows of a public feature table, labels and features as numbers; rows of a scan may disagree."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
-            table = pd.read_csv(path, encoding="utf-8-sig", dtype=str, keep_default_na=False, index_col=False)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read as a CSV table ({error.strerror or error})") from error
-    except (ValueError, pd.errors.ParserWarning) as error:
-        told = " ".join(str(error).split())
-        raise DataError(
-            f"{path}: cannot be read as a CSV table ({told}); separate columns by commas, save it as UTF-8"
-        ) from error
+    """The rows of a public feature table, labels and features as numbers; rows of a scan may disagree.
+
+    The index is the line less 2.
+    """
+    table = read_label_csv(path, ["feature_0", "bag_name", "bag_label", "instance_name"])
     columns = _feature_columns(table)
-    wanted = [*(columns or ["feature_0"]), "bag_name", "bag_label", "instance_name"]
-    missing = [c for c in wanted if c not in table]
-    if missing:
-        found = name_some([str(column) for column in table], 6)
-        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {found}")
-    for column in ("bag_name", "instance_name", "patient"):  # as split files are read: blanks name no other
-        if column in table:
-            table[column] = table[column].str.strip()
+    if missing := [column for column in columns if column not in table]:
+        raise DataError(f"{path}: column {name_some(missing)} is missing, though others follow it")
     for column in [*columns, "bag_label", "instance_label", "bag_cnn_probability"]:
         if column in table:
             table[column] = _numbers(table[column], path, labels=column.endswith("_label"))
-    if (table.bag_label == UNKNOWN).any() or (table.bag_name == "").any():
-        line = int(((table.bag_label == UNKNOWN) | (table.bag_name == "")).to_numpy().argmax()) + 2
-        raise DataError(f"{path}: line {line}: bag_name or bag_label is empty")
+    empty = table[(table.bag_label == UNKNOWN) | (table.bag_name == "")]
+    if len(empty):
+        raise DataError(f"{path}: line {empty.index[0] + 2}: bag_name or bag_label is empty")
     if "patient" in table and (table.patient == "").any():
-        line = int((table.patient == "").to_numpy().argmax()) + 2
+        line = table.index[table.patient == ""][0] + 2
         raise DataError(f"{path}: line {line}: patient is empty; where it is not known write the bag_name")
     repeated = table[table.duplicated(["bag_name", "instance_name"])]
     if len(repeated):
@@ -258,12 +244,12 @@ def read_feature_csv(path: Path) -> FeatureSet:
 def _numbers(column: pd.Series, path: Path, *, labels: bool) -> pd.Series:
     """Text as numbers; empty is NaN, `UNKNOWN` for a label. `DataError` names the line of anything else."""
     numbers = pd.to_numeric(column, errors="coerce")
-    wrong = numbers.isna() & ~column.str.strip().str.lower().isin(["", "nan"])
+    wrong = numbers.isna() & ~column.str.lower().isin(["", "nan"])
     if labels:
         wrong |= ~(numbers.isin([0, 1]) | numbers.isna())
         numbers = numbers.fillna(UNKNOWN).astype(np.int64)
     if wrong.any():
-        row = int(wrong.to_numpy().argmax())
+        row = column.index[wrong][0]
         allowed = "0 or 1" if labels else "a number"
-        raise DataError(f"{path}: line {row + 2}: {column.name} must be {allowed}, got {column.iloc[row]!r}")
+        raise DataError(f"{path}: line {row + 2}: {column.name} must be {allowed}, got {column[row]!r}")
     return numbers

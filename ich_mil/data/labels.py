@@ -1,4 +1,4 @@
-"""Label tables: CSV files as people write them, read strictly.
+"""Tables with labels: CSV files as people write them, read strictly.
 
 In: a CSV file. Out: its columns as stripped text, or as 0 and 1. Anything else is one error that names file
 and line.
@@ -17,7 +17,7 @@ UNKNOWN = -1
 
 
 def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None) -> pd.DataFrame:
-    """A label table as stripped text; its index is the line less 2.
+    """A table with labels as stripped text; its index is the line less 2.
 
     A row with fewer fields than the header has empty ones at its end.
 
@@ -26,7 +26,7 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
             listed twice in the column `key`, or the file is no CSV table with commas in UTF-8.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such label file; put it there, or correct path or layout")
+        raise DataError(f"{path}: no such table; put it there, or correct path or layout")
     try:
         with path.open(encoding="utf-8-sig") as file:
             _check_separator(file.readline(), path)
@@ -59,7 +59,8 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     table = table[(table != "").any(axis=1)]  # blank lines go, the index still counts them
     missing = [column for column in columns if column not in table]
     if missing:
-        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {', '.join(table.columns)}")
+        there = name_some(list(table.columns), 6)
+        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {there}")
     twice = [column for column in columns if list(table.columns).count(column) > 1]
     if twice:
         raise DataError(f"{path}: column {', '.join(twice)} is there twice; leave one")

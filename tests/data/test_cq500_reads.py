@@ -54,7 +54,7 @@ def test_reads_that_cannot_be_used(tmp_path):
     path.write_text(good.replace("b,B1,0", "b,B1,?"))
     with pytest.raises(DataError, match=r"line 3: R1:ICH must be 0 or 1, got '\?'"):
         read_cq500_findings(path)
-    with pytest.raises(DataError, match="no such label file; put it there"):
+    with pytest.raises(DataError, match="no such table; put it there"):
         read_cq500_findings(tmp_path / "nothing.csv")
 
 

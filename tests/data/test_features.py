@@ -105,7 +105,6 @@ def test_slices_keep_their_order_in_a_long_table_of_mixed_scans(tmp_path):
     assert table.x[:, 1].tolist() == [float(name) for name in table.slice_names]
 
 
-@pytest.mark.filterwarnings("ignore::pandas.errors.ParserWarning")  # as nobody else makes errors of them
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -116,8 +115,10 @@ def test_slices_keep_their_order_in_a_long_table_of_mixed_scans(tmp_path):
         ("1,10,1,i,,0\n", "line 2: bag_name or bag_label is empty"),
         ("", "holds no scan"),
         ("1,10,1,i,B,0\n1,10,1,j,B,0\n2,10,1,i,B,0\n", "line 4: slice 'i' of scan 'B' is there twice"),
-        ("1,10,1,i,B,0,7\n", "cannot be read as a CSV table"),
-        ("1,10,1,i,B,0\n1,10,1,j,B,0,7\n", "cannot be read as a CSV table"),
+        ("1,10,1,i,B,0,7\n", "line 2: 7 fields, but the header names 6"),
+        ("1,10,1,i,B,0\n1,10,1,j,B,0,7\n", "line 3: 7 fields, but the header names 6"),
+        ("1,10,1,i,B,0\n\nx,10,1,j,B,0\n", "line 4: feature_1 must be a number, got 'x'"),
+        ("1,10,1,i,B,0\n\n1,10,,j,B,0\n", "line 4: bag_name or bag_label is empty"),
     ],
 )
 def test_public_tables_that_cannot_be_used(tmp_path, rows, message):
@@ -130,8 +131,7 @@ def test_public_tables_that_cannot_be_used(tmp_path, rows, message):
 
 
 def test_a_table_that_is_not_there(tmp_path):
-    told = r"t\.csv: cannot be read as a CSV table \(No such file or directory\)$"
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=r"t\.csv: no such table; put it there, or correct path or layout$"):
         read_feature_csv(tmp_path / "t.csv")
 
 
@@ -185,6 +185,25 @@ def test_patients_that_cannot_be_used(tmp_path, rows, message):
     with pytest.raises(DataError) as caught:
         read_feature_csv(path)
     assert str(caught.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PATIENTS.replace(",", ";"), "its columns are separated by ';', not by ','; save it with commas"),
+        (PATIENTS.replace("patient", "bag_label"), "column bag_label is there twice; leave one"),
+        (
+            "scan,label,a,b,c\n",
+            "column feature_0, bag_name, bag_label, instance_name is missing; found scan, label, a, b, c",
+        ),
+    ],
+)
+def test_headers_that_cannot_be_used(tmp_path, text, message):
+    path = tmp_path / "t.csv"
+    path.write_text(text + "1,0,i,A,0\n")
+    with pytest.raises(DataError) as caught:
+        read_feature_csv(path)
+    assert message in str(caught.value)
 
 
 def test_a_gap_in_the_feature_columns_is_refused(tmp_path):
