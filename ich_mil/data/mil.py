@@ -14,7 +14,6 @@ Shapes: B bags, N instances (packed), D features, n images.
 import gzip
 import zipfile
 import zlib
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,11 +27,12 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.progress import say
 
+POSITIVE = (2, 9)
+"""Digits that make a bag positive (section 6.1)."""
+BAG_SIZE = 10
+"""Images a bag (section 6.1)."""
 MOST_POSITIVE = 4
 """A positive bag holds 1 to this many positive images (section 6.1)."""
-
-COMPONENTS = 30
-"""Principal components that are kept (section 6.1, 'MNIST PCA')."""
 
 _MNIST = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -106,15 +106,8 @@ def read_musk(path: Path) -> FeatureSet:
     return features
 
 
-def digit_bags(
-    images: np.ndarray,
-    digits: np.ndarray,
-    *,
-    seed: int,
-    positive: Collection[int] = (2, 9),
-    bag_size: int = 10,
-) -> FeatureSet:
-    """Random bags of images; a bag is positive if it holds one of the digits `positive`.
+def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureSet:
+    """Random bags of `BAG_SIZE` images; a bag is positive if it holds one of the digits `POSITIVE`.
 
     As many positive as negative bags, in random order; a positive one holds 1 to `MOST_POSITIVE` positive
     images, each number equally likely. Every image is used at most once. Pairs of a positive and a negative
@@ -124,49 +117,44 @@ def digit_bags(
         images: (n, D) features of n images.
         digits: (n,) what they show.
         seed: of the draw.
-        positive: the positive digits.
-        bag_size: images a bag, at least 1.
 
     Returns:
         The bags with known instance labels; slice `image-<row>` is that row of `images`.
 
     Raises:
         DataError: too few images for one bag of each kind.
-        ValueError: `images` and `digits` do not fit together, or `bag_size` is below 1.
+        ValueError: `images` and `digits` do not fit together.
     """
-    if images.ndim != 2 or digits.shape != (len(images),) or bag_size < 1:
-        raise ValueError(
-            f"need images (n, D), digits (n,) and bags of at least 1, got {images.shape}, {digits.shape} "
-            f"and {bag_size}"
-        )
+    if images.ndim != 2 or digits.shape != (len(images),):
+        raise ValueError(f"need images (n, D) and digits (n,), got {images.shape} and {digits.shape}")
     generator = np.random.default_rng(seed)
-    target = np.isin(digits, list(positive))
+    target = np.isin(digits, POSITIVE)
     yes, no = (generator.permutation(np.flatnonzero(kind)) for kind in (target, ~target))
-    held = generator.integers(1, min(MOST_POSITIVE, bag_size) + 1, size=len(yes))  # of each positive bag
-    taken_yes, taken_no = held.cumsum(), (2 * bag_size - held).cumsum()  # after each pair of bags
+    held = generator.integers(1, MOST_POSITIVE + 1, size=len(yes))  # of each positive bag
+    taken_yes, taken_no = held.cumsum(), (2 * BAG_SIZE - held).cumsum()  # after each pair of bags
     pairs = int(np.count_nonzero((taken_yes <= len(yes)) & (taken_no <= len(no))))
     if pairs == 0:
         raise DataError(
-            f"{len(yes)} images of the digits {sorted(positive)} and {len(no)} others are too few for a "
-            f"positive and a negative bag of {bag_size} images"
+            f"{len(yes)} images of the digits {list(POSITIVE)} and {len(no)} others are too few for a "
+            f"positive and a negative bag of {BAG_SIZE} images"
         )
     rows: list[np.ndarray] = []
     for p, q, k in zip(taken_yes[:pairs], taken_no[:pairs], held[:pairs], strict=True):
-        first = q - (2 * bag_size - k)
-        rows.append(np.concatenate([yes[p - k : p], no[first : q - bag_size]]))
-        rows.append(no[q - bag_size : q])
-    chosen = np.stack([rows[b] for b in generator.permutation(2 * pairs)])  # (B, bag_size)
+        first = q - (2 * BAG_SIZE - k)
+        rows.append(np.concatenate([yes[p - k : p], no[first : q - BAG_SIZE]]))
+        rows.append(no[q - BAG_SIZE : q])
+    chosen = np.stack([rows[b] for b in generator.permutation(2 * pairs)])  # (B, BAG_SIZE)
     chosen = generator.permuted(chosen, axis=1).ravel()
     say(
-        f"digits: {2 * pairs:,} bags of {bag_size}, seed {seed}; "
+        f"digits: {2 * pairs:,} bags of {BAG_SIZE}, seed {seed}; "
         f"{len(images) - len(chosen):,} of {len(images):,} images are left over"
     )
     labels = target[chosen]  # (N,)
     features = _bags(
         images[chosen],
-        np.full(2 * pairs, bag_size),
+        np.full(2 * pairs, BAG_SIZE),
         [f"bag-{b}" for b in range(2 * pairs)],
-        labels.reshape(-1, bag_size).any(axis=1),
+        labels.reshape(-1, BAG_SIZE).any(axis=1),
         [f"image-{row}" for row in chosen],
     )
     return replace(features, slice_labels=torch.tensor(labels, dtype=torch.int64))
@@ -184,7 +172,7 @@ def scikit_digits() -> tuple[np.ndarray, np.ndarray]:
     return images, digits
 
 
-def project(train: FeatureSet, *others: FeatureSet, components: int = COMPONENTS) -> tuple[FeatureSet, ...]:
+def project(train: FeatureSet, *others: FeatureSet, components: int) -> tuple[FeatureSet, ...]:
     """Principal components of the features, fitted to the instances of `train` alone.
 
     Args:
