@@ -83,9 +83,10 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
         model.load_state_dict(state)
     except Exception as error:
-        first = str(error).splitlines()[0]
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelError(
-            f"{path}: cannot be loaded as weights of {type(model).__name__} ({first})"
+            f"{path}: cannot be loaded as weights of {type(model).__name__} ({reason:.200}); name a state "
+            "dict of this backbone, or leave cnn.weights empty"
         ) from error
 
 

@@ -280,7 +280,8 @@ def fit_cnn(
 
     Raises:
         ConfigError: too few scans for as many ranks, or too many a step for the GPU.
-        DataError: a scan or the log in `out` cannot be read, or the disk is full.
+        DataError: a scan or the log in `out` cannot be read, no scan has room for the bleeds of a warm-up, or
+            the disk is full.
         ModelError: the checkpoint in `out` does not fit or is damaged, or the loss is not finite.
         ProcessError: a worker has ended, or cannot hand on what it has read.
     """

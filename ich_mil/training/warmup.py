@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.data.bags import Pictures
+from ich_mil.errors import DataError
 from ich_mil.kernels.pictures import vary
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.progress import say
@@ -37,7 +38,7 @@ def drawn_slices(
     """Pictures (n, C, S, S) on the CPU, they are too many for a GPU: with blood, with grey, and as they are.
 
     Raises:
-        ValueError: no negative scan has room for a bleed.
+        DataError: no negative scan has room for a bleed.
     """
     negative = np.flatnonzero(np.array(scans.scans.labels) == 0)
     parts: dict[bool, list[Tensor]] = {True: [], False: []}
@@ -49,7 +50,10 @@ def drawn_slices(
                     part.append(pictures.of(torch.from_numpy(drawn.hu[drawn.shown])))
         plain.append(pictures(scans.scans[int(index)]))
     if not all(parts.values()):
-        raise ValueError("warm-up: no negative training scan has room for a synthetic bleed")
+        raise DataError(
+            "no negative training scan has room for a synthetic bleed, which the warm-up draws; set "
+            "training.warmup_steps to 0"
+        )
     return torch.cat(parts[True]), torch.cat(parts[False]), torch.cat(plain)
 
 

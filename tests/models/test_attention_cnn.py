@@ -164,10 +164,14 @@ def test_backbones_that_cannot_be_built(settings, windows, message):
         AttentionCnn(settings, windows=windows)
 
 
-def test_a_damaged_weight_file_is_named(tmp_path):
+@pytest.mark.parametrize("content", [None, b"", b"nonsense"])
+def test_a_damaged_weight_file_is_named(tmp_path, content):
     path = tmp_path / "w.pth"
-    path.write_bytes(b"nonsense")
-    with pytest.raises(ModelError, match=r"w\.pth: cannot be loaded as weights of ResNet"):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(
+        ModelError, match=r"w\.pth: cannot be loaded as weights of ResNet \(.+\); name a state dict"
+    ):
         AttentionCnn(CnnSettings(backbone="resnet18", weights=path), windows=3)
 
 
