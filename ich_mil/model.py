@@ -160,7 +160,10 @@ def read_run(folder: Path) -> dict[str, Any]:
         ) from error
     if found != RUN_FORMAT:
         raise ModelError(f"{folder}: is a run of another version ({found}, this one: {RUN_FORMAT})")
-    if missing := {"cnn", "config", "config_hash"} - set(about):
+    config = about.get("config")
+    known = set(config if isinstance(config, dict) else ())
+    missing = {"cnn", "config_hash"} - set(about) | {"thickness_mm", "samples", "bootstrap", "seed"} - known
+    if missing:
         raise ModelError(f"{folder / 'run.json'}: lacks {', '.join(sorted(missing))}; train again")
     return dict(about)
 

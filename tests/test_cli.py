@@ -413,7 +413,9 @@ def test_models_that_cannot_be_used(place, tmp_path, capsys):
     words = ["predict", place / "b", "--jobs", 1, "--out", tmp_path / "out", "--model"]
     assert "is no run of ich_mil" in refused([*words, tmp_path], capsys)
     for name, old, new, message in (
-        ("run.json", '"cnn"', '"dnn"', "lacks cnn"),
+        ("run.json", '"cnn": true', '"dnn": true', "lacks cnn; train again"),
+        ("run.json", '"samples"', '"sample"', "lacks samples; train again"),
+        ("run.json", '"config"', '"configuration"', "lacks bootstrap, samples, seed, thickness_mm"),
         ("run.json", "{", "[", "is no run of ich_mil"),
         ("run.json", "ich_mil.run.2", "ich_mil.run.0", "is a run of another version (ich_mil.run.0"),
         ("cnn.json", "ich_mil.cnn.1", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),

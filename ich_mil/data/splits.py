@@ -81,7 +81,8 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
     unknown = sorted(set(table.scan) - set(scans.index))
     if unknown:
         raise DataError(
-            f"{path}: names {len(unknown)} scans that are not in the prepared set: {name_some(unknown)}"
+            f"{path}: names {len(unknown)} scans that are not among those to train on: {name_some(unknown)}; "
+            "take these rows out"
         )
     table = table.assign(patient=table.scan.map(scans.patient), label=table.scan.map(scans.label))
     check_splits(table, str(path))
@@ -104,7 +105,8 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
             continue
         if not {0, 1} <= labels:
             raise DataError(
-                f"{source}: the {split} split needs scans of both labels, it has {sorted(labels)}"
+                f"{source}: the {split} split needs scans of both labels, it has {sorted(labels) or 'none'}; "
+                "divide them otherwise"
             )
 
 

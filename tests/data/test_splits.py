@@ -90,7 +90,9 @@ def test_a_row_that_is_there_twice_counts_once(scans, tmp_path):
 def test_a_split_of_one_label_is_refused(scans, tmp_path, split):
     other = "validation" if split == "train" else "train"
     rows = [f"s20,{other}", f"s21,{other}", f"s22,{split}", f"s23,{split}"]  # s21 alone is positive
-    with pytest.raises(DataError, match=f"the {split} split needs scans of both labels, it has \\[0\\]"):
+    with pytest.raises(
+        DataError, match=f"the {split} split needs scans of both labels, it has \\[0\\]; divide"
+    ):
         read_splits(split_file(tmp_path / "own.csv", rows), scans)
 
 
@@ -107,7 +109,7 @@ def test_the_split_of_a_run_that_was_changed_by_hand_is_refused(scans, tmp_path)
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [("s0,holdout", "got 'holdout'"), ("s99,train", "not in the prepared set: s99")],
+    [("s0,holdout", "got 'holdout'"), ("s99,train", "not among those to train on: s99; take these rows out")],
 )
 def test_split_files_that_cannot_be_used(scans, tmp_path, row, message):
     with pytest.raises(DataError, match=message):
