@@ -94,12 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         print(f"error: torchrun is for 'train' alone, not for {' '.join(words[:1])!r}", file=sys.stderr)
         return 2
-    if words[:1] == ["grid"]:
-        return _guard(lambda: _grid(words[1:]))
-    if words[:1] == ["reproduce"]:
-        return _guard(lambda: _reproduce(words[1:]))
-    if words[:1] == ["serve"]:
-        return _guard(lambda: _serve(words[1:]))
+    from_file = {"grid": _grid, "reproduce": _reproduce, "serve": _serve}
+    if words and words[0] in from_file:
+        return _guard(lambda: from_file[words[0]](words[1:]))
     chosen = parser.parse_args(words)
     return _guard(lambda: _run(chosen))
 
