@@ -16,12 +16,40 @@ def nan_memory():
     torch.use_deterministic_algorithms(False)
 
 
+INTERPRETED = bool(find_spec("triton")) and not torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def _language_replaced_once(monkeypatch):
+    """Triton's interpreter replaces the functions of its language at every call of a `@triton.jit` function,
+    which is most of what a kernel costs there. Here it does so at the first call in each module of a launch.
+    """
+    if not INTERPRETED:
+        return
+    from triton.runtime import interpreter
+
+    launch, replace, done = interpreter.GridExecutor.__call__, interpreter._patch_lang, set()
+
+    def launched(executor, *args, **options):
+        done.clear()
+        launch(executor, *args, **options)
+
+    def replaced(function):
+        if function.__module__ in done:
+            return None
+        done.add(function.__module__)
+        return replace(function)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", launched)
+    monkeypatch.setattr(interpreter, "_patch_lang", replaced)
+
+
 @pytest.fixture(autouse=True)
 def _fences(monkeypatch):
     """Interpreted, a kernel stays in the memory of the tensors it was given, and no two programs write to one
     place: on a GPU they run side by side.
     """
-    if torch.cuda.is_available() or not find_spec("triton"):
+    if not INTERPRETED:
         return
     from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
