@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from tests.forkserver import forkserver
+
 
 def _join(
     rank: int, function: Callable[..., Any], size: int, folder: Path, arguments: tuple[Any, ...]
@@ -34,5 +36,6 @@ def together(function: Callable[..., Any], *arguments: Any, folder: Path, size: 
         folder: empty, for the meeting point and the results.
         size: how many.
     """
-    mp.spawn(_join, (function, size, folder, arguments), nprocs=size)
+    server = forkserver().get_start_method()
+    mp.start_processes(_join, (function, size, folder, arguments), nprocs=size, start_method=server)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]

@@ -12,7 +12,6 @@ RLIMIT_AS stops it at `Limits.addressed` above its start; a refusal that stems f
 
 import faulthandler
 import importlib
-import multiprocessing as mp
 import os
 import resource
 import signal
@@ -30,6 +29,7 @@ import numpy as np
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.mutations import Corpus, Mutant
+from tests.forkserver import forkserver
 
 MAX_FRAMES = 50
 READER = "tests.dicom.watch:read_all"
@@ -193,9 +193,7 @@ class Watched:
 
     def __init__(self, reader: str, limits: Limits, folder: Path) -> None:
         self.reader, self.limits, self.folder = reader, limits, folder
-        self.context = mp.get_context("forkserver")
-        # imported once, so that a fresh process starts at once
-        self.context.set_forkserver_preload(["tests.dicom.watch", "ich_mil.dicom.read", "gdcm", "jpeg_ls"])
+        self.context = forkserver()
         self.mutant: Mutant | None = None
         self._start()
 
