@@ -10,6 +10,7 @@ import torch
 from packaging.version import Version
 
 import ich_mil.gp  # noqa: F401  before any test file imports gpytorch, whose warning it silences
+from ich_mil.data.features import FeatureSet, read_feature_csv
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 OLD_NUMPY = Version(version("numpy")) < Version("2.4")
@@ -34,6 +35,18 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data is not at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def rsna_features(shared_data: Path) -> FeatureSet:
+    """The paper's features of 150 RSNA scans."""
+    return read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
+
+
+@pytest.fixture(scope="session")
+def cq500_features(shared_data: Path) -> FeatureSet:
+    """The same network's features of 490 CQ500 scans."""
+    return read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom, ks_2samp
 
-from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate import drift, drift_rates
 from ich_mil.evaluate.drift import DriftAlarm, DriftResult, Moved, column_names, summarise
@@ -318,10 +317,9 @@ def test_rates_at_one_site(few_deals, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def real(shared_data):
+def real(rsna_features, cq500_features):
     sets = []
-    for name in ("rsna150", "cq500"):
-        features = read_feature_csv(shared_data / "features" / f"{name}_d8_run2.csv")
+    for features in (rsna_features, cq500_features):
         columns = summarise(features.x.numpy(), features.offsets.numpy())
         sets.append((columns, features.cnn_scan.numpy(), np.array(features.patients)))
     return sets

@@ -4,7 +4,6 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import (
@@ -322,8 +321,8 @@ def test_unlabelled_sites_are_refused_and_lengths_checked():
 
 
 @pytest.mark.realdata
-def test_the_cnn_is_recalibrated_to_cq500(shared_data):
-    cq500 = read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
+def test_the_cnn_is_recalibrated_to_cq500(cq500_features):
+    cq500 = cq500_features
     z = torch.logit(cq500.cnn_scan.double().clamp(1e-6, 1 - 1e-6))
     frame = recalibration_curve(
         z, cq500.labels.numpy(), cq500.patients, Calibration(), sizes=(50, 200), repeats=8, seed=0

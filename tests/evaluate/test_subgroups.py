@@ -4,7 +4,6 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.data.cq500_reads import FINDINGS, read_cq500_findings
-from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import scan_metrics
@@ -183,11 +182,10 @@ def test_subtype_groups():
 
 
 @pytest.mark.realdata
-def test_cq500_by_kind_of_bleed_and_length(shared_data):
+def test_cq500_by_kind_of_bleed_and_length(shared_data, cq500_features):
     """The paper's CNN on the public CQ500 features, in the groups a validator reads first."""
-    folder = shared_data / "features"
-    features = read_feature_csv(folder / "cq500_d8_run2.csv")
-    findings = read_cq500_findings(folder / "cq500_reads.csv").loc[features.scans]
+    features = cq500_features
+    findings = read_cq500_findings(shared_data / "features" / "cq500_reads.csv").loc[features.scans]
     labels, probability = features.labels.numpy(), features.cnn_scan.numpy().astype(np.float64)
     np.testing.assert_array_equal(findings.ICH, labels == 1)  # the two files tell the same
     groups = subtype_groups(labels, findings[list(FINDINGS)])

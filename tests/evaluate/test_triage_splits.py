@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy.stats import beta, betabinom, binom
 
-from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.promises import METHODS, chance_next
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, fit_triage
@@ -177,11 +176,9 @@ def test_input_that_cannot_be_used():
 
 @pytest.mark.realdata
 @pytest.mark.slow
-def test_a_thousand_splits_of_cq500(shared_data):
+def test_a_thousand_splits_of_cq500(rsna_features, cq500_features):
     """The bar: sensitivity within the promised bound in at least 90 % of 1,000 patient-wise splits."""
-    train, test = (
-        read_feature_csv(shared_data / "features" / f"{name}_d8_run2.csv") for name in ("rsna150", "cq500")
-    )
+    train, test = rsna_features, cq500_features
     head = Head(density="gamma").fit(train.x, train.offsets, train.labels, groups=train.patients)
     labels, p = test.labels.numpy(), head.predict_bag_proba(test.x, test.offsets)
     for share in (0.9, 0.95):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.uncertainty import (
     CLOSENESS,
@@ -168,8 +167,8 @@ def test_deciles_are_of_calls():
 
 
 @pytest.mark.realdata
-def test_closeness_of_the_cnns_probability_finds_its_errors_on_rsna(shared_data):
-    rsna = read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
+def test_closeness_of_the_cnns_probability_finds_its_errors_on_rsna(rsna_features):
+    rsna = rsna_features
     p = rsna.cnn_scan.numpy().astype(float)
     wrong = (p >= 0.5) != (rsna.labels.numpy() == 1)
     table = uncertainty_table(wrong, {CLOSENESS: uncertainties(p, p)[CLOSENESS]}, rsna.patients, seed=0)

@@ -1,4 +1,4 @@
-"""Small synthetic scans, shared by the tests of the head."""
+"""Small synthetic scans, and what textbooks in tests of the head have in common."""
 
 import torch
 from torch import Tensor
@@ -21,3 +21,9 @@ def close(got: Tensor, expected: Tensor, rtol: float = 1e-8) -> None:
     """Assert that two tensors agree. μ crosses 0: relative to the largest value, not to each."""
     scale = float(expected.abs().max())
     torch.testing.assert_close(got / scale, expected / scale, rtol=0, atol=rtol)
+
+
+def kl_of_prior(m: Tensor, S: Tensor, Kzz: Tensor) -> float:
+    """KL(N(m, S) ‖ N(0, K)) of unwhitened inducing values, with an explicit inverse."""
+    Kinv = torch.linalg.inv(Kzz)
+    return 0.5 * float(torch.trace(Kinv @ S) + m @ Kinv @ m - len(m) + torch.logdet(Kzz) - torch.logdet(S))

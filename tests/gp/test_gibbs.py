@@ -14,7 +14,6 @@ from scipy.stats import norm, rankdata, truncnorm
 from sklearn.metrics import roc_auc_score
 from synthetic import close, scans
 
-from ich_mil.data.features import read_feature_csv
 from ich_mil.gp.convergence import bulk_ess, r_hat
 from ich_mil.gp.fit import fit
 from ich_mil.gp.gibbs import (
@@ -387,10 +386,8 @@ def test_what_never_varies_is_no_sign_of_chains_that_disagree():
 
 @pytest.mark.slow
 @pytest.mark.realdata
-def test_real_slices(shared_data):
-    rsna, cq500 = (
-        read_feature_csv(shared_data / "features" / f"{name}_d8_run2.csv") for name in ("rsna150", "cq500")
-    )
+def test_real_slices(rsna_features, cq500_features):
+    rsna, cq500 = rsna_features, cq500_features
     settings = HeadSettings(family="gibbs", burn_in=100, draws=150)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # so few draws are near the limit

@@ -7,7 +7,6 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
-from ich_mil.data.features import read_feature_csv
 from ich_mil.gp import projection as module
 from ich_mil.gp.inducing import choose_inducing, standardisation
 from ich_mil.gp.projection import Projection
@@ -240,11 +239,12 @@ def test_the_bound_of_compression_counts_the_slices_of_all_ranks(monkeypatch):
 
 
 @pytest.mark.realdata
-def test_whitening_after_float32_sums_is_no_gaussian_and_projecting_first_is(shared_data):
-    features = read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
-    x = features.x
+def test_whitening_after_float32_sums_is_no_gaussian_and_projecting_first_is(rsna_features):
+    x = rsna_features.x
     mean, std = standardisation(x)
-    z = choose_inducing(x, features.offsets, features.labels, mean=mean, std=std, n_inducing=100, seed=0)
+    z = choose_inducing(
+        x, rsna_features.offsets, rsna_features.labels, mean=mean, std=std, n_inducing=100, seed=0
+    )
     model = SparseGP(z, mean, std, HeadSettings(n_inducing=100, lengthscale_squared=128.0)).eval()
     L = model.prior_root()
     theta = torch.full((1, len(x)), 0.25, dtype=torch.float64)

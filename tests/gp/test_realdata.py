@@ -8,7 +8,6 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
-from ich_mil.data.features import read_feature_csv
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.head import Head
@@ -19,14 +18,14 @@ from ich_mil.gp.settings import HeadSettings
 pytestmark = pytest.mark.realdata
 
 
-@pytest.fixture(scope="module")
-def rsna(shared_data):
-    return read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
+@pytest.fixture
+def rsna(rsna_features):
+    return rsna_features
 
 
-@pytest.fixture(scope="module")
-def cq500(shared_data):
-    return read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
+@pytest.fixture
+def cq500(cq500_features):
+    return cq500_features
 
 
 @pytest.mark.parametrize("length", [8.0, None], ids=["l=D", "default"])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from synthetic import close, scans
-from test_vgpmil import theta_and_log_psi
+from synthetic import close, kl_of_prior, scans
+from test_vgpmil import textbook_bound, theta_and_log_psi
 
 from ich_mil.errors import DataError
 from ich_mil.gp.ascent import Weights
@@ -171,16 +171,7 @@ def textbook(model, data, W):
             for i in range(start, end):
                 others = math.prod(1 - pi[j] for j in range(start, end) if j != i)
                 pi[i] = 1 / (1 + math.exp(-(float(mu[i]) + log_h * (2 * t - 1) * others)))
-    bound = 0.0
-    for i, p in enumerate(pi):
-        c = math.sqrt(float(mu[i]) ** 2 + float(var[i]))
-        bound += theta_and_log_psi(c, settings)[1] + (p - 0.5) * float(mu[i])
-        bound -= p * math.log(p) + (1 - p) * math.log(1 - p)
-    for start, end, t in spans:
-        none = math.prod(1 - pi[j] for j in range(start, end))
-        bound += log_h * ((1 - none) if t else none) - math.log(1 + math.exp(log_h))
-    kl = torch.trace(Kinv @ S) + m @ Kinv @ m - len(z) + torch.logdet(Kzz) - torch.logdet(S)
-    return mu, var, bound - 0.5 * float(kl)
+    return mu, var, textbook_bound(mu, var, pi, spans, settings) - kl_of_prior(m, S, Kzz)
 
 
 def test_the_fit_is_the_textbook_on_smoothed_values(data):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet
 from ich_mil.gp.fit import fit
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
@@ -30,8 +30,8 @@ class Fitted(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def rsna(shared_data):
-    scans = read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
+def rsna(rsna_features):
+    scans = rsna_features
     model, _ = fit(scans.x, scans.offsets, scans.labels, settings=HeadSettings())
     with torch.no_grad():
         moments = Projection(model, scans.x).moments(model.q_mean[None], model.q_root.mT[None])
