@@ -2,6 +2,8 @@
 
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,6 +49,18 @@ def rsna_features(shared_data: Path) -> FeatureSet:
 def cq500_features(shared_data: Path) -> FeatureSet:
     """The same network's features of 490 CQ500 scans."""
     return read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What killed processes, torchrun, dask and the browser leave among temporary files is left in a folder
+    of this run: pytest deletes those of all but the last three.
+    """
+    folder = str(tmp_path_factory.mktemp("left"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
