@@ -348,7 +348,7 @@ def ascend(
         for i, ((elbo, largest, change), loss) in enumerate(zip(host[:, :3].tolist(), losses, strict=True)):
             trace = traces[alive[i]]
             if judges is training and bounded[alive[i]]:
-                loss = None
+                loss = None  # nobody need judge what cannot run away
             if trace.goes_on(_Sweep(number, elbo, largest, change, loss), partial(weights.one, i)):
                 going.append(i)
             elif trace.stopped == "diverged":

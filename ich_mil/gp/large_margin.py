@@ -73,7 +73,7 @@ class MarginObservation:
 
     @property
     def bounded(self) -> list[bool]:
-        """True: both sigmoids are at most 1, so F is bounded above, and the prior holds |μ|."""
+        """All are: both sigmoids are at most 1, so F is bounded above, and the prior holds |μ|."""
         return [True] * len(self.logits)
 
     def _parts(self, mu: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -97,7 +97,7 @@ class ProbitObservation:
 
     @property
     def bounded(self) -> list[bool]:
-        """True: log Z is at most 0 and the bound never falls, which holds KL(q(w) ‖ p(w)) and so |μ|."""
+        """All are: log Z is at most 0 and the bound never falls, which holds KL(q(w) ‖ p(w)) and so |μ|."""
         return [True] * len(self._mean)
 
     def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
