@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 
@@ -87,80 +88,29 @@ class Series:
 
 def order_slices(members: Sequence[SliceHeader]) -> Series:
     """Order the slices of one series and write down what does not belong or is irregular."""
-    entries: list[LedgerEntry] = []
-
-    def refuse(header: SliceHeader, code: Code, detail: str) -> None:
-        entries.append(slice_entry(header, code, detail))
-
     members = sorted(members, key=_file_order)
-    # Some anonymisers give every file the same UID: at another position it is another slice.
-    by_sop: dict[tuple[str, int, tuple[float, ...]], SliceHeader] = {}
-    for header in members:
-        place = tuple(round(mm / SAME_POSITION_MM) for mm in header.position)
-        first = by_sop.setdefault((header.sop_uid, header.frame, place), header)
-        if first is not header:
-            refuse(header, Code.DUPLICATE, f"same SOP Instance UID as {slice_name(first)}")
-    kept = list(by_sop.values())
-
-    shapes = Counter((header.rows, header.columns) for header in kept)
-    shape, n_shape = shapes.most_common(1)[0]
-    for header in kept:
-        if (header.rows, header.columns) != shape:
-            here, there = f"{header.rows} x {header.columns}", f"{shape[0]} x {shape[1]}"
-            detail = f"{here} pixels; {n_shape} slices of the series have {there}"
-            refuse(header, Code.OTHER_SHAPE, detail)
-    kept = [header for header in kept if (header.rows, header.columns) == shape]
-
-    spacings = Counter(header.spacing for header in kept)
-    n_like = {one: sum(n for other, n in spacings.items() if _same_spacing(one, other)) for one in spacings}
-    spacing = max(n_like, key=n_like.__getitem__)
-    for header in kept:
-        if not _same_spacing(header.spacing, spacing):
-            here, there = (" x ".join(f"{mm:.3f}" for mm in both) for both in (header.spacing, spacing))
-            detail = f"pixels of {here} mm; {n_like[spacing]} slices of the series have {there} mm"
-            refuse(header, Code.OTHER_SHAPE, detail)
-    kept = [header for header in kept if _same_spacing(header.spacing, spacing)]
-
-    clusters: list[list[SliceHeader]] = []
-    for header in kept:
-        for cluster in clusters:
-            if turned_by(header, cluster[0]) <= SAME_ORIENTATION_DEGREES:
-                cluster.append(header)
-                break
-        else:
-            clusters.append([header])
-    slabs: list[list[SliceHeader]] = []
-    for cluster in sorted(clusters, key=len, reverse=True):
-        if all(_is_other_tilt(cluster, slab) for slab in slabs):
-            slabs.append(cluster)
-            continue
-        for header in cluster:
-            angle = turned_by(header, slabs[0][0])
-            detail = f"turned by {angle:.1f} degrees against {len(slabs[0])} slices of the series"
-            refuse(header, Code.OTHER_ORIENTATION, detail)
-
+    kept, repeated = _each_once(members)
+    kept, of_other_shape = _of_one_shape(kept)
+    kept, of_other_spacing = _of_one_spacing(kept)
+    slabs, turned = _slabs(kept)
     axis = unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
-    placed: list[tuple[float, SliceHeader]] = []
+    placed: list[_Placed] = []
+    in_the_same_place: list[LedgerEntry] = []
     tilts: list[tuple[int, float]] = []
     for slab in slabs:
-        in_slab: list[tuple[float, SliceHeader]] = []
-        for position, header in sorted(zip(heights_along(slab, axis), slab, strict=True), key=lambda p: p[0]):
-            if in_slab and position - in_slab[-1][0] <= SAME_POSITION_MM:
-                first, second = sorted((in_slab[-1][1], header), key=_file_order)
-                refuse(second, Code.DUPLICATE, f"same position as {slice_name(first)} ({position:.2f} mm)")
-                in_slab[-1] = (in_slab[-1][0], first)
-            else:
-                in_slab.append((position, header))
+        in_slab, doubles = _along(axis, slab)
         placed += in_slab
+        in_the_same_place += doubles
         tilts.append((len(in_slab), tilt_degrees(slab[0])))
     positions: list[float] = []
     ordered: list[SliceHeader] = []
-    for position, header in sorted(placed, key=lambda p: p[0]):
+    for position, header in sorted(placed, key=itemgetter(0)):
         # Planes of two tilts may cross in their centres: both are kept, and the positions still rise.
         positions.append(max(position, positions[-1] + SAME_POSITION_MM) if positions else position)
         ordered.append(header)
 
     uid = min(header.series_uid for header in members)
+    entries = repeated + of_other_shape + of_other_spacing + turned + in_the_same_place
     entries += _irregularities(uid, ordered, positions, tilts)
     study = members[0].study_uid
     return Series(study, uid, ordered[0].description, tuple(ordered), tuple(positions), tuple(entries))
@@ -183,6 +133,95 @@ def slice_entry(header: SliceHeader, code: Code, detail: str) -> LedgerEntry:
     """A ledger line about one slice."""
     frame = "" if header.pixels.frames == 1 else f"frame {header.frame}: "
     return LedgerEntry(header.study_uid, header.path, code, frame + detail)
+
+
+_Placed = tuple[float, SliceHeader]
+"""A slice and its position along the axis of its series, mm."""
+
+
+def _each_once(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:
+    """The first of each SOP instance and frame, and entries for the others.
+
+    Some anonymisers give every file the same UID: at another position it is another slice.
+    """
+    first_of: dict[tuple[str, int, tuple[float, ...]], SliceHeader] = {}
+    refused = []
+    for header in headers:
+        place = tuple(round(mm / SAME_POSITION_MM) for mm in header.position)
+        first = first_of.setdefault((header.sop_uid, header.frame, place), header)
+        if first is not header:
+            detail = f"same SOP Instance UID as {slice_name(first)}"
+            refused.append(slice_entry(header, Code.DUPLICATE, detail))
+    return list(first_of.values()), refused
+
+
+def _of_one_shape(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:
+    """The slices of the commonest number of rows and columns, and entries for the others."""
+    shapes = Counter((header.rows, header.columns) for header in headers)
+    shape, n_shape = shapes.most_common(1)[0]
+    kept, refused = [], []
+    for header in headers:
+        if (header.rows, header.columns) == shape:
+            kept.append(header)
+        else:
+            here, there = f"{header.rows} x {header.columns}", f"{shape[0]} x {shape[1]}"
+            detail = f"{here} pixels; {n_shape} slices of the series have {there}"
+            refused.append(slice_entry(header, Code.OTHER_SHAPE, detail))
+    return kept, refused
+
+
+def _of_one_spacing(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:
+    """The slices of the commonest pixel spacing, and entries for the others."""
+    spacings = Counter(header.spacing for header in headers)
+    n_like = {one: sum(n for other, n in spacings.items() if _same_spacing(one, other)) for one in spacings}
+    spacing = max(n_like, key=n_like.__getitem__)
+    kept, refused = [], []
+    for header in headers:
+        if _same_spacing(header.spacing, spacing):
+            kept.append(header)
+        else:
+            here, there = (" x ".join(f"{mm:.3f}" for mm in both) for both in (header.spacing, spacing))
+            detail = f"pixels of {here} mm; {n_like[spacing]} slices of the series have {there} mm"
+            refused.append(slice_entry(header, Code.OTHER_SHAPE, detail))
+    return kept, refused
+
+
+def _slabs(headers: Sequence[SliceHeader]) -> tuple[list[list[SliceHeader]], list[LedgerEntry]]:
+    """The slices of each gantry tilt, the most first, and entries for those turned in another way."""
+    clusters: list[list[SliceHeader]] = []
+    for header in headers:
+        for cluster in clusters:
+            if turned_by(header, cluster[0]) <= SAME_ORIENTATION_DEGREES:
+                cluster.append(header)
+                break
+        else:
+            clusters.append([header])
+    slabs: list[list[SliceHeader]] = []
+    refused = []
+    for cluster in sorted(clusters, key=len, reverse=True):
+        if all(_is_other_tilt(cluster, slab) for slab in slabs):
+            slabs.append(cluster)
+            continue
+        for header in cluster:
+            angle = turned_by(header, slabs[0][0])
+            detail = f"turned by {angle:.1f} degrees against {len(slabs[0])} slices of the series"
+            refused.append(slice_entry(header, Code.OTHER_ORIENTATION, detail))
+    return slabs, refused
+
+
+def _along(axis: np.ndarray, slab: Sequence[SliceHeader]) -> tuple[list[_Placed], list[LedgerEntry]]:
+    """The slices of one tilt in order along `axis`, one at each position, and entries for the others."""
+    placed: list[_Placed] = []
+    refused = []
+    for position, header in sorted(zip(heights_along(slab, axis), slab, strict=True), key=itemgetter(0)):
+        if placed and position - placed[-1][0] <= SAME_POSITION_MM:
+            first, second = sorted((placed[-1][1], header), key=_file_order)
+            detail = f"same position as {slice_name(first)} ({position:.2f} mm)"
+            refused.append(slice_entry(second, Code.DUPLICATE, detail))
+            placed[-1] = (placed[-1][0], first)
+        else:
+            placed.append((position, header))
+    return placed, refused
 
 
 def _file_order(header: SliceHeader) -> tuple[float, str, str, int]:
