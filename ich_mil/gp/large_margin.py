@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from ich_mil.gp.densities import Logistic
 from ich_mil.gp.settings import HeadSettings
@@ -42,8 +42,8 @@ _LOGISTIC = Logistic()
 class MarginObservation:
     """Local posteriors of LM-VGPMIL.
 
-    π starts at 0 in negative scans and at ½ in positive ones, as in ψ-VGPMIL. τ starts at 1: from τ = ½ the
-    first sweep moves f little, and a large C then shuts most slices out for good.
+    π starts at 1 / (1 + H) in negative scans and at ½ in positive ones, as in ψ-VGPMIL. τ starts at 1: from
+    τ = ½ the first sweep moves f little, and a large C then shuts most slices out for good.
 
     Attributes:
         logits: (R, N) of π.
@@ -130,7 +130,7 @@ class MarginObservation:
         slices = slices - log_not - pi * self.logits - logsigmoid(-self.margins) - tau * self.margins
         none = bag_sum(log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
         agree = torch.where(self._labels == 1, 1 - none, none)  # E G_b
-        return slices.sum(1) + (self._log_h * agree - softplus(self._log_h)).sum(1)
+        return slices.sum(1) + (self._log_h * agree + logsigmoid(-self._log_h)).sum(1)
 
     def keep(self, alive: Tensor) -> None:
         """Go on with these replicates only."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum, noisy_or_logit
 
@@ -72,8 +72,8 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
     bags = bag_index(offsets).to(f.device, non_blocking=True)
     if rule == "max":
         return bag_max(f, bags, n_bags)
-    if rule == "noisy_or":
-        return noisy_or_logit(bag_sum(softplus(f), bags, n_bags))
+    if rule == "noisy_or":  # torch's softplus(f) is f from 20 on, 2e-9 too little
+        return noisy_or_logit(-bag_sum(logsigmoid(-f), bags, n_bags))
     sizes = offsets.diff().to(f.device)
     longest = int(sizes.max())
     amount = rule.removeprefix("top_")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from ich_mil.gp.densities import Density
 from ich_mil.gp.settings import Variant
@@ -26,9 +26,9 @@ from ich_mil.kernels.segments import bag_sum
 class PsiObservation:
     """Local posteriors of ψ-VGPMIL.
 
-    π starts at 0 in negative scans, where it is known, and at ½ in positive ones. (Random π as in the paper
-    carry no label in the first sweep, and the product over 30 slices of ½ hides the label from every later
-    one.)
+    π starts at 1 / (1 + H) in negative scans, where it is all but known, and at ½ in positive ones. (Random π
+    as in the paper carry no label in the first sweep, and the product over 30 slices of ½ hides the label
+    from every later one.)
 
     Attributes:
         logits: (R, N) of π.
@@ -94,8 +94,8 @@ class PsiObservation:
         """The evidence lower bound (R,) with Θ at its optimum, without KL(q(w) ‖ p(w)).
 
         Σ_n [log ψ(c_n) + (π_n - ½) μ_n + H(π_n)] + Σ_b [log H · E G_b - log(1 + H)], where E G_b = T_b E max
-        + (1 - T_b)(1 - E max) and E max = 1 - Π(1 - π). Exact for the logistic density, up to a constant for
-        others.
+        + (1 - T_b)(1 - E max) and E max = 1 - Π(1 - π). Exact for the logistic density; for others log Z (Eq.
+        20) is left out, a constant for as long as the kernel stays, and log ψ is what the density gives.
         """
         c = self._c(mu, variance)
         log_psi = torch.stack([d.log_psi(row).sum() for d, row in zip(self._densities, c, strict=True)])
@@ -103,7 +103,7 @@ class PsiObservation:
         slices = torch.sigmoid(self.logits) * (mu - self.logits) - self._log_not - mu / 2
         none = bag_sum(self._log_not, self._turns.bags, len(self._labels)).exp()  # (R, B)
         agree = torch.where(self._labels == 1, 1 - none, none).sum(1)  # Σ E G_b
-        scans = self._log_h * agree - len(self._labels) * softplus(self._log_h)
+        scans = self._log_h * agree + len(self._labels) * logsigmoid(-self._log_h)
         return log_psi + slices.sum(1) + scans
 
     def keep(self, alive: Tensor) -> None:

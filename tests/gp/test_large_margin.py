@@ -122,6 +122,16 @@ def test_first_sweep_by_hand():
     torch.testing.assert_close(seen.margins.sigmoid(), torch.full_like(zero, 0.5), rtol=1e-14, atol=0)
 
 
+@pytest.mark.parametrize("log_h", [1.0, 20.5, 690.0])
+def test_the_objective_of_one_negative_slice_for_any_h(log_h):
+    # f = 0 is known, V = 0: log ψ(0) twice, H(τ) = log 2, and H(π) + (1 - π) log H = log(1 + H)
+    settings = replace(MARGIN, margin_v=0.0, log_h=log_h)
+    seen = MarginObservation([settings], torch.tensor([0]), Turns(torch.tensor([0, 1])))
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    seen.update(zero, zero)
+    assert float(seen.bound(zero, zero)) == pytest.approx(-math.log(2), abs=1e-15 * max(log_h, 1))
+
+
 @pytest.mark.parametrize("update", ["gauss_seidel", "jacobi"])
 @pytest.mark.parametrize(("c", "v"), [(1.0, 0.5), (0.5, 2.0), (3.0, 0.1)])
 def test_equals_the_textbook(c, v, update):

@@ -140,6 +140,15 @@ def test_gauss_seidel_never_lets_the_bound_fall(density, log_h, seed):
         assert after >= before - 1e-9 * abs(before)
 
 
+@pytest.mark.parametrize("log_h", [1.0, 20.5, 690.0])
+def test_the_bound_of_one_negative_slice_is_the_evidence_for_any_h(log_h):
+    # f = 0 is known, π = 1 / (1 + H) the posterior: H(π) + (1 - π) log H = log(1 + H), and log ψ(0) is left
+    turns, labels = Turns(torch.tensor([0, 1])), torch.tensor([0])
+    H, zero = torch.tensor([log_h], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    seen = PsiObservation([Logistic()], H, labels, turns, PRESETS["default"])
+    assert float(seen.bound(zero, zero)) == pytest.approx(-math.log(2), abs=1e-15 * max(log_h, 1))
+
+
 def test_the_update_of_the_public_code_and_its_bound_by_hand():
     """A positive scan of slices a and b, a negative one of slice n; stored as a, n, b."""
     turns, labels, log_h = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0]), math.log(100)
