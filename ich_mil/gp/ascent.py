@@ -131,8 +131,9 @@ class FitReport:
     """What happened in a fit, sweep by sweep (the first entry is sweep 1).
 
     Attributes:
-        elbo: evidence bound; exact for the logistic density, up to a constant for others of ψ-VGPMIL. For the
-            family large_margin what it ascends, which bounds no evidence; empty for gibbs, which samples.
+        elbo: evidence bound; exact for the logistic density, for others of ψ-VGPMIL up to a constant and log
+            Z (Eq. 20), which depends on the kernel. For the family large_margin what it ascends, which
+            bounds no evidence; empty for gibbs, which samples.
         max_abs_mean: largest |μ| of a training slice.
         validation_log_loss: calibrated log-loss of the validation scans; empty without any. Where the kernel
             was learned between several climbs, of the last one.

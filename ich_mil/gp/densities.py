@@ -100,7 +100,7 @@ class GammaLogisticTail:
         def gap(u: Tensor) -> Tensor:
             return self._gamma.theta(u.exp()).log() - Logistic().theta(u.exp()).log()
 
-        # θ_Gamma < θ_logistic for all c > 4α + 2√β: the scan ends beyond that.
+        # From c = 4α + 10 on c tanh(c/2) > 4α, so that θ_Gamma < 2α / c² < θ_logistic: the scan ends beyond.
         end = math.log(4 * self.alpha + 2 * math.sqrt(self.beta) + 10)
         grid = torch.linspace(-9, end, 2001, dtype=torch.float64)  # log c
         above = gap(grid) > 0

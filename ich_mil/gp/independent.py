@@ -1,7 +1,7 @@
 """What the head says of new scans if their slices are independent given q.
 
 In: as in `ich_mil.gp.predict`. Out: mean and standard deviation of the probability of each scan
-(Castro-Macías et al. 2024, Eq. 36), from samples
+(Castro-Macías et al. 2024, Eq. 36-37), from samples
 
     f_l = μ + σ z_l        z_l ~ N(0, I)
 

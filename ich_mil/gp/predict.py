@@ -213,7 +213,7 @@ def sample_scans(
 
 
 def _summary(p: Tensor) -> Tensor:
-    """Mean, standard deviation (Eq. 32-33) and interval of samples (L, k): (4, k)."""
+    """Mean, standard deviation (Eq. 32-33 and 36-37) and interval of samples (L, k): (4, k)."""
     low, high = torch.quantile(p, torch.tensor(INTERVAL, dtype=p.dtype, device=p.device), dim=0)
     return torch.stack([p.mean(0), p.std(0, correction=0), low, high])
 

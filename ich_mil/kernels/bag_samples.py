@@ -1,10 +1,10 @@
 """Sampled probabilities of slices and scans where slices are independent given q.
 
 In: mean and deviation of the latent value of every slice. Out: over L samples of f = μ + σ z, with the z of
-`ich_mil.kernels.counter` (Castro-Macías et al. 2024, Eq. 31-36),
+`ich_mil.kernels.counter` (Castro-Macías et al. 2024, Eq. 31-37),
 
     mean and variance of sigmoid(f_n)                                        for every slice (Eq. 31-33)
-    mean and variance of p_b = 1 - Π_{n∈b} (1 - sigmoid(f_n))                for every scan (Eq. 34-36)
+    mean and variance of p_b = 1 - Π_{n∈b} (1 - sigmoid(f_n))                for every scan (Eq. 34-37)
 
 and the samples of logit p_b, which a calibration maps: log(exp(s) - 1) with s = Σ log(1 + exp f). With the
 rule `max` p_b is max_n sigmoid(f_n) instead. All replicates see the same z. No (L, N) array is made: the
