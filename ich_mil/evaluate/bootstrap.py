@@ -43,8 +43,10 @@ def patient_bootstrap(
     """Percentile intervals of `statistic` under resampling of whole patients.
 
     The same seed, patients and number of resamples give the same draws, so intervals of two models rest on
-    the same ones. Percentile intervals are a little too narrow for few patients (below about 20), and of zero
-    width where every resample gives the same number, such as an AUC of 1.
+    the same ones. Percentile intervals are too narrow for few patients of either class: those of an AUC of
+    0.92 hold it 0.79 of the time with 20 patients, 0.92 with 60 or 490, and 0.74 with 5 positive ones among
+    490 (simulated). They have no width where every resample gives the same number, such as an AUC of 1. A
+    number that chance alone raises needs `of_error`.
 
     Args:
         statistic: takes counts (n, R) float64, how often each row was drawn, and returns numbers (R,) by
@@ -82,3 +84,25 @@ def patient_bootstrap(
             low, high = (float(end) for end in np.quantile(usable, [tail, 1 - tail]))
         intervals[name] = Interval(low=low, high=high, ignored=len(values) - len(usable))
     return intervals
+
+
+def of_error(interval: Interval, value: float) -> Interval:
+    """The interval of a calibration error, from the percentile interval of its resamples.
+
+    A sum of distances grows by chance, in a resample once more than in its sample, so percentiles lie too
+    high: those of a model that is perfectly calibrated never hold its 0. What resampling adds is taken off,
+
+        [2 value - high, 2 value - low]
+
+    (the basic bootstrap, Davison and Hinkley 1997, section 5.2), cut at 0 and widened to hold the value,
+    which stays too high itself. Simulated with 10 bins, of 60 and 490 scans: an ECE of 0.06 to 0.09 is held
+    0.85 to 0.91 of the time, one of 0.03 0.84, one of 0 0.63; by percentiles 0.04 to 0.94, 0 to 0.51, never.
+
+    Args:
+        interval: of the resamples.
+        value: the calibration error of the sample.
+    """
+    if np.isnan(interval.low):
+        return interval
+    low, high = max(0.0, 2 * value - interval.high), max(value, 2 * value - interval.low)
+    return Interval(low, high, interval.ignored)

@@ -60,7 +60,12 @@ def _paired_bootstrap(
 
 
 def _measured(metric: str, value: float, other: float, interval: Interval, draws: np.ndarray) -> _Row:
-    """The columns that the bootstrap gives; ties count one half in `better`."""
+    """The columns that the bootstrap gives; ties count one half in `better`.
+
+    An ECE gets none of them. Resampling adds to it, and more to that of the better calibrated model: of two
+    whose ECEs were 0 and 0.06, simulated with 60 or 490 scans, the interval held the difference 0.06 of the
+    time.
+    """
     gain = draws[~np.isnan(draws)] * (-1 if metric in LOWER_IS_BETTER else 1)
     row = {
         "metric": metric,
@@ -72,6 +77,9 @@ def _measured(metric: str, value: float, other: float, interval: Interval, draws
         "ignored": interval.ignored,
         "delong_p": np.nan,
     }
+    if metric == "ece":
+        nothing = dict.fromkeys(("low", "high", "better"), np.nan)
+        return {**row, **nothing, "note": "resampling adds to an ECE, so it says nothing of a difference"}
     if np.isnan(interval.low):
         note = "no resample holds both classes" if len(gain) == 0 else "one patient only, so no interval"
         return {**row, "better": np.nan, "note": note}
@@ -113,9 +121,9 @@ def compare(
         One row a model and metric, in the order given, with the columns `COLUMNS`: `value`,
         `reference_value`, `difference` of the two (`value - reference_value`), `low` and `high` of its 95 %
         interval, `better`: the share of resamples in which the model is better (lower for
-        `LOWER_IS_BETTER`), a tie counting one half; `delong_p`, for `auc` only and NaN elsewhere; `n` scans,
-        `positives` and `patients` among them; `resamples`, those `ignored` because they hold one class only;
-        `note`: why a number is missing, or what is odd about it.
+        `LOWER_IS_BETTER`), a tie counting one half, these three NaN for `ece`; `delong_p`, for `auc` only and
+        NaN elsewhere; `n` scans, `positives` and `patients` among them; `resamples`, those `ignored` because
+        they hold one class only; `note`: why a number is missing, or what is odd about it.
 
     Raises:
         DataError: a score is NaN or no probability (the message names the model), or there is one class only.

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_error, patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
 from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_scan_metrics
@@ -92,7 +92,8 @@ def _rows(
         note = f"not defined for {undefined.sum()} of {len(every)} seeds" if undefined.any() else ""
         row = {"level": level, "metric": metric, "mean": every.mean()}
         row |= {"std": every.std(ddof=1) if len(every) > 1 else np.nan}
-        row |= {"low": intervals[metric].low, "high": intervals[metric].high}
+        ends = intervals[metric] if metric != "ece" else of_error(intervals[metric], float(every.mean()))
+        row |= {"low": ends.low, "high": ends.high}
         rows.append(row | {"seeds": len(every), "note": note} | dict(facts))
     return pd.DataFrame(rows)
 

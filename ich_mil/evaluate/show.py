@@ -124,8 +124,10 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         )
     if frame["ignored"].max() > 0:
         notes.append(f"Up to {frame['ignored'].max():,} resamples held one class only and were ignored")
-    if ((frame["metric"] == "ece") & (frame["value"] < frame["low"])).any():
-        notes.append("ECE cannot be negative and resampling adds to it, so its interval can lie above it")
+    if frame["value"][frame["metric"] == "ece"].notna().any():
+        notes.append(
+            "ECE: never negative, so chance adds to it; its interval allows for that and reaches lower"
+        )
     return notes + _not_available(frame)
 
 

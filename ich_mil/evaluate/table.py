@@ -17,7 +17,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_error, patient_bootstrap
 from ich_mil.evaluate.metrics import (
     auc_inside,
     check_scores,
@@ -83,8 +83,8 @@ def _measured(
         if np.isnan(value):
             row |= {"low": np.nan, "high": np.nan, "ignored": 0, "note": _why_nan(level, metric)}
         else:
-            low, high, ignored = intervals[metric].low, intervals[metric].high, intervals[metric].ignored
-            row |= {"low": low, "high": high, "ignored": ignored, "note": ""}
+            ends = intervals[metric] if metric != "ece" else of_error(intervals[metric], value)
+            row |= {"low": ends.low, "high": ends.high, "ignored": ends.ignored, "note": ""}
         rows.append(row)
     return rows
 

@@ -40,7 +40,7 @@ def facts_of(config: ProtocolConfig) -> list[str]:
         "seen neither it nor another scan of its patient; in a table that names no patient, each scan is one",
         "every head and M that was fitted is shown; the heads' defaults were chosen in earlier work that had "
         "seen these public sets (benchmarks/RESULTS.md)",
-        "an ECE is never negative and resampling adds to it, so its interval can lie above it",
+        "an ECE is never negative, so chance adds to it; its interval allows for that and reaches lower",
         "a ± s [l, h]: mean over seeds, standard deviation over seeds, 95 % interval over "
         f"{config.resamples} resamples of patients",
         "heads are calibrated on held-out folds of their own training scans, or on validation scans",

@@ -3,8 +3,9 @@ import pytest
 from scipy.stats import norm
 
 from ich_mil.evaluate import bootstrap
-from ich_mil.evaluate.bootstrap import patient_bootstrap
-from ich_mil.evaluate.weighted import resampled_ranking
+from ich_mil.evaluate.bootstrap import Interval, of_error, patient_bootstrap
+from ich_mil.evaluate.metrics import scan_metrics
+from ich_mil.evaluate.weighted import resampled_ece, resampled_ranking
 
 
 def auc_interval(labels, score, patients, **options):
@@ -113,3 +114,36 @@ def test_seed_decides_and_chunks_do_not(monkeypatch):
 def test_nothing_to_resample(patients, resamples):
     with pytest.raises(ValueError, match="at least one"):
         patient_bootstrap(lambda counts: {}, patients, resamples=resamples, seed=0)
+
+
+def test_the_interval_of_an_error_by_hand():
+    plain = of_error(Interval(0.07, 0.12, 3), 0.08)
+    assert (plain.low, plain.high, plain.ignored) == (pytest.approx(0.04), pytest.approx(0.09), 3)
+    assert of_error(Interval(0.25, 0.5, 0), 0.125) == Interval(0.0, 0.125, 0)  # cut at 0, and holds the value
+    nothing = of_error(Interval(np.nan, np.nan, 9), 0.125)
+    assert np.isnan([nothing.low, nothing.high]).all()
+    assert nothing.ignored == 9
+
+
+# E |sigmoid(logit p + shift) - p| for p of Beta(0.5, 0.7); both fall short of the 0.95 they aim at
+@pytest.mark.parametrize(
+    ("shift", "true", "least", "most_by_percentiles"), [(0.0, 0.0, 55, 0), (0.8, 0.1071, 75, 70)]
+)
+def test_the_interval_of_a_calibration_error_holds_it(shift, true, least, most_by_percentiles):
+    rng = np.random.default_rng(1)
+    by_error = by_percentiles = 0
+    for seed in range(100):
+        p = rng.beta(0.5, 0.7, 60)
+        labels = (rng.random(60) < p).astype(int)
+        given = 1 / (1 + np.exp(-np.log(p / (1 - p)) - shift))
+        counted = patient_bootstrap(
+            lambda counts, labels=labels, given=given: {"ece": resampled_ece(labels, given, counts)},
+            [str(i) for i in range(60)],
+            resamples=200,
+            seed=seed,
+        )["ece"]
+        found = of_error(counted, scan_metrics(labels, given)["ece"])
+        by_error += found.low <= true <= found.high
+        by_percentiles += counted.low <= true <= counted.high
+    assert by_error >= least
+    assert by_percentiles <= most_by_percentiles

@@ -43,13 +43,14 @@ def test_values_differences_and_facts(data):
             row = row_of(frame, name, metric)
             assert (row["value"], row["reference_value"]) == (value, base[metric])
             assert row["difference"] == value - base[metric]
-            assert row["low"] <= row["high"]
+            if metric != "ece":
+                assert row["low"] <= row["high"]
             assert (row["n"], row["positives"], row["patients"], row["resamples"]) == (90, 30, 60, 100)
             assert np.isnan(row["delong_p"]) == (metric != "auc")
     row = row_of(frame, "worse")
     assert row["delong_p"] == delong_test(labels, scores["worse"], scores["good"]).p
     assert row["note"] == "DeLong counts scans as independent, but patients have several: read the interval"
-    assert set(frame[frame.metric != "auc"].note) == {""}
+    assert set(frame[~frame.metric.isin(["auc", "ece"])].note) == {""}
     alone = compare(labels, scores, np.arange(90), reference="good", seed=0, resamples=20)
     assert row_of(alone, "worse")["note"] == ""
 
@@ -67,6 +68,8 @@ def test_intervals_are_those_of_differences_on_shared_draws(data):
     expected = patient_bootstrap(statistic, patients, resamples=150, seed=3)
     for metric, interval in expected.items():
         row = row_of(frame, "worse", metric)
+        if metric == "ece":
+            continue
         assert (row["low"], row["high"], row["ignored"]) == (interval.low, interval.high, interval.ignored)
         won = -kept[0][metric] if metric in LOWER_IS_BETTER else kept[0][metric]
         assert row["better"] == pytest.approx((won > 0).mean() + (won == 0).mean() / 2)
@@ -89,23 +92,32 @@ def test_better_is_the_right_way_round(data):
     labels, scores, patients = data
     frame = compare(labels, scores, patients, reference="good", seed=0, resamples=200)
     assert row_of(frame, "chance")["better"] < 0.01
-    for metric in ("log_loss", "brier", "ece"):
+    for metric in ("log_loss", "brier"):
         assert row_of(frame, "chance", metric)["better"] < 0.01
     assert row_of(frame, "chance", "log_loss")["difference"] > 0
     turned = compare(labels, scores, patients, reference="chance", seed=0, resamples=200)
-    for metric in frame.metric.unique():
+    for metric in set(frame.metric) - {"ece"}:
         one, two = row_of(frame, "chance", metric), row_of(turned, "good", metric)
         assert one["better"] + two["better"] == pytest.approx(1)
         assert (one["low"], one["high"]) == pytest.approx((-two["high"], -two["low"]))
     assert row_of(turned, "good")["delong_p"] == row_of(frame, "chance")["delong_p"]
 
 
+def test_a_difference_of_calibration_errors_has_no_interval(data):
+    labels, scores, patients = data
+    row = row_of(compare(labels, scores, patients, reference="good", seed=0, resamples=50), "chance", "ece")
+    assert row["difference"] == row["value"] - row["reference_value"] > 0
+    assert np.isnan([row["low"], row["high"], row["better"]]).all()
+    assert row["note"] == "resampling adds to an ECE, so it says nothing of a difference"
+
+
 def test_a_model_against_itself(data):
     labels, scores, patients = data
     twins = {"a": scores["good"], "b": scores["good"]}
     frame = compare(labels, twins, patients, reference="a", seed=0, resamples=50)
-    assert (frame[["difference", "low", "high"]] == 0).all(axis=None)
-    assert (frame.better == 0.5).all()
+    resampled = frame[frame.metric != "ece"]
+    assert (resampled[["difference", "low", "high"]] == 0).all(axis=None)
+    assert (resampled.better == 0.5).all()
     row = row_of(frame, "b")
     assert row["delong_p"] == 1
     assert row["note"].startswith("variance 0: no scan tells the two apart; DeLong counts")

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_error, patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics
 from ich_mil.evaluate.over_seeds import Repeat, over_seeds
 from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
@@ -49,6 +49,8 @@ def test_one_seed_gives_the_single_numbers_and_their_interval():
     )
     assert table.low["auc"] == intervals["auc"].low
     assert table.high["log_loss"] == intervals["log_loss"].high
+    ece = of_error(intervals["ece"], single["ece"])  # what chance adds is taken off
+    assert (table.low["ece"], table.high["ece"]) == (ece.low, ece.high)
 
 
 def test_mean_and_spread_over_seeds():

@@ -6,6 +6,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
 from ich_mil.evaluate.table import COLUMNS, INSIDE, SCAN, SLICE, Scores, evaluate, known_or_none, read_table
+from ich_mil.evaluate.weighted import resampled_ece
 
 
 @pytest.fixture
@@ -165,3 +166,22 @@ def test_a_table_written_as_csv_comes_back_the_same(truth, model, tmp_path):
 def test_known_or_none():
     assert known_or_none(np.full(3, np.nan)) is None
     np.testing.assert_array_equal(known_or_none(np.array([np.nan, 1.0])), [np.nan, 1.0])
+
+
+def test_the_interval_of_a_calibration_error_holds_it_and_reaches_a_true_0(truth, model):
+    constant = Scores("prevalence", np.full(40, truth["labels"].mean()), None)
+    frame = evaluate([model, constant], **truth, seed=0, resamples=200)
+    errors = frame[(frame.metric == "ece") & frame.value.notna()]
+    assert len(errors) == 3
+    assert (errors.low <= errors.value).all()
+    assert (errors.value <= errors.high).all()
+    right = number(frame, "prevalence", SCAN, "ece")  # resamples of another prevalence alone lie above 0
+    assert (right.value, right.low) == (0, 0)
+    own = number(frame, "GP", SCAN, "ece")
+    counted = patient_bootstrap(
+        lambda c: {"ece": resampled_ece(truth["labels"], model.scan, c)},
+        truth["patients"],
+        resamples=200,
+        seed=0,
+    )["ece"]
+    assert own.low == pytest.approx(max(0, 2 * own.value - counted.high))
