@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binomtest
 
 LEVEL = 0.95
 """Coverage the intervals aim at."""
@@ -46,7 +47,7 @@ def patient_bootstrap(
     the same ones. Percentile intervals are too narrow for few patients of either class: those of an AUC of
     0.92 hold it 0.79 of the time with 20 patients, 0.92 with 60 or 490, and 0.74 with 5 positive ones among
     490 (simulated). They have no width where every resample gives the same number, such as an AUC of 1. A
-    number that chance alone raises needs `of_error`.
+    number that chance alone raises needs `of_error`, and a share `of_share`.
 
     Args:
         statistic: takes counts (n, R) float64, how often each row was drawn, and returns numbers (R,) by
@@ -106,3 +107,21 @@ def of_error(interval: Interval, value: float) -> Interval:
         return interval
     low, high = max(0.0, 2 * value - interval.high), max(value, 2 * value - interval.low)
     return Interval(low, high, interval.ignored)
+
+
+def of_share(interval: Interval, value: float, patients: int) -> Interval:
+    """The interval of a share of scans, from the percentile interval of its resamples.
+
+    None of 30 scans missed is none in every resample too, and [0, 0] would say that none ever will be. A
+    share of 0 or 1 gets the exact interval of none, or all, of the patients (Clopper and Pearson 1934);
+    another one stays as it is.
+
+    Args:
+        interval: of the resamples.
+        value: the share.
+        patients: with a scan among those that are shared out, one at least.
+    """
+    if np.isnan(interval.low) or value not in (0, 1):
+        return interval
+    ends = binomtest(round(value * patients), patients).proportion_ci(LEVEL, method="exact")
+    return Interval(float(ends.low), float(ends.high), interval.ignored)

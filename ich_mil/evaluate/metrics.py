@@ -86,7 +86,8 @@ def _auc(labels: np.ndarray, score: np.ndarray) -> float:
 
 
 def _ap(labels: np.ndarray, score: np.ndarray) -> float:
-    return float(average_precision_score(labels, score)) if labels.any() else float("nan")
+    # of positives alone every ranking has 1
+    return float(average_precision_score(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
 
 
 def _losses(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
@@ -185,8 +186,8 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
     Returns:
         `auc`, `ap` (average precision), the `operating_points` (whose thresholds are chosen on these scans
         and flatter), `accuracy`, `balanced_accuracy`, `f1` (these three at `THRESHOLD`), `log_loss`, `brier`,
-        `ece`. Where there is one class only, `auc`, `balanced_accuracy` and the operating points are
-        NaN; `ap` where no scan is positive; `f1` where no scan is positive or called positive.
+        `ece`. Where there is one class only, `auc`, `ap`, `balanced_accuracy` and the operating points are
+        NaN; `f1` where no scan is positive or called positive.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].

@@ -14,8 +14,8 @@ import pandas as pd
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
 from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
 
-FEW_PATIENTS = 20
-"""Below this many patients the table says that its intervals are rough."""
+FEW = 30
+"""With fewer patients, positive scans or negative ones the table says that its intervals are rough."""
 
 _BLOCKS = (
     ("Scans", [(SCAN, "auc", "AUC"), (SCAN, "ap", "AP")]),
@@ -118,9 +118,17 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
             "spec. at 95 % sens.: the reverse; thresholds chosen on these very scans, so optimistic"
         )
     used = frame[(frame["n"] > 0) & (frame["note"] == "")]
-    if len(used) and used["patients"].min() < FEW_PATIENTS:
+    scans = used[used["level"] == SCAN]
+    for what, least in (
+        ("patients", used["patients"].min()),
+        ("positive scans", scans["positives"].min()),
+        ("negative scans", (scans["n"] - scans["positives"]).min()),
+    ):
+        if 0 < least < FEW:
+            notes.append(f"Few {what} ({least:.0f}): the intervals are rough and rather too narrow")
+    if ((used["low"] == used["high"]) & (used["value"] == 1)).any():
         notes.append(
-            f"Few patients ({used['patients'].min()}): the intervals are rough and rather too narrow"
+            "[1.000, 1.000]: no resample of these scans holds an error; other scans may hold one all the same"
         )
     if frame["ignored"].max() > 0:
         notes.append(f"Up to {frame['ignored'].max():,} resamples held one class only and were ignored")

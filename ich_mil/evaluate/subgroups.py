@@ -15,13 +15,14 @@ import pandas as pd
 from sklearn.metrics import recall_score
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_share, patient_bootstrap
 from ich_mil.evaluate.metrics import THRESHOLD, check_scores, scan_metrics
-from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking
+from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
 
 COLUMNS = ["group", "n", "positives", "patients", "auc", "auc_low", "auc_high"]
-COLUMNS += ["log_loss", "log_loss_low", "log_loss_high", "sensitivity", "specificity", "note"]
+COLUMNS += ["log_loss", "log_loss_low", "log_loss_high", "sensitivity", "sensitivity_low", "sensitivity_high"]
+COLUMNS += ["specificity", "specificity_low", "specificity_high", "note"]
 
 SERIES = {
     "another kind of series": Code.SERIES_KIND,
@@ -67,11 +68,15 @@ def _row(
             lambda counts: {
                 "auc": resampled_ranking(labels, probability, counts)["auc"],
                 "log_loss": resampled_losses(labels, probability, counts)["log_loss"],
+                "sensitivity": resampled_recall(labels, called, counts, 1),
+                "specificity": resampled_recall(labels, called, counts, 0),
             },
             patients,
             resamples=resamples,
             seed=seed,
         )
+        for name, of_class in (("sensitivity", with_positive), ("specificity", with_negative)):
+            intervals[name] = of_share(intervals[name], row[name], of_class)
         for name, interval in intervals.items():
             row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     return {**row, "note": "; ".join(notes)}
@@ -102,9 +107,9 @@ def subgroup_table(
 
     Returns:
         One row a group, in the order given, with the columns `COLUMNS`: `n` labelled scans, `positives` and
-        `patients` among them, `auc` and `log_loss` with their 95 % intervals, `sensitivity` and `specificity`
-        at `THRESHOLD`. What is not defined, or rests on fewer than `FEW` patients of a class, is NaN, and
-        `note` says why.
+        `patients` among them, `auc`, `log_loss`, and at `THRESHOLD` `sensitivity` and `specificity`, each
+        with its 95 % interval (exact, of patients, for a share of 0 or 1). What is not defined, or rests on
+        fewer than `FEW` patients of a class, is NaN, and `note` says why.
 
     Raises:
         DataError: a label or probability cannot be used.

@@ -79,7 +79,7 @@ def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray)
         counts: (n, R) how often each row was drawn.
 
     Returns:
-        `auc` (R,), NaN where a resample holds one class only, and `ap` (R,), NaN where it holds no positive.
+        `auc` and `ap`, (R,), NaN where a resample holds one class only.
     """
     if not labels.any():
         return {name: np.full(counts.shape[1], np.nan) for name in ("auc", "ap")}
@@ -91,7 +91,7 @@ def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray)
     precision = np.divide(found, down.called, out=np.zeros_like(found), where=down.called > 0)
     return {
         "auc": 1 - _divide((P * above).sum(axis=0), total * (down.total - total)),
-        "ap": _divide((P * precision).sum(axis=0), total),
+        "ap": np.where(total < down.total, _divide((P * precision).sum(axis=0), total), np.nan),
     }
 
 
@@ -171,11 +171,14 @@ def resampled_slice_probability_metrics(
     }
 
 
+def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray, kind: int) -> np.ndarray:
+    """Share (R,) of the scans of one class, `kind`, that are called rightly; NaN where there is none."""
+    right = ((labels == kind) & (called == kind)).astype(np.float64) @ counts  # (R,)
+    return _divide(right, (labels == kind).astype(np.float64) @ counts)
+
+
 def _balanced_accuracy(labels: np.ndarray, called: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    halves = []
-    for kind in (0, 1):
-        right = ((labels == kind) & (called == kind)).astype(np.float64) @ counts  # (R,)
-        halves.append(_divide(right, (labels == kind).astype(np.float64) @ counts))
+    halves = [resampled_recall(labels, called, counts, kind) for kind in (0, 1)]
     return (halves[0] + halves[1]) / 2
 
 

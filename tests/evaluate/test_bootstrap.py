@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import norm
 
 from ich_mil.evaluate import bootstrap
-from ich_mil.evaluate.bootstrap import Interval, of_error, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_error, of_share, patient_bootstrap
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.weighted import resampled_ece, resampled_ranking
 
@@ -147,3 +147,12 @@ def test_the_interval_of_a_calibration_error_holds_it(shift, true, least, most_b
         by_percentiles += counted.low <= true <= counted.high
     assert by_error >= least
     assert by_percentiles <= most_by_percentiles
+
+
+def test_none_of_a_few_is_not_never():
+    none, every = Interval(0.0, 0.0, 2), Interval(1.0, 1.0, 0)
+    # (1 - high)³⁰ = 0.025
+    assert of_share(none, 0.0, 30) == Interval(0.0, pytest.approx(1 - 0.025 ** (1 / 30)), 2)
+    assert of_share(every, 1.0, 30) == Interval(pytest.approx(0.025 ** (1 / 30)), 1.0, 0)
+    assert of_share(Interval(0.0, 0.1, 0), 0.05, 30) == Interval(0.0, 0.1, 0)
+    assert np.isnan(of_share(Interval(np.nan, np.nan, 0), 0.0, 1).low)

@@ -79,8 +79,7 @@ def test_what_is_missing_is_said_with_its_reason(truth, model):
     assert "Slices AUC all, Slices AP all (no slice labels)" in format_table(unlabelled).replace("\n  ", " ")
     ones = {**truth, "labels": np.ones(40, int)}
     text = format_table(evaluate([silent], **ones, seed=0, resamples=60)).replace("\n  ", " ")
-    missing = "Scans AUC, Scan operating points balanced accuracy, Scan operating points sens. at 95 % spec."
-    assert missing in text
+    assert "Scans AUC, Scans AP, Scan operating points balanced accuracy, Scan operating points sens." in text
     assert "(one class only)" in text
     assert "so optimistic" not in text  # no operating point is shown
     none = {**truth, "labels": np.full(40, -1)}
@@ -93,13 +92,33 @@ def test_notes_count_what_was_left_out(truth, model):
     assert notes[0] == "34 scans (17 positive) of 15 patients; 6 without a label left out"
 
 
-def test_few_patients_at_any_level_are_told(truth, model):
-    alone = {**truth, "patients": [f"p{i}" for i in range(40)]}
-    scans = {**alone, "slice_labels": None}
-    assert "Few patients" not in format_table(evaluate([model], **scans, seed=0, resamples=50))
-    part = {**alone, "slice_labels": np.where(np.arange(200) < 25, truth["slice_labels"], -1)}
+def table_of(truth, model, scans):
+    """The table of so many copies of the scans, each of a patient of its own, without slice labels."""
+    labels = np.resize(truth["labels"], scans)
+    score = Scores("GP", np.resize(model.scan, scans), None)
+    names = [f"p{i}" for i in range(scans)]
+    whole = {"labels": labels, "patients": names, "offsets": np.arange(scans + 1)}
+    return lambda known: format_table(
+        evaluate([score], **{**whole, "labels": np.where(known, labels, -1)}, seed=0, resamples=50)
+    )
+
+
+def test_few_patients_or_scans_of_a_class_are_told(truth, model):
+    table, number = table_of(truth, model, 200), np.arange(200)
+    labels = np.resize(truth["labels"], 200)
+    assert "Few" not in table(number >= 0)
+    assert "Few positive scans (5)" in table((labels == 0) | (number < 10))
+    assert "Few negative scans (5)" in table((labels == 1) | (number < 10))
+    assert "Few" not in table(labels == 1)  # of one class: nothing ranks them
+    part = {**truth, "slice_labels": np.where(np.arange(200) < 25, truth["slice_labels"], -1)}
     frame = evaluate([model], **part, seed=0, resamples=50)
     assert f"Few patients ({frame[frame.n > 0].patients.min()}): " in format_table(frame)
+
+
+def test_an_interval_without_width_is_told(truth, model):
+    perfect = Scores("perfect", truth["labels"] * 0.6 + 0.2, None)
+    assert "[1.000, 1.000]: no resample" not in format_table(evaluate([model], **truth, seed=0, resamples=50))
+    assert "[1.000, 1.000]: no resample" in format_table(evaluate([perfect], **truth, seed=0, resamples=50))
 
 
 def test_what_resamples_did_is_told_where_they_did_it(truth, model):

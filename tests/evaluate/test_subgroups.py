@@ -54,7 +54,26 @@ def test_a_group_is_measured_as_a_set_of_its_own(data):
         for metric in ("auc", "log_loss"):
             interval = expected[metric]
             assert (row[f"{metric}_low"], row[f"{metric}_high"]) == (interval.low, interval.high)
+        for metric, kind in (("sensitivity", 1), ("specificity", 0)):
+            of_class, right = y == kind, (p >= 0.5) == kind
+            interval = patient_bootstrap(
+                lambda c, k=of_class, r=right: {"share": (k & r).astype(float) @ c / (k.astype(float) @ c)},
+                patients[chosen],
+                resamples=80,
+                seed=2,
+            )["share"]
+            assert (row[f"{metric}_low"], row[f"{metric}_high"]) == (interval.low, interval.high)
         assert row["note"] == ""
+
+
+def test_a_group_in_which_every_bleed_is_found_is_not_one_where_none_can_be_missed():
+    labels = np.repeat([1, 0], [13, 40])
+    p = np.where(labels == 1, 0.9, np.linspace(0, 0.8, 53))
+    patients = np.arange(53).astype(str)
+    row = subgroup_table(labels, p, patients, {"g": np.ones(53, bool)}, seed=0, resamples=50).iloc[0]
+    assert (row.sensitivity, row.sensitivity_high) == (1, 1)
+    assert row.sensitivity_low == pytest.approx(0.025 ** (1 / 13))
+    assert row.specificity_low < row.specificity < row.specificity_high < 1
 
 
 def test_unlabelled_scans_belong_to_no_group(data):
@@ -73,7 +92,8 @@ def test_few_patients_of_a_class_get_a_value_and_no_interval(data):
     members = labels == 0
     members[positives[: FEW - 1]] = True
     few = subgroup_table(labels, probability, patients, {"g": members}, seed=0, resamples=50).iloc[0]
-    ends = ["auc_low", "auc_high", "log_loss_low", "log_loss_high"]
+    ends = [name for name in COLUMNS if name.endswith(("_low", "_high"))]
+    assert len(ends) == 8
     assert few[ends].isna().all()
     assert few[["auc", "log_loss", "sensitivity", "specificity"]].notna().all()
     assert few.note == (

@@ -66,6 +66,18 @@ def test_intervals_resample_patients(triage):
     assert table.loc["sensitivity", "high"] == pytest.approx(1 - missed.low, rel=1e-12)
 
 
+def test_no_bleed_missed_of_few_does_not_promise_that_none_will_be(triage):
+    labels, patients = np.repeat([1, 0], 30), [str(i // 2) for i in range(60)]
+    p = np.where(labels == 1, 0.5, 0.1)
+    table = triage_table(triage, labels, p, patients, seed=0, resamples=50).set_index("metric")
+    # two scans a patient: 15 patients with a positive scan
+    assert table.loc["missed", ["low", "high"]].tolist() == pytest.approx([0, 1 - 0.025 ** (1 / 15)])
+    assert table.loc["sensitivity", ["low", "high"]].tolist() == pytest.approx([0.025 ** (1 / 15), 1])
+    assert table.loc["specificity_decided", ["count", "n"]].tolist() == [30, 30]
+    assert table.loc["specificity_decided", "low"] == pytest.approx(0.025 ** (1 / 15))
+    assert table.loc["cleared", "low"] > 0.3  # neither none nor all: that of the resamples
+
+
 def test_numbers_that_are_not_defined_say_why(triage):
     table = triage_table(triage, np.zeros(4, dtype=int), np.full(4, 0.5), list("abcd"), seed=0, resamples=9)
     notes = table.set_index("metric")["note"]

@@ -60,7 +60,7 @@ def test_resamples_of_one_class_are_nan():
     for name in ("sensitivity_at_90", "specificity_at_90", "sensitivity_at_95", "specificity_at_95"):
         np.testing.assert_array_equal(result[name], [np.nan, np.nan, 0.0])
     ranking = resampled_ranking(labels, probability, counts)
-    np.testing.assert_allclose(ranking["ap"], [np.nan, 1.0, 2 / 3])
+    np.testing.assert_allclose(ranking["ap"], [np.nan, np.nan, 2 / 3])
     assert np.isfinite(resampled_losses(labels, probability, counts)["brier"]).all()
     for resampled in (resampled_ranking, resampled_operating_points):
         for values in resampled(np.zeros(3, int), probability, counts).values():
