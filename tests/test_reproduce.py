@@ -101,6 +101,11 @@ def test_the_table_holds_every_model_on_every_set(config, done):
         "Drift",
         "How often the drift alarm rings",
         "The intervals take scans as independent.",  # of errors by decile
+        "comparisons: one in twenty leaves out 0 by chance.",
+        "95 % of orders in which these scans may arrive",  # the worklist
+        "`low` to `high` 5 to 95 % of them",  # of recalibration
+        "95 % over resamples of these others",  # of triage
+        "95 % intervals by patient.",  # of groups
     ):
         assert words in page
     for line in page.splitlines():

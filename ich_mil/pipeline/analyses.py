@@ -80,8 +80,11 @@ def _against_others(look: Look) -> Iterator[Section]:
     yield Section(
         "Against the other models",
         f"Each model less {look.main}, on the same scans (seed {look.seed}); 95 % intervals by resampling "
-        "patients, DeLong's test for AUCs. All metrics are in the CSV.",
-        shown[["model", "metric", "value", "reference_value", "difference", "low", "high", "delong_p"]],
+        f"patients, DeLong's test for AUCs. None is corrected for the {len(shown)} comparisons: one in "
+        "twenty leaves out 0 by chance. All metrics are in the CSV.",
+        shown[
+            ["model", "metric", "value", "reference_value", "difference", "low", "high", "delong_p", "note"]
+        ],
     )
 
 
@@ -142,6 +145,7 @@ def _groups(look: Look) -> Iterator[Section]:
         groups |= {"readers agree": findings.readers_agree.to_numpy()}
         groups |= {"readers disagree": ~findings.readers_agree.to_numpy()}
         text = f"{text[:-1]}, by kind of bleed (its positives against all negatives), by readers."
+    text += f" Sensitivity and specificity at {THRESHOLD}; 95 % intervals by patient."
     frame = subgroup_table(
         look.labels,
         look.probability,

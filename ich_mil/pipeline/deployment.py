@@ -50,7 +50,8 @@ def triage(look: Look) -> Iterator[Section]:
     known = labels != UNKNOWN
     yield Section(
         "Triage in three",
-        f"Calibrated on half of the patients, counted on the others. {fitted.promise}",
+        f"Calibrated on half of the patients, counted on the others. {fitted.promise} `low` to `high`: 95 % "
+        "over resamples of these others, thresholds as they are; of a share of 0 or 1 the exact interval.",
         look.table(frame, "triage")[["metric", "value", "low", "high", "count", "n", "note"]],
         (look.figure(thresholds(labels[known], p[known], low=fitted.low, high=fitted.high), "triage"),),
     )
@@ -63,8 +64,9 @@ def triage(look: Look) -> Iterator[Section]:
     )
     yield Section(
         "The worklist",
-        f"A backlog of these {len(labels)} scans, {MINUTES_PER_SCAN:g} minutes each, read by one person. The "
-        "figure shows how long positive scans wait.",
+        f"A backlog of these {len(labels)} scans, {MINUTES_PER_SCAN:g} minutes each, read by one person, "
+        "while no new scan arrives. `low` to `high`: 95 % of orders in which these scans may arrive; other "
+        "scans are not in it. The figure shows how long positive scans wait.",
         look.table(waits, "worklist"),
         (look.figure(png, "worklist"),),
     )
@@ -127,7 +129,8 @@ def recalibration(look: Look) -> Iterator[Section]:
     yield Section(
         "Recalibration at a new site",
         "Platt's sigmoid (`platt`) or its intercept alone fitted to n labelled scans of the site, measured "
-        f"on its other scans. {text}.",
+        "on its other scans: median of draws, `low` to `high` 5 to 95 % of them, `better` the share of draws "
+        f"below the model's `own`. Draws overlap, so these are no confidence intervals. {text}.",
         shown,
         (
             look.figure(

@@ -60,10 +60,24 @@ def write_page(path: Path, title: str, facts: Sequence[str], chapters: Iterable[
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    """A data frame as a Markdown table: floats with three decimals, what is absent as a dash."""
+    """A data frame as a Markdown table: floats with three decimals, what is absent as a dash.
+
+    A p-value (a column `p` or `..._p`) that would be 0.000 is '< 0.001'.
+    """
     head = [str(name) for name in frame.columns]
-    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+    rows = [
+        [
+            "< 0.001" if _is_tiny_p(name, value) else _cell(value)
+            for name, value in zip(head, row, strict=True)
+        ]
+        for row in frame.itertuples(index=False)
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows))
+
+
+def _is_tiny_p(name: str, value: object) -> bool:
+    is_p = name == "p" or name.endswith("_p")
+    return is_p and isinstance(value, float | np.floating) and bool(value < 5e-4)
 
 
 def _cell(value: object) -> str:
