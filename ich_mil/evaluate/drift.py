@@ -19,17 +19,15 @@ new scan would ring.
 Shapes: B reference scans, n scans of the batch, N slices, D features, C columns, R deals.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.two_samples import chance, column_distances, energy_distances, whitened
-
-FORMAT = "ich_mil.drift.1"
 
 DEALS = 999
 """Deals of patients behind a p-value."""
@@ -273,31 +271,3 @@ class DriftAlarm:
             moved=tuple(moved(int(c), self.names[c], chance(largest, scaled[c, 0])) for c in order),
             n=len(new),
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, for JSON; patients are numbers there, not their keys."""
-        return {
-            "format": FORMAT,
-            "names": list(self.names),
-            "rate": self.rate,
-            "seed": self.seed,
-            "patients": self.patients.tolist(),
-            "table": self.table.tolist(),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_dict` gave. `DataError` if it is something else."""
-        if values.get("format") != FORMAT:
-            raise DataError(
-                f"not a drift alarm of this version ({FORMAT}), got {values.get('format')!r}; fit it again"
-            )
-        try:
-            table, patients = np.array(values["table"], dtype=float), np.array(values["patients"], dtype=int)
-            names, rate, seed = tuple(values["names"]), float(values["rate"]), int(values["seed"])
-            _checked(table[:, :-1], table[:, -1], patients.astype(str), "stored drift alarm")
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DataError(f"drift alarm: cannot be read ({error!r}); fit it again") from error
-        if len(names) != table.shape[1] - 1:
-            raise DataError(f"drift alarm: {len(names)} names for {table.shape[1] - 1} columns; fit it again")
-        return cls(table, np.unique(patients, return_inverse=True)[1], names, rate, seed)

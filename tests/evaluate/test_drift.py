@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from scipy.stats import binom, ks_2samp
@@ -214,31 +212,6 @@ def test_power_grows_with_the_batch(few_deals):
     small, large = (alarms(draw(n), 25) for n in (10, 60))
     assert large >= 23
     assert small < large
-
-
-def test_stored_alarm_says_the_same_to_the_bit(reference):
-    table, scores = reference
-    alarm = fit(table, scores, names(60, each=3), rate=0.1, seed=7)
-    again = DriftAlarm.from_dict(json.loads(json.dumps(alarm.as_dict())))
-    batch = table[:20] + 0.3
-    assert again.test(batch, scores[:20], names(20)) == alarm.test(batch, scores[:20], names(20))
-    assert "p1" not in json.dumps(alarm.as_dict())  # no patient key is stored
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"format": "other"},
-        {"table": [[1, 2]]},
-        {"table": "x"},
-        {"names": ["a"]},
-        {"rate": None},
-        {"patients": [1]},
-    ],
-)
-def test_what_is_no_stored_alarm_is_refused(reference, change):
-    with pytest.raises(DataError):
-        DriftAlarm.from_dict(fit(*reference).as_dict() | change)
 
 
 def test_large_sets_are_cut_by_whole_patients(reference, monkeypatch):
