@@ -175,6 +175,7 @@ def _told(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
             f"  {SHOWN[row['metric']]:<9}{row['before']:.3f} -> {row['after']:.3f}, {change}, better in "
             f"{row['better']:.0%} of resamples"
         )
+    lines.append("Go by the log-loss: chance adds to an ECE, before and after, the more the fewer the scans.")
     lines.append(
         f"This holds for scans that come as these did, {first.positives / first.n:.0%} of them positive: of "
         "scans chosen by their label it is wrong."
