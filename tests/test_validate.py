@@ -11,6 +11,8 @@ import torch
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import write_splits
 from ich_mil.evaluate.baselines import position_score
+from ich_mil.evaluate.show import table_notes
+from ich_mil.evaluate.table import evaluate
 from ich_mil.pipeline.validate import score_rows
 from tests.feature_table import write_features
 
@@ -63,6 +65,21 @@ def test_each_row_says_what_is_its_own(model, features):
             np.testing.assert_array_equal(row.scan, scan, name)
         np.testing.assert_array_equal(row.slice, each, name)
         assert row.slice_is_probability == probability, name
+
+
+def test_the_table_explains_the_rows_without_a_picture(model, features):
+    _, rows = rows_of(model, features)
+    measured = {
+        "labels": features.labels.numpy(),
+        "patients": features.patients,
+        "offsets": features.offsets.numpy(),
+        "slice_labels": features.slice_labels.numpy(),
+    }
+    notes = table_notes(evaluate(list(rows.values()), **measured, seed=0, resamples=20))
+    assert any(note.startswith("position only: each scan gets the share of positive train") for note in notes)
+    assert any(note.startswith("slice prevalence: each slice gets the share of these") for note in notes)
+    alone = table_notes(evaluate([rows["CNN alone"]], **measured, seed=0, resamples=20))
+    assert not any(note.startswith(("position only", "slice prevalence")) for note in alone)
 
 
 def test_what_is_not_known_says_nothing(model, features):
