@@ -43,6 +43,8 @@ _PREAMBLE = 128
 # A file without the PS3.10 preamble starts with a tag of group 0002 or 0008, little endian.
 _FIRST_GROUPS = {0x0002, 0x0008}
 _BLANKS = " \0\t\r\n"
+_ESCAPE = b"\x1b"
+"""Begins a code extension (PS3.5 6.1.2.5)."""
 
 
 def tag_of(keyword: str) -> int:
@@ -86,9 +88,9 @@ class Elements:
     def text(self, tag: int) -> str:
         """The value as one text, several values joined by a backslash; '' where absent."""
         raw = self.values.get(tag, b"")
-        try:
+        if raw.isascii() and _ESCAPE not in raw:  # Japanese in ISO 2022 is of 7 bits too
             text = raw.decode("ascii").strip(_BLANKS)
-        except UnicodeDecodeError:
+        else:
             names = self.values.get(CHARACTER_SET, b"").decode("ascii", "replace").split("\\")
             encodings = convert_encodings([name.strip(_BLANKS) for name in names])
             text = decode_bytes(raw, encodings, set()).strip(_BLANKS)

@@ -32,6 +32,21 @@ def test_texts_are_those_of_the_files(prepared):
     assert "InstitutionName" not in texts
 
 
+def test_japanese_of_seven_bits_is_decoded(tmp_path):
+    """ISO 2022 IR 87 switches to kanji by an escape sequence, and all its bytes are ASCII."""
+    root = phantoms.cq500(tmp_path / "site", studies=1)
+    for path in root.rglob("*.dcm"):
+        image = dcmread(path)
+        image.SpecificCharacterSet = ["", "ISO 2022 IR 87"]
+        image.PatientName = "Yamada^Tarou=山田^太郎"
+        image.StudyDescription = "頭部\\縦"
+        image.save_as(path)
+    prepared = prepare("unlabelled", root, tmp_path / "set", jobs=1, thickness_mm=5.0)
+    texts = study_texts(prepared, prepared.scans.index[0])
+    assert texts["PatientName"] == "Yamada^Tarou=山田^太郎"
+    assert texts["StudyDescription"] == "頭部\\縦"
+
+
 def test_source_files_are_those_of_the_slices_from_below(prepared):
     (scan,) = prepared.scans.index
     files = source_files(prepared, scan)
