@@ -66,6 +66,7 @@ class Code(StrEnum):
     SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"
     SEVERAL_PATIENTS = "several-patients"
+    """Its files, of whichever series, name several: one of them may not have been looked at."""
     PATIENT_MISSING = "patient-missing"
     LABEL_REPEATED = "label-repeated"
     LABEL_CLASH = "label-clash"
@@ -92,6 +93,7 @@ INCOMPLETE = frozenset(
         Code.SERIES_KIND,
         Code.PART_OF_HEAD,
         Code.GAP,
+        Code.SEVERAL_PATIENTS,
     }
 )
 """A part of the scan was not seen, or not as the model knows it: that it shows no bleed says little."""

@@ -132,11 +132,11 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     if chosen is None:
         detail = "none of its series shows a head that can be read; the scan is left out"
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
-    headers = chosen.series.headers if chosen else task.headers
-    patients = {header.patient_id for header in headers if header.patient_id}
-    if len(patients) > 1:
-        shown = ", ".join(sorted(patients))
-        detail = f"its files are of {len(patients)} patients: {shown}; the first stands for it"
+    patients = _patients(chosen.series.headers if chosen else task.headers)
+    # of every series: two patients under one study UID, and the head of one was not looked at
+    told = [*patients, *(key for key in _patients(task.headers) if key not in patients)]
+    if len(told) > 1:
+        detail = f"its files are of {len(told)} patients: {', '.join(told)}; the first stands for it"
         entries.append(LedgerEntry(task.scan, "", Code.SEVERAL_PATIENTS, detail))
     if not patients:
         detail = "none of its files has a PatientID; it counts as a patient of its own"
@@ -144,12 +144,17 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     record = ScanRecord(
         fingerprint=task.fingerprint,
         n_bytes=0,  # until it is written
-        patient=min(patients, default=task.scan),
+        patient=patients[0] if patients else task.scan,
         pixel_mm=chosen.series.headers[0].spacing if chosen else (0.0, 0.0),
         slices=chosen.rows if chosen else [],
         entries=[LedgerEntry(task.scan, entry.file, entry.code, entry.detail) for entry in entries],
     )
     return record, chosen.stack if chosen else None
+
+
+def _patients(headers: Sequence[SliceHeader]) -> list[str]:
+    """The patient keys that occur, sorted."""
+    return sorted({header.patient_id for header in headers if header.patient_id})
 
 
 class _Slice(NamedTuple):

@@ -70,14 +70,16 @@ def test_the_patient_is_that_of_the_chosen_series(study, tmp_path):
     assert f"2 patients: {prepared.table.patient[0]}, " in told.detail.iloc[0]
 
 
-def test_a_series_that_was_not_chosen_says_nothing_of_the_patient(study, tmp_path):
+def test_the_patient_of_a_series_that_was_not_chosen_is_told_and_does_not_stand_for_the_scan(study, tmp_path):
     for path in study[:3]:
         phantoms.rewrite(path, PatientID="aaa", SeriesInstanceUID="1.2.9", SeriesDescription="TIMING")
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     assert (prepared.ledger.code == Code.SERIES_NOT_CHOSEN).sum() == 1
-    assert not (prepared.ledger.code == Code.SEVERAL_PATIENTS).any()
     (left,) = {header.patient_id for path in study[3:] for header in read_headers(path)}
     assert set(prepared.table.patient) == {patient_key(left)}
+    (told,) = prepared.ledger.detail[prepared.ledger.code == Code.SEVERAL_PATIENTS]
+    shown = f"{patient_key(left)}, {patient_key('aaa')}"
+    assert told == f"its files are of 2 patients: {shown}; the first stands for it"
 
 
 def test_every_file_of_a_series_without_a_head_is_told(study, tmp_path, monkeypatch):
