@@ -51,7 +51,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
             raise DataError(
                 f"{len(own)} patients with label {label} are too few for the shares "
                 f"validation {validation:g} and test {test:g}: every split needs one; add scans of that "
-                "label, or lower the shares"
+                f"label, or lower the shares{_one_for_all(scans)}"
             )
         for name, size in sizes.items():
             split.update(dict.fromkeys(own[:size], name))
@@ -59,6 +59,14 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     table = scans[["patient", "label"]].rename_axis("scan").reset_index()
     table["split"] = table.patient.map(split)
     return table
+
+
+def _one_for_all(scans: pd.DataFrame) -> str:
+    """What else may help where most scans are of one patient, as after an anonymisation; else ''."""
+    most = int(scans.patient.value_counts().max()) if len(scans) else 0
+    if 2 * most <= len(scans) or most < 2:
+        return ""
+    return f" ({most} of {len(scans)} scans have one PatientID: other people with the same need another)"
 
 
 def read_scan_list(path: Path) -> pd.DataFrame:

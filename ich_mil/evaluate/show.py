@@ -125,11 +125,18 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         )
     used = frame[(frame["n"] > 0) & (frame["note"] == "")]
     scans = used[used["level"] == SCAN]
-    for what, least in (
-        ("patients", used["patients"].min()),
-        ("positive scans", scans["positives"].min()),
-        ("negative scans", (scans["n"] - scans["positives"]).min()),
-    ):
+    rests_on = {
+        "patients": used["patients"].min(),
+        "positive scans": scans["positives"].min(),
+        "negative scans": (scans["n"] - scans["positives"]).min(),
+    }
+    if used["patients"].max() == 1:
+        notes.append(
+            "All scans are of one patient, by PatientID: there are no intervals (other people with the same "
+            "PatientID need another)"
+        )
+        rests_on = {}
+    for what, least in rests_on.items():
         if 0 < least < FEW:
             notes.append(f"Few {what} ({least:.0f}): the intervals are rough and rather too narrow")
     if ((used["low"] == used["high"]) & (used["value"] == 1)).any():

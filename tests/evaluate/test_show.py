@@ -121,6 +121,13 @@ def test_an_interval_without_width_is_told(truth, model):
     assert "[1.000, 1.000]: no resample" in format_table(evaluate([perfect], **truth, seed=0, resamples=50))
 
 
+def test_one_patient_has_no_intervals_and_that_is_told(truth, model):
+    alike = {**truth, "patients": ["ANONYMOUS"] * 40}
+    notes = " ".join(table_notes(evaluate([model], **alike, seed=0, resamples=50)))
+    assert "of one patient, by PatientID: there are no intervals" in notes
+    assert "Few patients" not in notes
+
+
 def test_what_resamples_did_is_told_where_they_did_it(truth, model):
     frame = evaluate([model], **truth, seed=0, resamples=50).assign(ignored=0)
     notes = " ".join(table_notes(frame[frame.metric != "ece"]))
