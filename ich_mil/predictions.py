@@ -24,7 +24,7 @@ from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE, Triage
 from ich_mil.files import write_json, write_text
 from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
-from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
+from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
 FORMAT = "ich_mil.predictions.3"
 NOTICE = "For research only, not for diagnosis."
@@ -233,6 +233,11 @@ def whole_only(decision: str, ledger: Iterable[LedgerEntry]) -> str:
 def incomplete(ledger: Iterable[LedgerEntry]) -> list[Code]:
     """Why a scan was not seen whole; empty where it was."""
     return sorted({entry.code for entry in ledger} & INCOMPLETE)
+
+
+def in_no_study(ledger: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Refused files that may be slices, and of which nothing says to what scan they belong."""
+    return [entry for entry in ledger if not entry.scan and entry.code in REFUSED & INCOMPLETE]
 
 
 def _slices(

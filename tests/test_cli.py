@@ -232,10 +232,14 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
     shutil.copytree(series, export / "bad")
     for path in (export / "bad").iterdir():
         path.write_bytes(path.read_bytes()[:-3000])
+    one = next((export / "good").rglob("*.dcm"))
+    phantoms.rewrite(one, export / "nameless.dcm", StudyInstanceUID="", SOPInstanceUID="1.2.3")
     words = ["predict", export, "--model", place / "run", "--out", tmp_path / "out", "--jobs", 1]
     capsys.readouterr()
     assert main([str(word) for word in words]) == 0
-    assert "no slice could be used" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "no slice could be used" in told
+    assert "1 files of no known study were not judged; the first: nameless.dcm: " in told
     tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert len(tree["scans"]) == 1
     assert sum(line["code"] == "unreadable" for line in tree["ledger"]) == len(

@@ -14,7 +14,7 @@ from ich_mil.ledger import Code
 from ich_mil.model import load_model
 from ich_mil.pipeline.pages import Shown, remove_shown, show_predictions
 from ich_mil.pipeline.triage import read_triage
-from ich_mil.predictions import Results, make_results, write_results
+from ich_mil.predictions import Results, in_no_study, make_results, write_results
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 
@@ -88,5 +88,7 @@ def predict_folder(
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
         say(f"{empty}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
+    if stray := in_no_study(results.ledger):
+        say(f"{len(stray)} files of no known study were not judged; the first: {stray[0].detail}")
     say(f"{out / 'predictions.csv'}")
     say(f"{out / 'index.html'}")

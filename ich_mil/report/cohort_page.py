@@ -1,7 +1,8 @@
 """The page of a cohort: a worklist of all scans, the likely ones first.
 
 In: `Results` of `predictions.json` and the addresses of the study pages. Out: HTML as a string. Studies that
-could not be predicted stand above the list: none is lost. Patients are not named.
+could not be predicted, and files of no known study, stand above the list: none is lost. Patients are not
+named.
 """
 
 from collections import Counter
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 
 from ich_mil.evaluate.triage import DECISIONS
 from ich_mil.ledger import Code
-from ich_mil.predictions import Results, ScanResult
+from ich_mil.predictions import Results, ScanResult, in_no_study
 from ich_mil.report.page import percent, render
 from ich_mil.report.words import MARK, by_drop, problems, results_in_words, routine, span
 
@@ -37,6 +38,7 @@ def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> 
     """
     scans = worklist(results)
     missing = [entry for entry in results.ledger if entry.code == Code.SCAN_EMPTY]
+    stray = in_no_study(results.ledger)
     return render(
         "cohort.html.j2",
         script="cohort.js",
@@ -57,10 +59,12 @@ def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> 
         flagged=sum(bool(problems(scan.ledger)) for scan in scans),
         labelled=any(scan.label is not None for scan in scans),
         missing=missing,
+        n_stray=len(stray),
+        stray=problems(stray),
         other=[
             line
             for tell in (problems, routine)
-            for line in tell(entry for entry in results.ledger if entry not in missing)
+            for line in tell(entry for entry in results.ledger if entry not in (*missing, *stray))
         ],
     )
 

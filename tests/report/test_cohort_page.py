@@ -74,6 +74,19 @@ def test_studies_without_a_prediction_are_not_lost():
     )
 
 
+def test_files_of_no_known_study_are_not_lost():
+    """A study whose files lost their StudyInstanceUID has no row in the list."""
+    nameless = [LedgerEntry("", f"DOE{i}.dcm", Code.NO_UID, "DOE") for i in range(3)]
+    others = [LedgerEntry("", "a.txt", Code.NOT_DICOM, ""), LedgerEntry("lost", "b", Code.UNREADABLE, "")]
+    html = render_cohort(replace(RESULTS, ledger=(*nameless, *others)), LINKS, title="Studies")
+    text = said(check_offline(html))
+    assert "3 files belong to no known study and were not judged; prepared/ledger.csv names them." in text
+    assert "Refused: identifiers missing (3 times)" in text
+    assert "Not about one of these scans: Refused: damaged; Refused: not a DICOM file." in text
+    assert "DOE" not in html
+    assert "no known study" not in render_cohort(replace(RESULTS, ledger=tuple(others)), {}, title="Studies")
+
+
 def test_input_problems_are_told_without_dicom_texts():
     other = LedgerEntry("", "DOE.dcm", Code.NOT_CT, "DOE")
     html = render_cohort(replace(RESULTS, ledger=(other,)), LINKS, title="Studies")
