@@ -93,6 +93,7 @@ class Listener:
         tempfile.tempdir = str(self._spool.incoming)
         handlers = [
             (evt.EVT_CONN_OPEN, self._bound),
+            (evt.EVT_CONN_CLOSE, _woken),
             (evt.EVT_C_STORE, self._store),
             (evt.EVT_REJECTED, self._rejected),
             (evt.EVT_ABORTED, self._broken),
@@ -170,3 +171,12 @@ class Listener:
         wire.recv = bounded
         event.assoc.bind(evt.EVT_DIMSE_RECV, begin_again)
         wire.socket.settimeout(IDLE_SECONDS)
+
+
+def _woken(event: evt.Event) -> None:
+    """End what waits for the request of a caller that has gone without one, as checks of the port do.
+
+    pynetdicom would wait on for `acse_timeout`, and count it among the connections all the while.
+    """
+    if event.assoc.requestor.primitive is None:
+        event.assoc.dul.to_user_queue.put(None)  # what it would find when the time is over

@@ -67,6 +67,24 @@ def test_a_caller_that_sends_nothing_more_is_cut_off(listen, monkeypatch):
     wait_for(lambda: association.is_aborted, seconds=5)
 
 
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.0\r\n\r\n"])
+def test_a_caller_that_goes_without_a_request_takes_no_place(listen, first):
+    """A monitor that looks whether the port is open, every few seconds, must not keep senders out."""
+    port = listen(associations=2).port
+    for _ in range(4):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
+            wire.sendall(first)
+
+    def is_taken():
+        association = connect(port)
+        established = association.is_established
+        if established:
+            association.release()
+        return established
+
+    wait_for(is_taken, seconds=5)
+
+
 def test_the_largest_size_is_that_of_one_object(listen):
     port = listen(instance_mb=0.1).port
     assert send(port, study(4, PixelData=bytes(60_000))) == [0] * 4
