@@ -15,6 +15,7 @@ from sklearn.metrics import (
     brier_score_loss,
     f1_score,
     log_loss,
+    recall_score,
     roc_curve,
 )
 from sklearn.metrics import roc_auc_score as sklearn_auc
@@ -23,7 +24,7 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 
 THRESHOLD = 0.5
-"""Probability from which a scan counts as positive in accuracy, balanced accuracy and F1."""
+"""Probability from which a scan counts as positive in accuracy, sensitivity, specificity and F1."""
 
 OPERATING_POINTS = (90, 95)
 """Per cent of specificity (sensitivity) that a threshold must reach; the other of the two is the metric."""
@@ -185,9 +186,10 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
 
     Returns:
         `auc`, `ap` (average precision), the `operating_points` (whose thresholds are chosen on these scans
-        and flatter), `accuracy`, `balanced_accuracy`, `f1` (these three at `THRESHOLD`), `log_loss`, `brier`,
-        `ece`. Where there is one class only, `auc`, `ap`, `balanced_accuracy` and the operating points are
-        NaN; `f1` where no scan is positive or called positive.
+        and flatter), `accuracy`, `sensitivity`, `specificity`, `balanced_accuracy`, `f1` (these five at
+        `THRESHOLD`), `log_loss`, `brier`, `ece`. Where there is one class only, `auc`, `ap`,
+        `balanced_accuracy` and the operating points are NaN; `sensitivity` (`specificity`) where no scan is
+        positive (negative); `f1` where no scan is positive or called positive.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
@@ -200,6 +202,8 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
         "ap": _ap(labels, probability),
         **operating_points(labels, probability),
         "accuracy": float(accuracy_score(labels, called)),
+        "sensitivity": float(recall_score(labels, called, pos_label=1, zero_division=np.nan)),
+        "specificity": float(recall_score(labels, called, pos_label=0, zero_division=np.nan)),
         "balanced_accuracy": float(balanced_accuracy_score(labels, called)) if both else float("nan"),
         "f1": float(f1_score(labels, called, zero_division=np.nan)),
         **_losses(labels, probability),

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import Interval, of_error, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
+from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
-from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
+from ich_mil.evaluate.table import INSIDE, SCAN, SLICE, interval_of, patients_behind
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_scan_metrics
 
 COLUMNS = ["level", "metric", "mean", "std", "low", "high", "seeds", "n", "positives", "patients", "note"]
@@ -83,8 +84,9 @@ def _rows(
     values: Sequence[Mapping[str, float]],
     intervals: Mapping[str, Interval],
     facts: Mapping[str, object],
+    behind: Mapping[str, int],
 ) -> pd.DataFrame:
-    """`values` holds the metrics of each seed."""
+    """`values` holds the metrics of each seed, `behind` is of `patients_behind`."""
     rows = []
     for metric in values[0]:
         every = np.array([one[metric] for one in values])
@@ -92,7 +94,7 @@ def _rows(
         note = f"not defined for {undefined.sum()} of {len(every)} seeds" if undefined.any() else ""
         row = {"level": level, "metric": metric, "mean": every.mean()}
         row |= {"std": every.std(ddof=1) if len(every) > 1 else np.nan}
-        ends = intervals[metric] if metric != "ece" else of_error(intervals[metric], float(every.mean()))
+        ends = interval_of(metric, float(every.mean()), intervals[metric], behind)
         row |= {"low": ends.low, "high": ends.high}
         rows.append(row | {"seeds": len(every), "note": note} | dict(facts))
     return pd.DataFrame(rows)
@@ -119,12 +121,15 @@ def _scans(repeats: Sequence[Repeat], *, seed: int, resamples: int) -> pd.DataFr
     patients = np.asarray(repeats[0].patients)[known]
 
     def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
-        return _mean_of([resampled_scan_metrics(*pair, counts) for pair in pairs])
+        return _mean_of(
+            [resampled_scan_metrics(*pair, counts) | resampled_line(*pair, counts) for pair in pairs]
+        )
 
     labels = pairs[0][0]
     facts = {"n": len(labels), "positives": int(labels.sum()), "patients": len(np.unique(patients))}
     intervals = patient_bootstrap(statistic, patients, resamples=resamples, seed=seed)
-    return _rows(SCAN, [scan_metrics(*pair) for pair in pairs], intervals, facts)
+    values = [scan_metrics(*pair) | calibration_line(*pair) for pair in pairs]
+    return _rows(SCAN, values, intervals, facts, patients_behind(labels, patients))
 
 
 def _slices(repeats: Sequence[Repeat], probability: bool, *, seed: int, resamples: int) -> pd.DataFrame:
@@ -158,7 +163,8 @@ def _slices(repeats: Sequence[Repeat], probability: bool, *, seed: int, resample
         values.append(of_seed)
         insides.append(auc_inside(labels, score, bags))
     facts = {"n": int(known.sum()), "positives": int(triples[0][0].sum()), "patients": len(np.unique(owner))}
-    table = _rows(SLICE, values, patient_bootstrap(statistic, owner, resamples=resamples, seed=seed), facts)
+    intervals = patient_bootstrap(statistic, owner, resamples=resamples, seed=seed)
+    table = _rows(SLICE, values, intervals, facts, {})
     scans = insides[0][0]
     if not len(scans) or any(not np.array_equal(ids, scans) for ids, _ in insides):
         note = (
@@ -175,4 +181,4 @@ def _slices(repeats: Sequence[Repeat], probability: bool, *, seed: int, resample
     )
     facts = {"n": len(scans), "positives": len(scans), "patients": len(np.unique(patients))}
     each = [{"auc": float(values.mean())} for _, values in insides]
-    return pd.concat([table, _rows(INSIDE, each, inside, facts)])
+    return pd.concat([table, _rows(INSIDE, each, inside, facts, {})])

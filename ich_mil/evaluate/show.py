@@ -19,16 +19,26 @@ FEW = 30
 
 _BLOCKS = (
     ("Scans", [(SCAN, "auc", "AUC"), (SCAN, "ap", "AP")]),
-    ("Scan calls", [(SCAN, "accuracy", "accuracy"), (SCAN, "f1", "F1")]),
+    (
+        "Scan calls",
+        [(SCAN, "accuracy", "accuracy"), (SCAN, "balanced_accuracy", "balanced"), (SCAN, "f1", "F1")],
+    ),
+    (
+        "Scan calls by class",
+        [(SCAN, "sensitivity", "sensitivity"), (SCAN, "specificity", "specificity")],
+    ),
     (
         "Scan operating points",
         [
-            (SCAN, "balanced_accuracy", "balanced accuracy"),
             (SCAN, "sensitivity_at_95", "sens. at 95 % spec."),
             (SCAN, "specificity_at_95", "spec. at 95 % sens."),
         ],
     ),
     ("Scan probabilities", [(SCAN, "log_loss", "log-loss"), (SCAN, "brier", "Brier"), (SCAN, "ece", "ECE")]),
+    (
+        "Scan calibration",
+        [(SCAN, "calibration_intercept", "intercept"), (SCAN, "calibration_slope", "slope")],
+    ),
     ("Slices", [(INSIDE, "auc", "AUC inside scans"), (SLICE, "auc", "AUC all"), (SLICE, "ap", "AP all")]),
     (
         "Slice probabilities",
@@ -113,7 +123,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
     notes = [
         *_rests_on(frame),
         f"95 % intervals: {frame['resamples'].max():,} resamples of patients; "
-        f"accuracy, balanced accuracy and F1 at probability {THRESHOLD}; "
+        f"calls at probability {THRESHOLD}; "
         f"ECE: {CALIBRATION_BINS} equal-mass bins",
     ]
     notes += [f"{name}: {says}" for name, says in _WITHOUT_A_PICTURE.items() if name in set(frame["model"])]
@@ -122,6 +132,11 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         notes.append(
             "sens. at 95 % spec.: the best sensitivity of a threshold whose specificity is at least 95 %; "
             "spec. at 95 % sens.: the reverse; thresholds chosen on these very scans, so optimistic"
+        )
+    if frame["value"][frame["metric"] == "calibration_intercept"].notna().any():
+        notes.append(
+            "intercept: how far the log odds of a bleed lie above those told (0 if calibrated); slope: how "
+            "much they rise for each unit told (1 if calibrated; below it probabilities are too extreme)"
         )
     used = frame[(frame["n"] > 0) & (frame["note"] == "")]
     scans = used[used["level"] == SCAN]
@@ -144,7 +159,10 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
             "[1.000, 1.000]: no resample of these scans holds an error; other scans may hold one all the same"
         )
     if frame["ignored"].max() > 0:
-        notes.append(f"Up to {frame['ignored'].max():,} resamples held one class only and were ignored")
+        notes.append(
+            f"Up to {frame['ignored'].max():,} resamples in which a number is not defined were ignored: one "
+            "class only, or for the slope classes that do not overlap"
+        )
     if frame["value"][frame["metric"] == "ece"].notna().any():
         notes.append(
             "ECE: never negative, so chance adds to it; its interval allows for that and reaches lower"
@@ -156,10 +174,10 @@ def format_table(frame: pd.DataFrame) -> str:
     """The table as text: blocks of three numbers then the notes, in at most 110 columns."""
     lines = []
     for block in table_blocks(frame):
-        lines.append(f"{block.title:<{_NAME_WIDTH}}" + "".join(f"  {column:<22}" for column in block.columns))
+        lines.append(f"{block.title:<{_NAME_WIDTH}}" + "".join(f"  {column:<23}" for column in block.columns))
         for name, cells in block.rows:
             short = name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…"
-            lines.append(f"{short:<{_NAME_WIDTH}}" + "".join(f"  {cell:<22}" for cell in cells))
+            lines.append(f"{short:<{_NAME_WIDTH}}" + "".join(f"  {cell:<23}" for cell in cells))
         lines.append("")
     notes = [textwrap.fill(note, _TEXT_WIDTH, subsequent_indent="  ") for note in table_notes(frame)]
     return "\n".join([*(line.rstrip() for line in lines), *notes])

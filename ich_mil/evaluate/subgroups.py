@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import recall_score
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import of_share, patient_bootstrap
@@ -36,11 +35,6 @@ FEW = 10
 """With fewer patients than this with a positive scan, or with a negative one, a group gets no interval."""
 
 
-def _recall(labels: np.ndarray, called: np.ndarray, kind: int) -> float:
-    """Share of the scans of one class that are called rightly, NaN where there are none."""
-    return float(recall_score(labels, called, pos_label=kind)) if (labels == kind).any() else float("nan")
-
-
 def _row(
     labels: np.ndarray, probability: np.ndarray, patients: np.ndarray, *, seed: int, resamples: int
 ) -> dict[str, Any]:
@@ -50,8 +44,7 @@ def _row(
         return {**row, "note": "no labelled scan"}
     called = (probability >= THRESHOLD).astype(np.int64)
     values = scan_metrics(labels, probability)
-    row |= {name: values[name] for name in ("auc", "log_loss")}
-    row |= {"sensitivity": _recall(labels, called, 1), "specificity": _recall(labels, called, 0)}
+    row |= {name: values[name] for name in ("auc", "log_loss", "sensitivity", "specificity")}
     notes = []
     with_positive, with_negative = (len(np.unique(patients[labels == kind])) for kind in (1, 0))
     if not with_positive:

@@ -8,7 +8,6 @@ Shapes: B scans, N slices (packed).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import Interval, of_error, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_error, of_share, patient_bootstrap
+from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import (
     auc_inside,
     check_scores,
@@ -36,7 +36,8 @@ COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives",
 COLUMNS += ["resamples", "ignored", "note"]
 
 _SCAN_METRICS = ["auc", "ap", "sensitivity_at_90", "specificity_at_90", "sensitivity_at_95"]
-_SCAN_METRICS += ["specificity_at_95", "accuracy", "balanced_accuracy", "f1", "log_loss", "brier", "ece"]
+_SCAN_METRICS += ["specificity_at_95", "accuracy", "sensitivity", "specificity", "balanced_accuracy", "f1"]
+_SCAN_METRICS += ["log_loss", "brier", "ece", "calibration_intercept", "calibration_slope"]
 _PROBABILITY_METRICS = ("log_loss", "brier", "ece")
 _NUMBERS = ("value", "low", "high")
 
@@ -71,11 +72,31 @@ def known_or_none(values: np.ndarray) -> np.ndarray | None:
 def _why_nan(level: str, metric: str) -> str:
     if level == INSIDE:
         return "no scan has slices of both kinds"
+    if metric == "calibration_slope":
+        return "one class only, or one threshold tells the classes apart, or all probabilities are alike"
     return "no scan is positive or called positive" if metric == "f1" else "one class only"
 
 
+def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
+    """How many patients stand behind each metric of scans that is a share of them; for `interval_of`."""
+    among = {"accuracy": labels >= 0, "sensitivity": labels == 1, "specificity": labels == 0}
+    return {metric: len(np.unique(patients[rows])) for metric, rows in among.items()}
+
+
+def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:
+    """The interval of a metric from that of its resamples; `behind` says which are shares, of how many."""
+    if metric == "ece":
+        return of_error(resampled, value)
+    return of_share(resampled, value, behind[metric]) if metric in behind else resampled
+
+
 def _measured(
-    name: str, level: str, facts: _Row, values: Mapping[str, float], intervals: Mapping[str, Interval]
+    name: str,
+    level: str,
+    facts: _Row,
+    values: Mapping[str, float],
+    intervals: Mapping[str, Interval],
+    behind: Mapping[str, int],
 ) -> list[_Row]:
     rows = []
     for metric, value in values.items():
@@ -83,7 +104,7 @@ def _measured(
         if np.isnan(value):
             row |= {"low": np.nan, "high": np.nan, "ignored": 0, "note": _why_nan(level, metric)}
         else:
-            ends = intervals[metric] if metric != "ece" else of_error(intervals[metric], value)
+            ends = interval_of(metric, value, intervals[metric], behind)
             row |= {"low": ends.low, "high": ends.high, "ignored": ends.ignored, "note": ""}
         rows.append(row)
     return rows
@@ -113,9 +134,14 @@ def _scan_rows(scores: Scores, labels: np.ndarray, patients: np.ndarray, bootstr
     known = labels != UNKNOWN
     if not known.any():
         return _missing(scores.name, SCAN, _SCAN_METRICS, facts, "no scan labels")
-    labels, score = labels[known], score[known]
-    intervals = bootstrap(partial(resampled_scan_metrics, labels, score), patients[known])
-    return _measured(scores.name, SCAN, facts, scan_metrics(labels, score), intervals)
+    labels, score, patients = labels[known], score[known], patients[known]
+    values = scan_metrics(labels, score) | calibration_line(labels, score)
+
+    def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
+        return resampled_scan_metrics(labels, score, counts) | resampled_line(labels, score, counts)
+
+    intervals = bootstrap(resampled, patients)
+    return _measured(scores.name, SCAN, facts, values, intervals, patients_behind(labels, patients))
 
 
 def _slice_rows(
@@ -145,13 +171,13 @@ def _slice_rows(
             found |= resampled_slice_probability_metrics(labels, score, counts)
         return found
 
-    rows = _measured(scores.name, SLICE, facts, values, bootstrap(resampled, owner[known]))
+    rows = _measured(scores.name, SLICE, facts, values, bootstrap(resampled, owner[known]), {})
     scans, inside = auc_inside(labels, score, bags)
     facts |= {"n": len(scans), "positives": len(scans), "patients": len(np.unique(patients[scans]))}
     if not len(scans):
         return rows + _missing(scores.name, INSIDE, ("auc",), facts, _why_nan(INSIDE, "auc"))
     intervals = bootstrap(lambda counts: {"auc": inside @ counts / counts.sum(axis=0)}, patients[scans])
-    return rows + _measured(scores.name, INSIDE, facts, {"auc": single["slice_auc_inside"]}, intervals)
+    return rows + _measured(scores.name, INSIDE, facts, {"auc": single["slice_auc_inside"]}, intervals, {})
 
 
 def evaluate(

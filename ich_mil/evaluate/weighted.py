@@ -177,21 +177,19 @@ def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray,
     return _divide(right, (labels == kind).astype(np.float64) @ counts)
 
 
-def _balanced_accuracy(labels: np.ndarray, called: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    halves = [resampled_recall(labels, called, counts, kind) for kind in (0, 1)]
-    return (halves[0] + halves[1]) / 2
-
-
 def resampled_scan_metrics(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
     """The metrics of `metrics.scan_metrics` in each resample, each (R,); arguments as `resampled_ranking`."""
     called = (probability >= THRESHOLD).astype(np.int64)
+    sensitivity, specificity = (resampled_recall(labels, called, counts, kind) for kind in (1, 0))
     return {
         **resampled_ranking(labels, probability, counts),
         **resampled_operating_points(labels, probability, counts),
         "accuracy": (called == labels).astype(np.float64) @ counts / counts.sum(axis=0),
-        "balanced_accuracy": _balanced_accuracy(labels, called, counts),
+        "sensitivity": sensitivity,
+        "specificity": specificity,
+        "balanced_accuracy": (sensitivity + specificity) / 2,
         "f1": _divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts),
         **resampled_losses(labels, probability, counts),
         "ece": resampled_ece(labels, probability, counts),

@@ -84,6 +84,10 @@ def test_what_ranks_alone_decide_needs_the_order_only():
         assert scan[name] == other[name]
     assert scan["ap"] == sk.average_precision_score(labels, probability)
     assert scan["balanced_accuracy"] == sk.balanced_accuracy_score(labels, probability >= 0.5)
+    called = (probability >= 0.5).astype(int)
+    (spared, alarms), (missed, found) = sk.confusion_matrix(labels, called)
+    assert scan["sensitivity"] == found / (found + missed)
+    assert scan["specificity"] == spared / (spared + alarms)
 
 
 def test_slice_probabilities_are_measured_as_scan_probabilities_are():
@@ -133,7 +137,8 @@ def test_one_class_only():
     for name in ("ap", "balanced_accuracy", "sensitivity_at_90", "specificity_at_95"):
         assert np.isnan(result[name])
         assert np.isnan(scan_metrics(np.ones(2, int), np.array([0.9, 0.2]))[name])
-    assert result["accuracy"] == 1
+    assert result["accuracy"] == result["specificity"] == 1
+    assert np.isnan(result["sensitivity"])
     assert result["brier"] == pytest.approx(0.14 / 3)
     assert scan_metrics(np.ones(2, int), np.array([0.9, 0.2]))["f1"] == pytest.approx(2 / 3)
 

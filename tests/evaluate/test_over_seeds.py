@@ -6,6 +6,7 @@ from sklearn.metrics import roc_auc_score
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import of_error, patient_bootstrap
+from ich_mil.evaluate.calibration_line import calibration_line
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics
 from ich_mil.evaluate.over_seeds import Repeat, over_seeds
 from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
@@ -41,7 +42,7 @@ def measured(repeats, **changes):
 def test_one_seed_gives_the_single_numbers_and_their_interval():
     one = repeat(0)
     table = rows(measured([one]), SCAN)
-    single = scan_metrics(one.labels, one.scan)
+    single = scan_metrics(one.labels, one.scan) | calibration_line(one.labels, one.scan)
     assert table["mean"].to_dict() == pytest.approx(single, nan_ok=True)
     assert table["std"].isna().all()
     intervals = patient_bootstrap(

@@ -38,10 +38,14 @@ def test_each_number_stands_under_its_name(truth, model):
         ("Scans", "AUC"): (SCAN, "auc"),
         ("Scans", "AP"): (SCAN, "ap"),
         ("Scan calls", "F1"): (SCAN, "f1"),
-        ("Scan operating points", "balanced accuracy"): (SCAN, "balanced_accuracy"),
+        ("Scan calls", "balanced"): (SCAN, "balanced_accuracy"),
+        ("Scan calls by class", "sensitivity"): (SCAN, "sensitivity"),
+        ("Scan calls by class", "specificity"): (SCAN, "specificity"),
         ("Scan operating points", "sens. at 95 % spec."): (SCAN, "sensitivity_at_95"),
         ("Scan operating points", "spec. at 95 % sens."): (SCAN, "specificity_at_95"),
         ("Scan probabilities", "ECE"): (SCAN, "ece"),
+        ("Scan calibration", "intercept"): (SCAN, "calibration_intercept"),
+        ("Scan calibration", "slope"): (SCAN, "calibration_slope"),
         ("Slice probabilities", "ECE"): (SLICE, "ece"),
     }
     for place, name in expected.items():
@@ -55,7 +59,7 @@ def test_text_is_readable_in_110_columns(truth, model):
     frame = evaluate([model, long], **truth, seed=0, resamples=60)
     lines = format_table(frame).splitlines()
     rows = [line for line in lines if "[" in line]
-    assert len(rows) == 11  # two models in five blocks, one in the sixth
+    assert len(rows) == 15  # two models in seven blocks, one in the eighth
     assert max(map(len, lines)) <= 110
     row = frame[(frame.model == "GP") & (frame.level == SCAN) & (frame.metric == "auc")].iloc[0]
     assert f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]" in lines[1]
@@ -75,11 +79,18 @@ def test_what_is_missing_is_said_with_its_reason(truth, model):
     assert "Not available for CNN: Slices AUC inside scans" in text.replace("\n  ", " ")
     unlabelled = evaluate([model, silent], **{**truth, "slice_labels": None}, seed=0, resamples=60)
     titles = [block.title for block in table_blocks(unlabelled)]
-    assert titles == ["Scans", "Scan calls", "Scan operating points", "Scan probabilities"]
+    assert titles == [
+        "Scans",
+        "Scan calls",
+        "Scan calls by class",
+        "Scan operating points",
+        "Scan probabilities",
+        "Scan calibration",
+    ]
     assert "Slices AUC all, Slices AP all (no slice labels)" in format_table(unlabelled).replace("\n  ", " ")
     ones = {**truth, "labels": np.ones(40, int)}
     text = format_table(evaluate([silent], **ones, seed=0, resamples=60)).replace("\n  ", " ")
-    assert "Scans AUC, Scans AP, Scan operating points balanced accuracy, Scan operating points sens." in text
+    assert "Scans AUC, Scans AP, Scan calls balanced, Scan calls by class specificity, Scan operating" in text
     assert "(one class only)" in text
     assert "so optimistic" not in text  # no operating point is shown
     none = {**truth, "labels": np.full(40, -1)}
@@ -136,7 +147,7 @@ def test_what_resamples_did_is_told_where_they_did_it(truth, model):
     frame.loc[frame.metric == "ece", "ignored"] = 1
     notes = " ".join(table_notes(frame))
     assert "ECE: never negative" in notes
-    assert "Up to 1 resamples held one class only and were ignored" in notes
+    assert "Up to 1 resamples in which a number is not defined were ignored: one class only" in notes
 
 
 def test_a_table_read_from_csv_reads_the_same(truth, model, tmp_path):

@@ -4,6 +4,7 @@ import pytest
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.calibration_line import calibration_line
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
 from ich_mil.evaluate.table import COLUMNS, INSIDE, SCAN, SLICE, Scores, evaluate, known_or_none, read_table
 from ich_mil.evaluate.weighted import resampled_ece
@@ -40,7 +41,8 @@ def number(frame, model, level, metric):
 def test_values_are_those_of_the_metrics_with_intervals_around_them(truth, model):
     frame = evaluate([model], **truth, seed=0, resamples=200)
     assert list(frame.columns) == COLUMNS
-    for metric, value in scan_metrics(truth["labels"], model.scan).items():
+    scan = scan_metrics(truth["labels"], model.scan) | calibration_line(truth["labels"], model.scan)
+    for metric, value in scan.items():
         row = number(frame, "GP", SCAN, metric)
         assert (row.value, row.n, row.positives, row.patients, row.note) == (value, 40, 20, 15, "")
         assert row.low < row.high
@@ -95,7 +97,7 @@ def test_what_is_missing_is_said_with_its_reason(truth, model):
     assert number(frame, "position", SCAN, "auc").note == "gives no scan score"
     for name in ("CNN", "position"):  # every model has every scan metric, and no other
         assert set(frame[(frame.model == name) & (frame.level == SCAN)].metric) == set(
-            scan_metrics(truth["labels"], model.scan)
+            frame[(frame.model == "GP") & (frame.level == SCAN)].metric
         )
     unlabelled = evaluate([model, silent], **{**truth, "slice_labels": None}, seed=0, resamples=60)
     assert set(unlabelled[unlabelled.level != SCAN].note) == {"no slice labels"}
@@ -123,6 +125,24 @@ def test_one_class_and_no_label_at_all(truth, model):
     frame = evaluate([model], **none, seed=0, resamples=60)
     assert frame.value.isna().all()
     assert set(frame[frame.level == SCAN].note) == {"no scan labels"}
+
+
+def test_a_share_of_0_or_1_has_the_exact_interval_of_the_patients_behind_it(truth, model):
+    perfect = Scores("perfect", truth["labels"] * 0.6 + 0.2, None)
+    # each positive scan is of a patient of its own, negative ones share some
+    patients = np.array([f"p{i}" if label else f"n{i // 8}" for i, label in enumerate(truth["labels"])])
+    frame = evaluate([perfect], **{**truth, "patients": patients}, seed=0, resamples=60)
+    for metric, among in (
+        ("accuracy", truth["labels"] >= 0),
+        ("sensitivity", truth["labels"] == 1),
+        ("specificity", truth["labels"] == 0),
+    ):
+        row, n = number(frame, "perfect", SCAN, metric), len(np.unique(patients[among]))
+        assert (row.value, row.high) == (1, 1)
+        assert row.low == pytest.approx(0.025 ** (1 / n))  # (Clopper and Pearson 1934)
+    slope = number(frame, "perfect", SCAN, "calibration_slope")
+    assert np.isnan(slope.value)
+    assert "one threshold tells the classes apart" in slope.note
 
 
 def test_nan_scores_name_the_model(truth, model):

@@ -57,6 +57,8 @@ def test_resamples_of_one_class_are_nan():
     np.testing.assert_array_equal(result["auc"], [np.nan, np.nan, 0.0])
     np.testing.assert_array_equal(result["f1"], [np.nan, 0.0, 0.0])
     np.testing.assert_array_equal(result["balanced_accuracy"], [np.nan, np.nan, 0.5])
+    np.testing.assert_array_equal(result["sensitivity"], [np.nan, 0.0, 0.0])
+    np.testing.assert_array_equal(result["specificity"], [1.0, np.nan, 1.0])
     for name in ("sensitivity_at_90", "specificity_at_90", "sensitivity_at_95", "specificity_at_95"):
         np.testing.assert_array_equal(result[name], [np.nan, np.nan, 0.0])
     ranking = resampled_ranking(labels, probability, counts)
