@@ -239,7 +239,7 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
     assert main([str(word) for word in words]) == 0
     told = capsys.readouterr().out
     assert "no slice could be used" in told
-    assert "1 files of no known study were not judged; the first: nameless.dcm: " in told
+    assert "files of no known study, which were not judged: 1; the first: nameless.dcm: " in told
     tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert len(tree["scans"]) == 1
     assert sum(line["code"] == "unreadable" for line in tree["ledger"]) == len(

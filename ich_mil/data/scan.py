@@ -132,11 +132,11 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     if chosen is None:
         detail = "none of its series shows a head that can be read; the scan is left out"
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
-    patients = _patients(chosen.series.headers if chosen else task.headers)
-    # of every series: two patients under one study UID, and the head of one was not looked at
-    told = [*patients, *(key for key in _patients(task.headers) if key not in patients)]
-    if len(told) > 1:
-        detail = f"its files are of {len(told)} patients: {', '.join(told)}; the first stands for it"
+    # two patients under one study UID: the head of one may be in a series that was not chosen
+    patients = _patients(chosen.series.headers if chosen else ())
+    patients += [key for key in _patients(task.headers) if key not in patients]
+    if len(patients) > 1:
+        detail = f"its files are of {len(patients)} patients: {', '.join(patients)}; the first stands for it"
         entries.append(LedgerEntry(task.scan, "", Code.SEVERAL_PATIENTS, detail))
     if not patients:
         detail = "none of its files has a PatientID; it counts as a patient of its own"

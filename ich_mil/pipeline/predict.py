@@ -89,6 +89,6 @@ def predict_folder(
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
         say(f"{empty}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
     if stray := in_no_study(results.ledger):
-        say(f"{len(stray)} files of no known study were not judged; the first: {stray[0].detail}")
+        say(f"files of no known study, which were not judged: {len(stray)}; the first: {stray[0].detail}")
     say(f"{out / 'predictions.csv'}")
     say(f"{out / 'index.html'}")

@@ -30,7 +30,7 @@ from ich_mil.report.run_page import EvaluatedSet, RunPage, ScanRow, SplitCount, 
 LIMITS = (
     "Trained on scan labels alone; a slice's probability is inferred, not taught.",
     "The uncertainty is the Gaussian process's for given features; it does not cover errors of the CNN.",
-    "Validation scans stopped and calibrated the fit: their figures flatter, test and external ones do not.",
+    "Validation scans, if any, stopped and calibrated the fit: their figures flatter, other sets' do not.",
     "Scans unlike the training scans (other scanners, contrast, other body parts) may be wrong and sure.",
 )
 

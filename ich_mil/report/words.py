@@ -128,7 +128,7 @@ def drivers(scan: ScanResult) -> list[str]:
         else:
             sentences.append(without.format(span(run.first, run.last), percent(run.scan_without)))
     if len(scan.runs) > MAX_RUNS:
-        sentences.append(f"{len(scan.runs) - MAX_RUNS} more runs: see the strip.")
+        sentences.append(f"Runs that are not named: {len(scan.runs) - MAX_RUNS}; see the strip.")
     if not scan.runs:
         top = max(scan.slices, key=lambda one: one.probability)
         highest = f"the highest is slice {top.slice + 1} at {percent(top.probability)}"

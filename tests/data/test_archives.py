@@ -82,6 +82,16 @@ def test_the_patient_of_a_series_that_was_not_chosen_is_told_and_does_not_stand_
     assert told == f"its files are of 2 patients: {shown}; the first stands for it"
 
 
+def test_a_chosen_series_that_names_no_patient_is_of_the_patient_of_the_others(study, tmp_path):
+    for path in study[:3]:
+        phantoms.rewrite(path, PatientID="aaa", SeriesInstanceUID="1.2.9", SeriesDescription="TIMING")
+    for path in study[3:]:
+        phantoms.rewrite(path, PatientID="")
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    assert set(prepared.table.patient) == {patient_key("aaa")}
+    assert not prepared.ledger.code.isin([Code.PATIENT_MISSING, Code.SEVERAL_PATIENTS]).any()
+
+
 def test_every_file_of_a_series_without_a_head_is_told(study, tmp_path, monkeypatch):
     for path in study:
         shutil.copy(path, tmp_path / "set" / f"copy-{path.name}")

@@ -45,7 +45,7 @@ def test_the_run_that_matters_most_comes_first_and_only_some_are_named(scan):
         "Without slice 9",
         "Without slice 7",
     ]
-    assert lines[4:] == ["2 more runs: see the strip."]
+    assert lines[4:] == ["Runs that are not named: 2; see the strip."]
 
 
 def test_a_run_of_all_slices_has_no_rest(scan):
