@@ -77,3 +77,12 @@ def test_what_is_not_defined_is_nan():
     found = resampled_line(np.array([0, 1, 0, 0]), np.array([0.1, 0.7, 0.2, 0.9]), counts)
     np.testing.assert_array_equal(np.isfinite(found["calibration_intercept"]), [False, True, True])
     np.testing.assert_array_equal(np.isfinite(found["calibration_slope"]), [False, False, True])
+
+
+def test_classes_that_hardly_overlap_are_fitted_all_the_same():
+    # log odds told reach 25 and the slope is 4: they go a hundred away, by 1 a step
+    z = np.concatenate([np.linspace(-25, 0, 40), np.linspace(-0.2, 25, 40)])
+    labels = np.repeat([0, 1], 40)
+    line = calibration_line(labels, expit(z))
+    assert line["calibration_slope"] == pytest.approx(by_libraries(labels, expit(z))[1], rel=1e-3)
+    assert line["calibration_slope"] > 4
