@@ -51,7 +51,11 @@ def save_head(model: SparseGP, folder: Path) -> None:
     }
     if "kernel" in model.given:
         description["kernel_values"] = _kernel_values(model)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    # copies: safetensors refuses tensors that share memory, as `active_dims` of GPyTorch's kernels do
+    state = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in model.state_dict().items()
+    }
     with whole_file(folder / TENSORS) as temporary:
         save_file(state, temporary)
     write_json(folder / SETTINGS, description)  # last: a folder with a description holds a whole head

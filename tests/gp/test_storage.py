@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from synthetic import scans
 
 from ich_mil.errors import DataError, ModelError
@@ -78,6 +78,21 @@ def test_a_kernel_that_is_almost_the_one_of_the_fit_is_refused(fitted, given, tm
     assert load_head(tmp_path, kernel=fitted).given == ("kernel",)
     with pytest.raises(ModelError, match="the head was fitted with a kernel unlike kernel="):
         load_head(tmp_path, kernel=given)
+
+
+@pytest.mark.parametrize("smooth", [0.0, 5.0])
+def test_a_kernel_of_some_features_comes_back(smooth, tmp_path):
+    x, offsets, labels = scans()
+    z = torch.arange(len(x), dtype=torch.float64)
+    # GPyTorch's scale takes over `active_dims` of what it scales: the same tensor under two names
+    kernel = ScaleKernel(RBFKernel(active_dims=(0, 2))) + ScaleKernel(RBFKernel(active_dims=(1,)))
+    settings = HeadSettings(n_inducing=8, sweeps=2, smooth_mm=smooth)
+    head, _ = fit(x, offsets, labels, settings=settings, positions=z, kernel=kernel)
+    save_head(head, tmp_path)
+    fresh = ScaleKernel(RBFKernel(active_dims=(0, 2))) + ScaleKernel(RBFKernel(active_dims=(1,)))
+    again = load_head(tmp_path, kernel=fresh)
+    said = [predict(one, x, offsets, None, positions=z, samples=20) for one in (head, again)]
+    assert torch.equal(said[0].scan_mean, said[1].scan_mean)
 
 
 def test_a_head_is_described_once_its_tensors_are_written(saved, tmp_path, monkeypatch):
