@@ -62,6 +62,8 @@ class CnnSettings:
             raise ValueError(f"cnn.image_size must lie in 32..1024, got {self.image_size}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"cnn.dropout must lie in [0, 1), got {self.dropout}")
+        if self.pool not in ("flatten", "mean"):
+            raise ValueError(f"cnn.pool must be one of flatten, mean, got {self.pool!r}")
         if self.chunk_slices < 2:
             raise ValueError(f"cnn.chunk_slices must be at least 2, got {self.chunk_slices}")
 
@@ -124,17 +126,18 @@ class AttentionCnn(nn.Module):
         chunks = pictures.tensor_split(count)
         if not torch.is_grad_enabled():
             return torch.cat([self._encode_chunk(chunk) for chunk in chunks])
-        return torch.cat(
-            [
-                checkpoint(
-                    self._encode_chunk,
-                    chunk,
-                    use_reentrant=False,
-                    context_fn=lambda: (nullcontext(), _kept_running_statistics(self.encoder)),
-                )
-                for chunk in chunks
-            ]
+        return torch.cat([self._encode_again(chunk) for chunk in chunks])
+
+    @torch.compiler.disable  # it fails on a checkpoint with a context
+    def _encode_again(self, pictures: Tensor) -> Tensor:
+        """A chunk whose activations are recomputed in the backward pass."""
+        features: Tensor = checkpoint(
+            self._encode_chunk,
+            pictures,
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), _kept_running_statistics(self.encoder)),
         )
+        return features
 
     def forward(self, pictures: Tensor, offsets: Tensor) -> BagOutput:
         """Classify packed scans.
@@ -147,9 +150,11 @@ class AttentionCnn(nn.Module):
             `BagOutput`, float32 also where the encoder computes in bfloat16.
 
         Raises:
-            ValueError: a scan without slices.
+            ValueError: a scan without slices, or offsets of another number of pictures.
         """
         bags = bag_index(offsets).to(pictures.device, non_blocking=True)
+        if len(bags) != len(pictures):
+            raise ValueError(f"offsets of {len(bags)} slices do not fit {len(pictures)} pictures")
         n_bags = len(offsets) - 1
         features = self.encode(pictures).to(pictures)  # (N, D)
         with torch.autocast(pictures.device.type, enabled=False):

@@ -1,5 +1,7 @@
 """The attention CNN: packed bags against a loop over bags, permutations, chunks, gradients, backbones."""
 
+import copy
+import warnings
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,28 @@ def test_chunks_in_training_equal_chunks_without_recomputation(model, pictures, 
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-12, msg=name)
     for a, b in zip(model.buffers(), other.buffers(), strict=True):
         same(a, b)
+
+
+def test_it_compiles_also_where_activations_are_recomputed(model, pictures):
+    model.train().chunk_slices = 4
+    other = copy.deepcopy(model)
+    model(pictures, OFFSETS).scan_logit.sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of dynamo's, where offsets are read
+        torch.compile(other, backend="eager")(pictures, OFFSETS).scan_logit.sum().backward()
+    torch._dynamo.reset()
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        same(a.grad, b.grad)
+    for a, b in zip(model.buffers(), other.buffers(), strict=True):
+        same(a, b)
+
+
+def test_offsets_of_other_pictures_and_an_unknown_pool_are_told(model, pictures):
+    for last in (10, 12):
+        with pytest.raises(ValueError, match=f"offsets of {last} slices do not fit 11 pictures"):
+            model(pictures, torch.tensor([0, 3, last]))
+    with pytest.raises(ValueError, match=r"cnn\.pool must be one of flatten, mean, got 'max'"):
+        CnnSettings(pool="max")
 
 
 def test_gradients_are_right(model, pictures):
