@@ -113,11 +113,16 @@ def _model(
     """The head before its fit, on the device of the features `like` (N, D)."""
     model = SparseGP(*points, shared, kernel=copy.deepcopy(kernel)).to(like.device).eval()
     try:
-        model.covar_module(model.inducing[:1]).to_dense()
+        shape = tuple(model.covar_module(model.inducing[:2]).to_dense().shape)
     except RuntimeError as error:
         raise ConfigError(
             f"the kernel cannot be computed of {like.shape[1]} features a slice ({error}); give one that can"
         ) from error
+    if shape != (2, 2):
+        raise ConfigError(
+            f"the kernel gives a matrix {shape} of 2 slices, not (2, 2); give one without a batch shape, "
+            "tasks or derivatives"
+        )
     return model
 
 

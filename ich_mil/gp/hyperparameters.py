@@ -59,8 +59,9 @@ def learn_hyperparameters(
 ) -> Weights:
     """Raise J (Eq. 29) over the kernel's hyperparameters, in place.
 
-    All parameters of the kernel are learned, positive ones on the logarithmic scale and within `RANGE`; with
-    `learn` = `kernel_and_inducing` the inducing points too. J ends no lower than it was.
+    All parameters of the kernel are learned but those that required no gradient when it was given, positive
+    ones on the logarithmic scale and within `RANGE`; with `learn` = `kernel_and_inducing` the inducing points
+    too. J ends no lower than it was.
 
     Args:
         model: the head; its kernel and inducing points are changed.
@@ -76,8 +77,8 @@ def learn_hyperparameters(
         The best q(w) under the new kernel for Θ of the old q(w); `weights` where nothing has changed.
 
     Raises:
-        ConfigError: the kernel has no parameters, or log Z is asked for with another kernel than RBF of all
-            features.
+        ConfigError: the kernel has no parameters to learn, or a prior; or log Z is asked for with another
+            kernel than RBF of all features.
     """
     variables = _variables(model)
     objective = KernelObjective(model, x, rows, target, density, smoother=smoother, ranks=ranks)
@@ -140,16 +141,23 @@ def _minimise(evaluate: Evaluate, start: np.ndarray, bounds: Bounds, ranks: Rank
 
 def _variables(model: SparseGP) -> Variables:
     """The kernel's parameters, and the inducing points where the settings say so."""
+    prior = next((name for name, *_ in model.covar_module.named_priors()), None)
+    if prior is not None:
+        raise ConfigError(
+            f"head.learn: the kernel has a prior ({prior}), which J (Eq. 29) has no term for; give a kernel "
+            "without one, or set learn to nothing"
+        )
     found: Variables = [
         (parameter, constraint if isinstance(constraint, Positive) else None)
-        for _, parameter, constraint in model.covar_module.named_parameters_and_constraints()
+        for name, parameter, constraint in model.covar_module.named_parameters_and_constraints()
+        if name not in model.fixed
     ]
     if model.settings.learn == "kernel_and_inducing":
         found.append((model.inducing, None))
     if not found:
         raise ConfigError(
-            f"head.learn: the kernel {type(model.covar_module).__name__} has no parameters to learn; "
-            "set learn to nothing"
+            f"head.learn: the kernel {type(model.covar_module).__name__} has no parameters to learn "
+            "(one that requires no gradient stays as it is); set learn to nothing"
         )
     return found
 

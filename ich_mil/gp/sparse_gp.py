@@ -12,6 +12,7 @@ the two consistent and the residual variance positive. All in float64.
 Shapes: n slices, D features, M inducing points.
 """
 
+import copy
 import math
 import warnings
 from typing import Self
@@ -72,6 +73,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
     Attributes:
         settings: what it was fitted with.
         given: which of `kernel` and `density` were objects of the caller, not of the settings.
+        fixed: names of the kernel's parameters that required no gradient: they are not learned.
         draws: (L, M) posterior draws of w where it was fitted by sampling; q(w) is then the normal
             distribution of their mean and covariance, estimated from the conditional ones.
         calibration: of scan probabilities, None until someone fits it.
@@ -122,6 +124,9 @@ class SparseGP(gpytorch.models.ApproximateGP):
         self.double()
         # Otherwise GPyTorch would overwrite q(w) by the prior on the first call.
         self.variational_strategy.variational_params_initialized.fill_(1)
+        self.fixed = frozenset(
+            name for name, parameter in self.covar_module.named_parameters() if not parameter.requires_grad
+        )
         self.requires_grad_(False)
 
     def forward(self, x: Tensor) -> MultivariateNormal:
@@ -130,7 +135,11 @@ class SparseGP(gpytorch.models.ApproximateGP):
 
     def __call__(self, inputs: Tensor, prior: bool = False, **kwargs: object) -> MultivariateNormal:
         """q(f), or the prior p(f), at raw features (n, D)."""
-        return super().__call__(self.standardise(inputs), prior=prior, **kwargs)
+        # GPyTorch keeps L of the first call with the graph of its features: the backward of a second call
+        # would go through it again, and a head with one cannot be copied. So a shallow copy keeps it.
+        strategy = copy.copy(self.variational_strategy)
+        strategy._clear_cache()
+        return strategy(self.standardise(inputs), prior=prior, **kwargs)
 
     def standardise(self, x: Tensor) -> Tensor:
         """Raw (..., D) features to standardised float64 ones."""

@@ -1,15 +1,17 @@
 """Many heads in one call, presets, a ψ of one's own, precision, and Φ that is not stored."""
 
+import copy
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from gpytorch.kernels import MultitaskKernel, RBFKernel, RBFKernelGrad
 from synthetic import scans
 from test_vgpmil import DENSITIES, close, textbook
 
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp import projection
 from ich_mil.gp.ascent import Weights
 from ich_mil.gp.calibration import platt
@@ -488,6 +490,42 @@ def test_a_new_q_is_that_of_the_next_prediction():
     model.set_q(mean.clone(), root.clone())
     close(model(x).mean, mean @ phi)
     close(model(x).variance, (root.mT @ phi).square().sum(0) + residual)
+
+
+def test_gradients_of_q_are_those_of_its_own_features():
+    x, offsets, labels = scans()
+    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
+
+    def gradient(rows):
+        seen = rows.clone().requires_grad_()
+        q = model(seen)
+        return torch.autograd.grad(q.mean.sum() + q.variance.sum(), seen)[0]
+
+    first = gradient(x[:5])
+    assert torch.equal(gradient(x[5:9]), gradient(x[5:9]))  # a backward of its own, each time
+    copied = copy.deepcopy(model)  # with nothing of a graph in it
+    with torch.inference_mode():
+        copied(x)
+    model = copied
+    close(gradient(x[:5]), first)
+    change = torch.zeros_like(x[:1]).index_fill(1, torch.tensor(1), 1e-5)
+    rise = float((model(x[:1] + change).mean - model(x[:1] - change).mean).sum()) / 2e-5
+    fall = float((model(x[:1] + change).variance - model(x[:1] - change).variance).sum()) / 2e-5
+    assert float(gradient(x[:1])[0, 1]) == pytest.approx(rise + fall, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [
+        (RBFKernel(batch_shape=torch.Size([2])), r"\(2, 2, 2\)"),
+        (MultitaskKernel(RBFKernel(), num_tasks=2), r"\(4, 4\)"),
+        (RBFKernelGrad(), r"\(8, 8\)"),
+    ],
+    ids=["batch", "tasks", "derivatives"],
+)
+def test_a_kernel_of_more_than_one_function_is_told(kernel, shape):
+    with pytest.raises(ConfigError, match=rf"the kernel gives a matrix {shape} of 2 slices, not \(2, 2\)"):
+        fit(*scans(), settings=HeadSettings(n_inducing=4, sweeps=1), kernel=kernel)
 
 
 def test_labels_that_are_missing_or_unknown_are_named():

@@ -438,6 +438,31 @@ def test_what_cannot_be_learned_is_refused():
             learn_hyperparameters(*problem(replace(KERNEL, log_z=10), kernel=kernel), Logistic())
 
 
+def test_what_requires_no_gradient_is_not_learned():
+    x, offsets, labels = scans(40)
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+    kernel.raw_outputscale.requires_grad_(False)
+    settings = replace(KERNEL, n_inducing=16, sweeps=5, outer=1)
+    model, _ = fit(x, offsets, labels, settings=settings, kernel=kernel)
+    assert torch.equal(model.covar_module.raw_outputscale, kernel.raw_outputscale.double())
+    length = model.covar_module.base_kernel.lengthscale.item()
+    assert length != pytest.approx(kernel.base_kernel.lengthscale.item(), rel=0.1)
+    kernel.requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"ScaleKernel has no parameters to learn \(one that requires no"):
+        fit(x, offsets, labels, settings=settings, kernel=kernel)
+
+
+def test_a_prior_is_refused_where_the_kernel_is_learned():
+    prior = gpytorch.priors.GammaPrior(3.0, 6.0)
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(lengthscale_prior=prior))
+    with pytest.raises(
+        ConfigError, match=r"the kernel has a prior \(base_kernel.lengthscale_prior\), which J"
+    ):
+        learn_hyperparameters(*problem(kernel=kernel), Logistic())
+    model, _ = fit(*scans(), settings=HeadSettings(n_inducing=6, sweeps=2), kernel=kernel)
+    assert torch.equal(model.covar_module.base_kernel.lengthscale, kernel.base_kernel.lengthscale.double())
+
+
 def test_fit_learns_and_its_bound_ends_higher():
     x, offsets, labels = scans(40)
     settings = HeadSettings(n_inducing=8, sweeps=30)
