@@ -144,8 +144,8 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
             raise DataError(f"every bag needs at least one row, bag {empty[0]} of the offsets has none")
     if len(index) != n:
         raise DataError(
-            f"bags must be offsets from 0 to the number of rows, or name the bag of each of the {n} rows; "
-            f"got {len(index)} values from {index[0]} to {index[-1]}"
+            "bags must be offsets, whole numbers from 0 to the number of rows, or name the bag of each of "
+            f"the {n} rows; got {len(index)} values from {index[0]} to {index[-1]}"
         )
     missing = np.flatnonzero(pd.isna(index))
     if len(missing):

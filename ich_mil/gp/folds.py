@@ -6,6 +6,7 @@ In: labels (B,) and patients (B,). Out: for each fold the numbers of its trainin
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from torch import Tensor
 
@@ -28,12 +29,15 @@ def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed
         Each fold's training and held-out scans; every scan is held out once.
 
     Raises:
-        DataError: fewer scans or patients of a label than folds; not one patient a scan.
+        DataError: fewer scans or patients of a label than folds; not one patient a scan, or none.
     """
     y = labels.cpu().numpy()
     groups = np.arange(len(y)) if patients is None else np.asarray(patients)
     if groups.shape != y.shape:
         raise DataError(f"there are {len(y)} scans, but patients (groups) of shape {groups.shape}")
+    missing = np.flatnonzero(pd.isna(groups))
+    if len(missing):
+        raise DataError(f"scan {missing[0]} has no patient: its entry in groups is {groups[missing[0]]}")
     few = min(len(set(groups[y == label].tolist())) for label in (0, 1))
     if few < folds:
         raise DataError(

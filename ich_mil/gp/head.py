@@ -17,13 +17,15 @@ has started fit one head together: each calls `fit` with the same scans and work
 Shapes: B bags (scans), N instances (slices), D features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, Self
 
 import gpytorch
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
@@ -40,6 +42,17 @@ from ich_mil.gp.storage import load_head, save_head
 
 SAMPLES = 1000
 """Posterior samples behind a prediction."""
+
+
+@contextmanager
+def _usual_tensors() -> Iterator[None]:
+    """Tensors that learning can go through, on the CPU where no device is named, whatever the caller has set.
+
+    Lightning validates in inference mode, whose tensors autograd refuses ever after.
+    """
+    on_cpu = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    with torch.inference_mode(False), on_cpu:
+        yield
 
 
 class Head(BaseEstimator):
@@ -94,6 +107,7 @@ class Head(BaseEstimator):
             )
         return HeadSettings(**parameters), density, kernel
 
+    @_usual_tensors()
     def fit(
         self,
         X: Values,
@@ -201,6 +215,7 @@ class Head(BaseEstimator):
         said = self.predict(X, bags, positions=positions)
         return float(accuracy_score(pack_labelled(X, bags, labels).labels.cpu().numpy(), said))
 
+    @_usual_tensors()
     def _predictions(
         self, X: Values, bags: Values, positions: Values | None
     ) -> tuple[Predictions, np.ndarray]:
@@ -227,6 +242,7 @@ class Head(BaseEstimator):
         save_head(self.model_, Path(folder))
 
     @classmethod
+    @_usual_tensors()
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
         """Read what `save` wrote; it predicts the same to the bit.
 

@@ -77,7 +77,7 @@ def test_numbers_of_bags_are_not_taken_for_offsets(bags, offsets):
 @pytest.mark.parametrize("kind", [np.uint8, np.uint64])
 def test_numbers_without_a_sign_may_fall(head, kind):
     assert pack(np.ones((4, 2)), np.array([0, 2, 1, 4], dtype=kind))[1].tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(DataError, match="bags must be offsets from 0 to the number of rows"):
+    with pytest.raises(DataError, match="bags must be offsets, whole numbers from 0 to the number of rows"):
         head.predict_bag_proba(np.ones((8, 3)), np.array([0, 5, 3, 8], dtype=kind))
 
 
@@ -238,10 +238,12 @@ def test_bad_input_is_named():
             head.fit(x, offsets, np.where(labels == 1, 1, other))
     with pytest.raises(DataError, match="labels must be 0 or 1, got '0'"):
         head.fit(x, offsets, labels.astype(str))
-    with pytest.raises(
-        DataError, match="bags must be offsets from 0 to the number of rows, or name the bag of each"
-    ):
-        head.fit(x, offsets[:-1], labels[:-1])
+    for bags in (offsets[:-1], offsets.astype(float)):
+        with pytest.raises(
+            DataError,
+            match="bags must be offsets, whole numbers from 0 to the number of rows, or name the bag",
+        ):
+            head.fit(x, bags, labels)
     empty = offsets.copy()
     empty[3] = empty[2]
     with pytest.raises(DataError, match="every bag needs at least one row, bag 2 of the offsets has none"):
@@ -389,6 +391,26 @@ def test_every_family_fits_calibrates_and_comes_back(tmp_path, family):
     assert np.array_equal(Head.load(tmp_path).predict_bag_proba(x, offsets), p)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+def test_it_is_the_same_head_whatever_mode_it_is_fitted_in(mode, tmp_path):
+    x, offsets, labels = scans(20)
+    own = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)), bounded=True)
+    settings = {**SMALL, "calibration_folds": 2, "learn": "kernel", "outer": 1, "density": own}
+    head = Head(**settings).fit(x, offsets, labels)
+    head.save(tmp_path)
+    expected = head.predict_bag_proba(x, offsets)
+    with mode():
+        given = x.clone()  # as an encoder makes them in that mode
+        made = Head(**settings).fit(given, offsets, labels)
+        loaded = Head.load(tmp_path)
+        for one in (made, loaded, head):
+            assert np.array_equal(one.predict_bag_proba(given, offsets), expected)
+    for one in (made, loaded):  # autograd goes through them afterwards, for maps of evidence
+        seen = x[:3].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(one.model_(seen).mean.sum(), seen)
+        assert float(gradient.abs().min()) > 0
+
+
 def test_as_many_folds_as_patients_of_a_label():
     folds = folds_of(torch.arange(8) % 2, None, folds=4, seed=0)
     assert [sorted(b % 2 for b in held) for _, held in folds] == [[0, 1]] * 4
@@ -413,6 +435,8 @@ def test_folds_keep_patients_together_and_hold_each_scan_out_once():
     [
         ([0] * 9 + [1] * 2, None, "3 folds need at least 3 patients of each label, there are 2 of one"),
         ([0, 0, 0, 1, 1, 1], "aabcde", "3 folds need at least 3 patients of each label, there are 2 of one"),
+        ([0, 0, 0, 1, 1, 1], ["a", "b", None, "c", "d", "e"], "scan 2 has no patient: .* is None"),
+        ([0, 0, 0, 1, 1, 1], [1, 2, 3, 4, math.nan, 5], "scan 4 has no patient: .* is nan"),
         ([0, 0, 0, 1, 1, 1], "abcde", r"there are 6 scans, but patients \(groups\) of shape \(5,\)"),
     ],
 )
