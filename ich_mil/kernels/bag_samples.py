@@ -69,9 +69,14 @@ def bag_samples(
         The moments, with divisor L, and the samples of scans.
 
     Raises:
-        ValueError: a bag without an instance; another rule; no sample.
+        ValueError: a bag without an instance; shapes that do not fit; another rule; no sample.
     """
-    bag_index(offsets)
+    n, n_bags = len(bag_index(offsets)), len(offsets) - 1
+    if mu.shape != sigma.shape or mu.shape[1:] != (n,) or keys.shape != (n_bags,):
+        raise ValueError(
+            f"mu {tuple(mu.shape)} and sigma {tuple(sigma.shape)} must be (R, {n}), as the offsets say, "
+            f"and keys {tuple(keys.shape)} must be ({n_bags},)"
+        )
     if samples < 1 or rule not in ("noisy_or", "max"):
         raise ValueError(f"needs at least one sample and a rule noisy_or or max, got {samples} and {rule!r}")
     if by_triton(impl, mu.device):
@@ -79,7 +84,6 @@ def bag_samples(
 
         offsets, keys = (value.to(mu.device, non_blocking=True) for value in (offsets, keys))
         mean, variance, logit = sample(mu, sigma, offsets, keys, samples, signed(seed), rule == "max")
-        n = mu.shape[1]
         return Sampled(mean[:, :n], variance[:, :n], mean[:, n:], variance[:, n:], logit.mT)
     return _bag_samples(mu, sigma, offsets, keys, samples=samples, seed=seed, rule=rule)
 

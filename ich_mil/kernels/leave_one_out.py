@@ -186,7 +186,11 @@ def _by_kernel(
     """Either solver in Triton."""
     from ich_mil.kernels.leave_one_out_triton import sweep
 
-    lead, n, n_bags = mu.shape[:-1], mu.shape[-1], len(turns.sizes)
+    lead, n, n_bags = mu.shape[:-1], len(turns.order), len(turns.sizes)
+    if log_not.shape != mu.shape or mu.shape[-1] != n:
+        raise ValueError(
+            f"log_not {tuple(log_not.shape)} and mu {tuple(mu.shape)} must be (..., {n}), as the turns are"
+        )
     strength = pull.expand(*lead, n_bags).reshape(-1, n_bags)
     a, new = sweep(log_not.reshape(-1, n), mu.reshape(-1, n), strength, turns.starts, turns.sizes, newest)
     return a.reshape(mu.shape), new.reshape(mu.shape)

@@ -217,6 +217,21 @@ def test_what_cannot_be_is_refused():
         bag_samples(mu, sigma, torch.tensor([0, 4]), keys, samples=5, seed=0, rule="top_3")
 
 
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_shapes_that_do_not_fit_are_refused(impl, kernel_device):
+    mu, sigma, offsets, keys = (part.to(kernel_device) for part in case([3, 1, 5], replicates=2))
+    how = {"samples": 5, "seed": 0, "impl": impl}
+    for last in (8, 12):  # a slice that nobody fills, slices that are not there
+        other = torch.tensor([0, 3, 4, last])
+        with pytest.raises(ValueError, match=rf"mu \(2, 9\) and sigma \(2, 9\) must be \(R, {last}\)"):
+            bag_samples(mu, sigma, other, keys, **how)
+    for one, two in ((mu, sigma[:1]), (mu[0], sigma[0])):
+        with pytest.raises(ValueError, match=r"must be \(R, 9\)"):
+            bag_samples(one, two, offsets, keys, **how)
+    with pytest.raises(ValueError, match=r"and keys \(2,\) must be \(3,\)"):
+        bag_samples(mu, sigma, offsets, keys[:2], **how)
+
+
 def test_opcheck(kernel_device):
     from ich_mil.kernels.bag_samples_triton import sample
 

@@ -233,6 +233,16 @@ def test_opcheck(kernel_device):
     torch.library.opcheck(sweep, (log_not, mu, pull.expand(2, -1), turns.starts, turns.sizes, True))
 
 
+@pytest.mark.parametrize("step", [gauss_seidel, jacobi])
+def test_the_kernel_refuses_slices_that_are_not_in_its_turns(step, kernel_device):
+    turns, pull = Turns(torch.tensor([0, 3, 4, 9])), torch.ones(3, dtype=torch.float64)
+    values = torch.zeros(2, 9, dtype=torch.float64)
+    for log_not, mu in ((values[:, :8], values[:, :8]), (values, values[:1]), (values[:1], values)):
+        given = (part.to(kernel_device) for part in (log_not, mu, pull))
+        with pytest.raises(ValueError, match=r"must be \(..., 9\), as the turns are"):
+            step(*given, turns, impl="triton")
+
+
 def test_a_bag_without_an_instance_is_refused():
     with pytest.raises(ValueError, match="bag 1 has 0"):
         Turns(torch.tensor([0, 3, 3, 4]))
