@@ -21,7 +21,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -167,6 +167,8 @@ class Calibration:
         for name in ("intercept", "slice_intercept"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
+        if self.method not in get_args(Method):
+            raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {self.method!r}")
         object.__setattr__(self, "knots", tuple((float(x), float(y)) for x, y in self.knots))
         if (self.method == "isotonic") != bool(self.knots):
             raise ValueError(f"knots must be given for isotonic and only then, method is {self.method!r}")

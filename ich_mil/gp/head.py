@@ -48,10 +48,12 @@ SAMPLES = 1000
 def _usual_tensors() -> Iterator[None]:
     """Tensors that learning can go through, on the CPU where no device is named, whatever the caller has set.
 
-    Lightning validates in inference mode, whose tensors autograd refuses ever after.
+    Lightning validates in inference mode, whose tensors autograd refuses ever after, and in autocast, which
+    would make products of float32 ones of bfloat16.
     """
     on_cpu = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
-    with torch.inference_mode(False), on_cpu:
+    whole = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]
+    with torch.inference_mode(False), on_cpu, whole[0], whole[1]:
         yield
 
 

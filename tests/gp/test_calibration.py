@@ -177,3 +177,8 @@ def test_equal_logits_are_calibrated_to_the_mean_target():
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=f"^{name} must be"):
         Calibration(**{name: value})
+
+
+def test_an_unknown_method_is_not_taken_for_platt():
+    with pytest.raises(ValueError, match="method must be one of platt, temperature, isotonic, got 'sigmoid'"):
+        Calibration(method="sigmoid")

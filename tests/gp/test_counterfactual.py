@@ -99,3 +99,12 @@ def test_a_run_of_one_is_that_slice_and_a_run_of_all_leaves_nothing(head, new):
     (run,) = counterfactuals(head, x, offsets, ids, mean, threshold=0.5, samples=20).runs[b]
     assert (run.first, run.last) == (0, stop - start - 1)
     assert np.isnan(run.scan_without)
+
+
+def test_what_does_not_belong_to_the_scans_or_the_head_is_refused(head, new):
+    mean = predict(head, *new).slice_mean
+    for other in (mean[:-1], mean[None], torch.cat([mean, mean])):
+        with pytest.raises(ValueError, match=rf"there are {len(mean)} slices, but slice_mean is of shape \("):
+            counterfactuals(head, *new, other, threshold=0.5)
+    with pytest.raises(ValueError, match="the calibration was fitted to the rule 'noisy_or', not to 'max'"):
+        counterfactuals(head, *new, mean, threshold=0.5, calibration=Calibration(rule="noisy_or"))

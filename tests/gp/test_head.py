@@ -391,11 +391,21 @@ def test_every_family_fits_calibrates_and_comes_back(tmp_path, family):
     assert np.array_equal(Head.load(tmp_path).predict_bag_proba(x, offsets), p)
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.device("meta"),
+        lambda: torch.autocast("cpu", torch.bfloat16),
+    ],
+    ids=["no grad", "inference", "default device", "autocast"],
+)
 def test_it_is_the_same_head_whatever_mode_it_is_fitted_in(mode, tmp_path):
     x, offsets, labels = scans(20)
     own = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)), bounded=True)
     settings = {**SMALL, "calibration_folds": 2, "learn": "kernel", "outer": 1, "density": own}
+    settings["precision"] = "mixed"
     head = Head(**settings).fit(x, offsets, labels)
     head.save(tmp_path)
     expected = head.predict_bag_proba(x, offsets)
