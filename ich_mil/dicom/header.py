@@ -174,7 +174,7 @@ class SliceHeader:
     notes: tuple[tuple[Code, str], ...]
 
 
-def read_headers(path: Path) -> tuple[SliceHeader, ...]:
+def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
     """The headers of the CT slices in one file, without their pixels.
 
     Args:
@@ -196,6 +196,7 @@ def read_headers(path: Path) -> tuple[SliceHeader, ...]:
             `not-opened` (the system says no),
             `unreadable` (cannot be parsed, pixel data cut off, impossible sizes).
     """
+    path = Path(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydicom warns of invalid values; RSNA files are full of them
         try:

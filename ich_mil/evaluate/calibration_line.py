@@ -18,6 +18,8 @@ Shapes: n scans, K coefficients, R resamples.
 import numpy as np
 from scipy.special import expit, logit
 
+from ich_mil.evaluate.metrics import known_scores
+
 STEPS = 1000
 """Newton steps at most. Five or so do, but where classes hardly overlap log odds go far, by 1 a step."""
 
@@ -26,7 +28,16 @@ ENOUGH = 1e-4
 
 
 def calibration_line(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
-    """`calibration_intercept` and `calibration_slope` of known labels; NaN as `resampled_line` says."""
+    """`calibration_intercept` and `calibration_slope` of known labels; NaN as `resampled_line` says.
+
+    Args:
+        labels: (n,) in {0, 1} or `UNKNOWN`, which is left out.
+        probability: (n,) in [0, 1].
+
+    Raises:
+        DataError: no label is known, or a probability is NaN or outside [0, 1].
+    """
+    labels, probability = known_scores(labels, probability, what="scan probabilities", probability=True)
     found = resampled_line(labels, probability, np.ones((len(labels), 1)))
     return {name: float(values[0]) for name, values in found.items()}
 

@@ -70,6 +70,7 @@ def refused(call: object, path: Path) -> str:
 
 def test_header_and_hu(tmp_path):
     path = write(tmp_path)
+    assert read_headers(str(path)) == read_headers(path)
     assert read_headers(path)[0] == SliceHeader(
         path=str(path),
         frame=0,

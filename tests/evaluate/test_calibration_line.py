@@ -1,9 +1,12 @@
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 
 NAMES = ("calibration_intercept", "calibration_slope")
@@ -56,6 +59,18 @@ def test_far_probabilities_and_exact_0_and_1_are_fitted():
     # at the float64 epsilon, where half of either kind bleeds
     line = calibration_line(np.array([0, 1, 0, 1]), np.array([0.0, 1.0, 1.0, 0.0]))
     assert list(line.values()) == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_labels_and_probabilities_are_taken_as_other_metrics_take_them():
+    labels, probability = told(60, seed=3)
+    line = calibration_line(labels, probability)
+    assert calibration_line(labels.tolist(), pd.Series(probability, index=range(60, 0, -1))) == line
+    more = np.append(labels, UNKNOWN), np.append(probability, 0.9)
+    assert calibration_line(*more) == line
+    sure = np.append(probability.astype(np.float32), np.float32(1.0))  # 1 - ε is 1 there
+    assert np.isfinite(list(calibration_line(np.append(labels, 1), sure).values())).all()
+    with pytest.raises(DataError, match=r"a probability must lie in \[0, 1\]"):
+        calibration_line(labels, probability * 2)
 
 
 def test_what_is_not_defined_is_nan():
