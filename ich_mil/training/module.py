@@ -145,7 +145,10 @@ class MilModule(pl.LightningModule):
         return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        """Weighted loss of this rank's part of a step, such that its mean over ranks is that of the step."""
+        """Weighted loss of this rank's part of a step.
+
+        Scaled such that the mean over ranks is that of the step, and that of the steps averaged is theirs.
+        """
         ranks = these_ranks()
         # so that a resumed run draws the same dropout masks as one that was never stopped
         step = self.global_step * self.settings.accumulate + index % self.settings.accumulate
@@ -153,7 +156,7 @@ class MilModule(pl.LightningModule):
         loss = self.loss(self(batch), batch.labels)
         self.train_loss.update(loss.detach().expand(len(batch.labels)))  # each scan counts once
         self._log("train_loss")
-        return loss * self._share(batch, ranks)
+        return loss * self._share(batch, ranks) * self._averaged(index)
 
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
         """Scans here over the mean number of scans a rank has in this step: DDP averages over ranks."""
@@ -161,6 +164,14 @@ class MilModule(pl.LightningModule):
             return 1.0
         here = torch.full((), float(len(batch.labels)), device=self.device)
         return here * ranks.size / ranks.total(here)
+
+    def _averaged(self, index: int) -> float:
+        """Lightning divides each loss by `accumulate`, also where an epoch ends before so many steps."""
+        accumulate = self.settings.accumulate
+        if accumulate == 1:
+            return 1.0
+        first = index - index % accumulate
+        return accumulate / min(accumulate, int(self.trainer.num_training_batches) - first)
 
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""

@@ -204,6 +204,26 @@ def test_weights_move_once_in_so_many_steps(prepared, splits, tmp_path):
     assert moves == -(-steps // 2) < steps
 
 
+@pytest.mark.slow
+def test_fewer_steps_than_asked_for_at_the_end_of_an_epoch_are_averaged_too(
+    prepared, splits, tmp_path, monkeypatch
+):
+    # a step of Adam hides the size of a gradient
+    monkeypatch.setattr(
+        MilModule, "configure_optimizers", lambda module: torch.optim.SGD(module.parameters(), lr=0.01)
+    )
+    steps = -(-int((splits.split == "train").sum()) // TRAINING.bags)
+    torch.manual_seed(0)
+    before = AttentionCnn(CNN, windows=3).attention_w.weight
+    moved = []
+    for accumulate in (steps, 10 * steps):
+        training = replace(TRAINING, accumulate=accumulate, max_epochs=1)
+        model = fit(prepared, splits, tmp_path / f"{accumulate}", training=training)
+        moved.append((model.attention_w.weight - before).detach())
+    assert moved[0].abs().max() > 0
+    torch.testing.assert_close(moved[1], moved[0], rtol=1e-3, atol=1e-3 * float(moved[0].abs().max()))
+
+
 def test_an_epoch_that_is_done_again_takes_the_place_of_its_row_and_of_later_ones(tmp_path, capsys):
     log = EpochLog(tmp_path / "log.csv")
     for loss, epoch in enumerate((0, 1, 2, 1)):

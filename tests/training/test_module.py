@@ -1,5 +1,6 @@
 """The steps of training: loss and AUC over scans, masks of dropout, what is trained."""
 
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -72,6 +73,7 @@ def losses(steps, *, seed=0, rank=0, kept=False):
         patch.setattr(training, "these_ranks", lambda: Ranks(rank))
         for step, index in steps:
             patch.setattr(MilModule, "global_step", step)
+            patch.setattr(MilModule, "trainer", SimpleNamespace(num_training_batches=4))
             found.append(float(module.training_step(batch, index).detach()))
     return found, module
 
