@@ -65,7 +65,8 @@ class Steps:
         self.pictures = Pictures(WINDOWS, image_size, slices=slices)
         weights = class_weights([0, 1])
         settings = TrainingSettings(augment=True)
-        self.module = MilModule(model, settings, weights, pictures=self.pictures, seed=0).to(DEVICE).train()
+        module = MilModule(model, settings, weights, watched=weights, pictures=self.pictures, seed=0)
+        self.module = module.to(DEVICE).train()
         self.optimiser = torch.optim.Adam(model.parameters(), 1e-4)
         self.seen: list[tuple[Tensor, Batch]] = []
 

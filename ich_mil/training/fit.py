@@ -293,10 +293,11 @@ def fit_cnn(
     torch.manual_seed(seed)
     model = AttentionCnn(cnn, windows=len(windows))
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
-    weights = class_weights(parts["train"].label.tolist(), bleeds=training.bleeds)
+    labels = parts["train"].label.tolist()
+    weights, plain = class_weights(labels, bleeds=training.bleeds), class_weights(labels)
     scans, watched = (ScanDataset(prepared, parts[split].scan.tolist()) for split in parts)
     pictures = Pictures(windows, cnn.image_size, slices=int(scans.sizes.sum() + watched.sizes.sum()))
-    module = MilModule(model, training, weights, pictures=pictures, seed=seed)
+    module = MilModule(model, training, weights, watched=plain, pictures=pictures, seed=seed)
     varied = VariedScans(
         scans, seed=seed, augmented=training.augment, bleeds=training.bleeds, controls=training.controls
     )

@@ -91,6 +91,7 @@ class MilModule(pl.LightningModule):
     """Trains an `AttentionCnn` on scan labels."""
 
     weights: Tensor
+    watched: Tensor
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class MilModule(pl.LightningModule):
         settings: TrainingSettings,
         weights: Tensor,
         *,
+        watched: Tensor,
         pictures: Pictures,
         seed: int,
     ) -> None:
@@ -106,7 +108,8 @@ class MilModule(pl.LightningModule):
         Args:
             model: that is trained.
             settings: how.
-            weights: (2,) from `class_weights`.
+            weights: (2,) from `class_weights`, of training scans.
+            watched: (2,) likewise, of validation scans: they get no bleeds.
             pictures: that makes those of a batch.
             seed: keys the dropout masks, with the step and the rank.
         """
@@ -116,6 +119,7 @@ class MilModule(pl.LightningModule):
         self.settings = settings
         self.seed = seed
         self.register_buffer("weights", weights)
+        self.register_buffer("watched", watched, persistent=False)
         # `log` itself truncates a mean over ranks that have different numbers of scans (Lightning 21859)
         # NaN stays and ends the training: to look for it here would make the host wait for a GPU
         self.train_loss = MeanMetric(nan_strategy="disable")
@@ -140,9 +144,10 @@ class MilModule(pl.LightningModule):
         output: BagOutput = self.model(pictures, batch.offsets)
         return output
 
-    def loss(self, output: BagOutput, labels: Tensor) -> Tensor:
-        """() mean weighted loss of scans; the labels (B,) are 0 or 1."""
-        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
+    def loss(self, output: BagOutput, labels: Tensor, *, watched: bool = False) -> Tensor:
+        """() mean loss of scans, weighted as in training or as `watched`; the labels (B,) are 0 or 1."""
+        weights = self.watched if watched else self.weights
+        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Weighted loss of this rank's part of a step.
@@ -176,7 +181,8 @@ class MilModule(pl.LightningModule):
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""
         output = self(batch)
-        self.val_loss.update(self.loss(output, batch.labels).expand(len(batch.labels)))
+        loss = self.loss(output, batch.labels, watched=True)
+        self.val_loss.update(loss.expand(len(batch.labels)))
         self.val_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
         self._log("val_loss")
         self._log("val_auc")

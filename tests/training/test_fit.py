@@ -57,13 +57,14 @@ def fit(prepared, splits, out, **changes):
 
 
 def module_of(model, weights, training=TRAINING):
-    return MilModule(model, training, weights, pictures=Pictures(WINDOWS, CNN.image_size), seed=0)
+    pictures = Pictures(WINDOWS, CNN.image_size)
+    return MilModule(model, training, weights, watched=weights, pictures=pictures, seed=0)
 
 
 def validation_loss(model, prepared, splits, training=TRAINING):
-    """Mean weighted loss of the validation scans, one by one."""
+    """Mean weighted loss of the validation scans, one by one; they get no bleeds."""
     labels = splits.label[splits.split == "train"].tolist()
-    module = module_of(model, class_weights(labels, bleeds=training.bleeds), training)
+    module = module_of(model, class_weights(labels), training)
     dataset = ScanDataset(prepared, splits.scan[splits.split == "validation"].tolist())
     with torch.no_grad():
         batches = [dataset[i] for i in range(len(dataset))]

@@ -17,11 +17,13 @@ from ich_mil.training.module import MilModule, TrainingSettings
 from ich_mil.windows import PRESETS
 
 WEIGHTS = torch.tensor([0.5, 2.0])
+WATCHED = torch.tensor([0.75, 1.5])
 
 
 def a_module(model, *, seed=0, **settings):
     pictures = Pictures(PRESETS["papers"], 32)
-    return MilModule(model, TrainingSettings(**settings), WEIGHTS, pictures=pictures, seed=seed)
+    settings = TrainingSettings(**settings)
+    return MilModule(model, settings, WEIGHTS, watched=WATCHED, pictures=pictures, seed=seed)
 
 
 def a_batch(labels, slices=1):
@@ -46,16 +48,19 @@ class Says(nn.Module):
 
 def test_what_is_logged_is_of_all_scans_whatever_steps_they_come_in():
     logits, labels = [-0.2, 0.3, 2.0, -1.0], [1.0, 0.0, 1.0, 0.0]  # a logit between 0 and 1 is no probability
-    weight = WEIGHTS[torch.tensor(labels).long()]
-    loss = float(binary_cross_entropy_with_logits(torch.tensor(logits), torch.tensor(labels), weight=weight))
+    of_all = torch.tensor(logits), torch.tensor(labels)
+    train_loss, val_loss = (
+        float(binary_cross_entropy_with_logits(*of_all, weight=weights[of_all[1].long()]))
+        for weights in (WEIGHTS, WATCHED)
+    )
     module = a_module(Says(logits[:3], logits[3:], *[[logit] for logit in logits]))
     with mock.patch.object(module, "log"):
         for own in (labels[:3], labels[3:]):
             module.training_step(a_batch(own), 0)
         for label in labels:
             module.validation_step(a_batch([label]), 0)
-    assert float(module.train_loss.compute()) == pytest.approx(loss, rel=1e-6)
-    assert float(module.val_loss.compute()) == pytest.approx(loss, rel=1e-6)
+    assert float(module.train_loss.compute()) == pytest.approx(train_loss, rel=1e-6)
+    assert float(module.val_loss.compute()) == pytest.approx(val_loss, rel=1e-6)
     assert float(module.val_auc.compute()) == roc_auc_score(labels, logits) == 0.75
 
 

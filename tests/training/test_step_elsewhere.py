@@ -39,7 +39,8 @@ def module():
     torch.manual_seed(0)
     model = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3)
     weights = torch.tensor([1.0, 2.0])
-    return MilModule(model, TrainingSettings(), weights, pictures=Pictures(WINDOWS, 32), seed=0)
+    pictures = Pictures(WINDOWS, 32)
+    return MilModule(model, TrainingSettings(), weights, watched=weights, pictures=pictures, seed=0)
 
 
 def step(module, batch):
