@@ -4,13 +4,14 @@ In: (N, D) features of N slices, packed by scan, with everything that is known o
 Out: one safetensors file; the strings travel in its JSON metadata. Public feature tables (CSV with columns
 `feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and where known `instance_label`,
 `bag_cnn_probability`, `patient`) are read into the same object. In a table without `patient` each bag counts
-as a patient of its own in splits, folds and intervals.
+as a patient of its own in splits, folds and intervals. Bags with the same slices are of one patient, whatever
+the table says: CQ500 has one scan under two names.
 
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from ich_mil.errors import DataError
 from ich_mil.files import whole_file
 from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import take_bags
+from ich_mil.progress import say
 
 FORMAT = "ich_mil.features.1"
 
@@ -238,7 +240,30 @@ def read_feature_csv(path: Path) -> FeatureSet:
         attention=unknown.clone(),
     )
     check_features(features, str(path))
-    return features
+    return _with_twins(features, str(path))
+
+
+def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
+    """Scans with the same slices as of one patient, told in one line.
+
+    A scan whose slices are all alike, such as black ones, is not known by them.
+    """
+    patients, first, twins = list(features.patients), dict[bytes, int](), list[str]()
+    for b, rows in enumerate(features.x.split(features.offsets.diff().tolist())):
+        distinct = np.unique(rows.numpy(), axis=0)
+        if len(distinct) < 2:
+            continue
+        a = first.setdefault(distinct.tobytes(), b)
+        if a != b:
+            twins.append(f"{features.scans[b]} (those of {features.scans[a]})")
+            joined, other = patients[a], patients[b]
+            patients = [joined if patient == other else patient for patient in patients]
+    if twins:
+        say(
+            f"{source}: {len(twins)} scans have the slices of another and are taken to be of its patient: "
+            f"{name_some(twins)}"
+        )
+    return replace(features, patients=patients)
 
 
 def _numbers(column: pd.Series, path: Path, *, labels: bool) -> pd.Series:

@@ -234,3 +234,41 @@ def test_blanks_around_names_do_not_make_another_scan(tmp_path):
     path.write_bytes((HEADER + '1,10,1, i,A ,0\n2,20,1,j,"A\r",1\n').encode())
     table = read_feature_csv(path)
     assert (table.scans, table.patients, table.slice_names) == (["A"], ["A"], ["i", "j"])
+
+
+def table_of(path, rows, columns="bag_name,bag_label,instance_name,feature_0,feature_1"):
+    path.write_text("\n".join([columns, *rows]) + "\n")
+    return path
+
+
+def test_a_scan_under_two_names_is_of_one_patient(tmp_path, capsys):
+    def rows(scan, *slices, label=1, end=""):
+        return [f"{scan},{label},{scan}-{n},{x},{y}{end}" for n, (x, y) in enumerate(slices)]
+
+    one, other = [(1.5, 2.0), (3.0, 4.0)], [(1.5, 2.0), (5.0, 6.0)]
+    lines = [*rows("a", *one), *rows("b", *other, label=0), *rows("c", *one[::-1])]
+    found = read_feature_csv(table_of(tmp_path / "f.csv", lines))
+    assert found.scans == ["a", "b", "c"]
+    assert found.patients == ["a", "b", "a"]
+    told = "1 scans have the slices of another and are taken to be of its patient: c (those of a)"
+    assert f"{tmp_path / 'f.csv'}: {told}" in capsys.readouterr().out
+    # a black slice, or a row of zeros, is no scan that one would know again
+    read_feature_csv(table_of(tmp_path / "f.csv", [*rows("a", (0, 0)), *rows("b", (0, 0), (0, 0), label=0)]))
+    assert capsys.readouterr().out == ""
+    named = [
+        *rows("a", *one, end=",anna"),
+        *rows("b", *other, label=0, end=",berta"),
+        *rows("c", *one, end=",berta"),
+        *rows("d", (7, 8), (9, 9), end=",cleo"),
+    ]
+    columns = "bag_name,bag_label,instance_name,feature_0,feature_1,patient"
+    found = read_feature_csv(table_of(tmp_path / "f.csv", named, columns))
+    assert found.patients == [*[patient_key("anna")] * 3, patient_key("cleo")]
+
+
+@pytest.mark.realdata
+def test_cq500_has_one_scan_under_two_names(shared_data):
+    found = read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
+    twins = [scan for scan, patient in zip(found.scans, found.patients, strict=True) if scan != patient]
+    assert twins == ["CQ500-CT-75"]
+    assert found.patients[found.scans.index("CQ500-CT-75")] == "CQ500-CT-240"
