@@ -13,6 +13,7 @@ from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.evaluate.pooled import PooledScores, hold_out, pooled_logistic
+from ich_mil.gp.calibration import platt
 from ich_mil.gp.independent import independent_scans
 from ich_mil.gp.predict import predict
 from ich_mil.pipeline import scoring
@@ -74,6 +75,28 @@ def test_baselines_say_what_is_known_of_scans_and_slices(task, config):
             (found.slice_std, len(each)),
         ):
             np.testing.assert_array_equal(nothing, np.full(size, np.nan), name)
+
+
+def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_a_head(task, config):
+    model, test = Model("CNN alone, calibrated"), task.scored["away"]
+    own = torch.logit(test.cnn_scan.double())
+
+    def told(part, sign):
+        """Its scans, with a CNN that knows a little of their labels."""
+        return replace(part, cnn_scan=(part.cnn_scan + sign * part.labels + (sign < 0)) / 2)
+
+    for watch in (task.validation, None):
+        learn = told(watch or task.train, 1)
+        slope, intercept, _ = platt(torch.logit(learn.cnn_scan.double()), learn.labels)
+        one = replace(task, validation=learn) if watch else replace(task, train=learn, validation=None)
+        found = said(model, one, config)
+        np.testing.assert_allclose(found.scan, torch.sigmoid(slope * own + intercept), rtol=1e-12)
+        assert np.isnan(found.slice).all()
+        assert slope > 0
+    turned = said(model, replace(task, validation=told(task.validation, -1)), config)
+    np.testing.assert_allclose(turned.scan, test.cnn_scan, rtol=1e-6)
+    unknown = replace(task.validation, cnn_scan=torch.full((15,), torch.nan))
+    assert np.isnan(said(model, replace(task, validation=unknown), config).scan).all()
 
 
 def test_attention_mil_stops_on_the_validation_scans_or_on_some_of_the_others(task, config, monkeypatch):

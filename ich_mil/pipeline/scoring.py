@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
@@ -24,6 +25,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_scan, position_score
 from ich_mil.evaluate.pooled import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.files import digest, file_stem, whole_file
+from ich_mil.gp.calibration import platt
 from ich_mil.gp.independent import independent_scans
 from ich_mil.gp.predict import predict
 from ich_mil.pipeline.heads import fit_to
@@ -99,6 +101,28 @@ def _cnn_alone(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
     }
 
 
+def _cnn_calibrated(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
+    """Platt's sigmoid over the CNN's probability, fitted to the scans that calibrate a head.
+
+    As with a head, one that would turn the order of scans round is not used.
+    """
+    learn = task.validation or task.train
+    known = ~learn.cnn_scan.isnan()
+    if not known.any():
+        return {name: _says(one) for name, one in task.scored.items()}
+    slope, intercept = platt(_logit(learn.cnn_scan[known]), learn.labels[known])[:2]
+    if not slope > 0:
+        slope, intercept = 1.0, 0.0
+    return {
+        name: _says(one, torch.sigmoid(slope * _logit(one.cnn_scan) + intercept))
+        for name, one in task.scored.items()
+    }
+
+
+def _logit(p: Tensor) -> Tensor:
+    return torch.logit(p.double(), eps=1e-6)
+
+
 def _pooled(how: How) -> Callable[[Task, ProtocolConfig], dict[str, Scored]]:
     def work(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
         found = {}
@@ -123,6 +147,7 @@ def _attention(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
 
 BASELINES: dict[str, Callable[[Task, ProtocolConfig], dict[str, Scored]]] = {
     "CNN alone": _cnn_alone,
+    "CNN alone, calibrated": _cnn_calibrated,
     "logistic regression, mean-pooled": _pooled("mean"),
     "logistic regression, max-pooled": _pooled("max"),
     "attention MIL (torchmil)": _attention,
