@@ -26,6 +26,9 @@ STEPS = 1000
 ENOUGH = 1e-4
 """A Newton step that moves no log odds by more than this is the last: the error left is about its square."""
 
+APART = 1e-6
+"""Log odds that differ by no more are one: isotonic regression gives many scans the same, up to rounding."""
+
 
 def calibration_line(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
     """`calibration_intercept` and `calibration_slope` of known labels; NaN as `resampled_line` says.
@@ -58,7 +61,7 @@ def resampled_line(labels: np.ndarray, probability: np.ndarray, counts: np.ndarr
     told = logit(probability.clip(tiny, 1 - tiny))  # (n,)
     ends = {label: _ends(told, counts, labels == label) for label in (0, 1)}
     both = np.isfinite(ends[0][0]) & np.isfinite(ends[1][0])  # (R,)
-    overlap = both & (ends[0][1] > ends[1][0]) & (ends[1][1] > ends[0][0])
+    overlap = both & (ends[0][1] - ends[1][0] > APART) & (ends[1][1] - ends[0][0] > APART)
     one = np.ones((len(told), 1))
     large = _fit(told, one, labels, counts[:, both])
     middle = told.mean()

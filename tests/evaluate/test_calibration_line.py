@@ -101,3 +101,17 @@ def test_classes_that_hardly_overlap_are_fitted_all_the_same():
     line = calibration_line(labels, expit(z))
     assert line["calibration_slope"] == pytest.approx(by_libraries(labels, expit(z))[1], rel=1e-3)
     assert line["calibration_slope"] > 4
+
+
+def test_values_that_rounding_alone_tells_apart_are_one():
+    # all negative scans at one value, as isotonic regression gives it, and some positive ones too
+    labels = np.array([0] * 97 + [1] * 103)
+    p = np.array([0.06] * 102 + [0.5, 0.7] + [0.94] * 96)
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(200, np.full(200, 1 / 200), size=50).T.astype(float)
+    clean = resampled_line(labels, p, counts)
+    rounded = p + np.where(rng.random(200) < 0.3, 2.0**-55, 0) * (labels == 0)
+    found = resampled_line(labels, rounded, counts)
+    for name in NAMES:
+        np.testing.assert_allclose(found[name], clean[name], rtol=1e-9)
+    assert np.isnan(found["calibration_slope"]).all()
