@@ -20,7 +20,7 @@ from ich_mil.errors import ConfigError
 from ich_mil.files import digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
-from ich_mil.settings import check_seeds, read_settings
+from ich_mil.settings import check_list, check_seeds, read_settings
 from ich_mil.training.module import TrainingSettings
 from ich_mil.windows import parse_windows
 
@@ -109,6 +109,8 @@ class GridConfig:
             )
         if not self.grid or not all(self.grid.values()):
             raise ValueError("grid needs at least one setting, and every setting in it at least one value")
+        for name, values in self.grid.items():
+            check_list(f"grid: {name}", values)
         self.cells()
 
     def cells(self) -> list[dict[str, Any]]:

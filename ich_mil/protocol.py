@@ -15,7 +15,7 @@ from ich_mil.config import SetSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import digest, file_stem
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.settings import check_seeds, read_settings
+from ich_mil.settings import check_list, check_seeds, read_settings
 
 SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
 
@@ -70,8 +70,7 @@ class BenchmarkSet:
         if self.findings and not (self.external or self.kind == "pictures"):
             raise ValueError(f"set {self.name!r}: findings are those of an external set, and it has none")
         check_seeds(f"set {self.name!r}: cnn_seeds", *self.cnn_seeds)
-        if not self.widths:
-            raise ValueError(f"set {self.name!r}: widths needs at least one value")
+        check_list(f"set {self.name!r}: widths", self.widths)
 
     @property
     def published(self) -> dict[str, str]:
@@ -141,6 +140,7 @@ class ProtocolConfig:
         if self.folds < 2:
             raise ValueError(f"folds must be at least 2, got {self.folds}")
         check_seeds("seeds", *self.seeds)
+        check_list("n_inducing", self.n_inducing)
         for name in ("sensitivity", "specificity", "confidence"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")

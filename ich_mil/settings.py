@@ -24,11 +24,18 @@ SEEDS = 2**32
 
 def check_seeds(name: str, *seeds: int) -> None:
     """Raise `ValueError` unless the setting `name` has at least one seed, each from 0 to below `SEEDS`."""
-    if not seeds:
-        raise ValueError(f"{name} needs at least one value")
+    check_list(name, seeds)
     for seed in seeds:
         if not 0 <= seed < SEEDS:
             raise ValueError(f"{name} must lie in 0..{SEEDS - 1}, got {seed}")
+
+
+def check_list(name: str, values: Sequence[object]) -> None:
+    """Raise `ValueError` unless the setting `name` has at least one value, and none twice."""
+    if not values:
+        raise ValueError(f"{name} needs at least one value")
+    if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
+        raise ValueError(f"{name} has {repeated[0]!r} twice; each would count as another")
 
 
 def check_about(path: Path, about: Mapping[str, Any]) -> None:

@@ -127,6 +127,8 @@ def test_with_folds_0_it_trains_on_everything(place):
         ({"folds": 1}, "folds must be 0 (train on everything) or at least 2, got 1"),
         ({"seeds": [0, -1]}, "seeds must lie in 0..4294967295, got -1"),
         ({"seeds": []}, "seeds needs at least one value"),
+        ({"seeds": [3, 1, 3]}, "seeds has 3 twice; each would count as another"),
+        ({"grid": {"alpha": [1, 2.0, 1.0]}}, "grid: alpha has 1.0 twice"),
         ({"folds": 0, "external": None}, "with folds: 0 an external set is needed"),
         ({"train": {"layout": "rsna", "root": "x"}}, "a grid needs sets of layout 'features'"),
         ({"folds": 16}, "16 folds need at least 16 patients of each label, there are 15 of one"),
