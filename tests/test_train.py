@@ -136,6 +136,26 @@ def test_a_split_of_ones_own_needs_no_shares_but_validation_scans_for_a_cnn(conf
     assert not (tmp_path / "none" / "run.json").exists()
 
 
+def test_a_resumed_run_is_divided_as_its_list_says(config, tmp_path, capsys):
+    write_features(tmp_path / "f.csv", 20, 0)
+    rows = [f"s0-{b},{('train', 'validation')[b % 4 == b % 3]}" for b in range(18)]
+    own = tmp_path / "own.csv"
+    own.write_text("scan,split\n" + "\n".join(rows))
+    table = SetSettings("features", str(tmp_path / "f.csv"))
+    head = HeadSettings(n_inducing=8, sweeps=2, calibration="none")
+    run = replace(config, train=table, head=head, split=SplitSettings(file=own))
+    train(run, resume=False)
+    assert f"{own}: 2 scans are in no split and take no part: s0-18, s0-19" in capsys.readouterr().out
+    own.write_text("scan,split\n" + "\n".join(rows[::-1]))
+    train(run, resume=True)  # the same list in another order
+    for other in (rows[:-1], [*rows[:-1], "s0-17,test"], [*rows, "s0-18,train"]):
+        own.write_text("scan,split\n" + "\n".join(other))
+        with pytest.raises(
+            DataError, match=r"own\.csv: divides 1 scans otherwise than when the run began: s0-1"
+        ):
+            train(run, resume=True)
+
+
 def test_sets_that_are_absent_or_of_two_kinds_are_refused_before_anything_is_read(config, told, tmp_path):
     absent = replace(config, external=SetSettings("rsna", str(tmp_path / "absent")))
     with pytest.raises(DataError, match="absent: no such file or folder"):

@@ -157,6 +157,16 @@ def check_current(table: pd.DataFrame, scans: pd.DataFrame, source: str) -> None
         )
 
 
+def check_same(table: pd.DataFrame, listed: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` if the list a run was divided by now names other scans, or divides them otherwise."""
+    began, now = (set(zip(one.scan, one.split, strict=True)) for one in (table, listed))
+    if changed := sorted({scan for scan, _ in began ^ now}):
+        raise DataError(
+            f"{source}: divides {len(changed)} scans otherwise than when the run began: "
+            f"{name_some(changed)}; start a new run"
+        )
+
+
 def write_splits(table: pd.DataFrame, path: Path) -> None:
     """Write the table as CSV."""
     write_text(path, table.to_csv(index=False))

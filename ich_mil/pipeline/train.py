@@ -31,8 +31,16 @@ import yaml
 
 from ich_mil.config import PLACES, RunConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
-from ich_mil.data.splits import check_current, draw_splits, load_splits, read_splits, write_splits
+from ich_mil.data.splits import (
+    check_current,
+    check_same,
+    draw_splits,
+    load_splits,
+    read_splits,
+    write_splits,
+)
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
@@ -163,10 +171,14 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
             raise DataError(f"{config.train.path}: has changed since {config.out} began; start a new run")
         splits = load_splits(path)
         check_current(splits, scans, str(path))
+        if config.split.file is not None:
+            check_same(splits, read_splits(config.split.file, scans), str(config.split.file))
         return splits
     if config.split.file is not None:
         splits = read_splits(config.split.file, scans)
         _check_stopping(config, bool((splits.split == "validation").any()))
+        if rest := sorted(set(scans.index) - set(splits.scan)):
+            say(f"{config.split.file}: {len(rest)} scans are in no split and take no part: {name_some(rest)}")
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
         with _named(config.train.path):
