@@ -68,6 +68,8 @@ class Code(StrEnum):
     SEVERAL_PATIENTS = "several-patients"
     """Its files, of whichever series, name several: one of them may not have been looked at."""
     PATIENT_MISSING = "patient-missing"
+    LEARNED_FROM = "learned-from"
+    """The model was trained or calibrated on scans of the patient."""
     LABEL_REPEATED = "label-repeated"
     LABEL_CLASH = "label-clash"
     LABEL_UNUSED = "label-unused"

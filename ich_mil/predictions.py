@@ -7,7 +7,7 @@ results are made from `Results`: what they say stands here.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,7 @@ def make_results(
     set_name: str,
     model: Provenance,
     triage: Triage | None = None,
+    learned: Collection[str] = (),
 ) -> Results:
     """Put together what is known of each scan.
 
@@ -190,6 +191,7 @@ def make_results(
         set_name: see `Results.set`.
         model: which model spoke.
         triage: thresholds to decide by; None decides by the interval.
+        learned: patients and scans the model was trained or calibrated on; their scans get a line.
     """
     lines = {} if prepared is None else prepared.ledger_by_scan
     scans = []
@@ -197,6 +199,8 @@ def make_results(
         probability = float(predictions.scan_mean[b])
         interval = _interval(predictions.scan_low[b], predictions.scan_high[b])
         own = _entries(lines.get(scan, []))
+        if not {scan, features.patients[b]}.isdisjoint(learned):
+            own += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
         scans.append(
             ScanResult(
                 scan=scan,

@@ -26,6 +26,7 @@ from ich_mil.data.store import open_prepared
 from ich_mil.dicom.header import read_headers
 from ich_mil.files import alone
 from ich_mil.gp.head import Head
+from ich_mil.ledger import Code
 from ich_mil.predictions import read_results
 from ich_mil.report.maps import read_maps
 from tests import phantoms
@@ -147,6 +148,24 @@ def test_predict_on_an_export_with_several_studies(place, tmp_path, capsys):
     slices = table[table.level == "slice"]
     difference = slices.probability.to_numpy() - external.probability[slices.name].to_numpy()
     assert abs(difference).max() < 5 * slices["std"].max() / TINY["samples"] ** 0.5
+
+
+@pytest.mark.slow
+def test_thresholds_are_not_calibrated_on_predictions_of_scans_that_were_learned_from(
+    place, tmp_path, capsys
+):
+    words = ["predict", place / "a", "--model", place / "run", "--out", tmp_path / "out", "--jobs", 1]
+    assert run(words, capsys)[0] == 0
+    splits = pd.read_csv(place / "run" / "splits.csv").set_index("scan").split
+    scans = read_results(tmp_path / "out").scans
+    told = {one.scan for one in scans if Code.LEARNED_FROM in {entry.code for entry in one.ledger}}
+    assert told == set(splits.index[splits != "test"])
+    assert told < {one.scan for one in scans}
+    (tmp_path / "labels.csv").write_text(
+        "scan,label\n" + "".join(f"{one.scan},{i % 2}\n" for i, one in enumerate(scans))
+    )
+    error = refused(["triage", tmp_path / "out", "--labels", tmp_path / "labels.csv"], capsys)
+    assert f"trained or calibrated on patients of {len(told)} of its scans" in error
 
 
 @pytest.mark.slow

@@ -78,6 +78,14 @@ def test_decided_by_the_interval(results):
     assert not is_promised(results.decided_by)
 
 
+def test_scans_of_patients_the_model_learned_from_are_told():
+    for learned, wanted in (({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ((), "")):
+        found = make_results(*parts(), set_name="new", model=MODEL, learned=learned)
+        told = [scan.scan for scan in found.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]
+        assert told == list(wanted)
+        assert found.scans[2].decision == "negative"  # it was seen whole
+
+
 @pytest.mark.parametrize(
     ("low", "high", "decision"),
     [(0.5, 0.9, "positive"), (0.499999, 0.9, "look"), (0.1, 0.5, "look"), (0.1, 0.499999, "negative")],

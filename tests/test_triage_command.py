@@ -154,6 +154,12 @@ def test_what_is_refused(tmp_path, capsys):
     assert "scan s0: patient is empty" in refused([tmp_path / "known", "--labels", labels], capsys)
     predictions(tmp_path / "watched", set_name="validation")
     assert "stopped and calibrated on" in refused([tmp_path / "watched"], capsys)
+    seen = read_results(tmp_path / "known")
+    line = LedgerEntry("s7", "", Code.LEARNED_FROM, "")
+    scans = tuple(replace(one, ledger=(line,) * (one.scan == "s7")) for one in seen.scans)
+    write_results(replace(seen, scans=scans), tmp_path / "seen")
+    error = refused([tmp_path / "seen"], capsys)
+    assert "trained or calibrated on patients of 1 of its scans: s7; they cannot carry a promise" in error
     path = tmp_path / "unlabelled" / "predictions.json"
     content = json.loads(path.read_text())
     content["scans"][1]["scan"] = "s0"

@@ -8,6 +8,7 @@ In: a folder with one study, or with several as a PACS exports them, and a train
 from pathlib import Path
 
 from ich_mil.data.prepare import prepare
+from ich_mil.data.splits import learned_from, load_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.files import alone, check_apart
 from ich_mil.ledger import Code
@@ -25,6 +26,7 @@ class Judge:
     Attributes:
         model: the trained model.
         triage: thresholds to decide by; None decides by the interval.
+        learned: patients and scans it was trained or calibrated on; empty where it has no list of them.
     """
 
     def __init__(self, model: Path, triage: Path | None = None) -> None:
@@ -32,11 +34,13 @@ class Judge:
 
         Raises:
             ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
-            DataError: thresholds that cannot be read.
+            DataError: thresholds, or a list of the scans it learned from, that cannot be read.
         """
         self.model = load_model(model)
         self.model.check_input(pictures=True)
         weights = self.model.provenance.weights
+        divided = model / "splits.csv"
+        self.learned = learned_from(load_splits(divided)) if divided.is_file() else set()
         self.triage = None if triage is None else read_triage(triage, weights=weights)
 
     def __call__(self, root: Path, out: Path, *, jobs: int = 1) -> tuple[Results, PreparedSet]:
@@ -58,6 +62,7 @@ class Judge:
             set_name="new",
             model=model.provenance,
             triage=self.triage,
+            learned=self.learned,
         )
         remove_shown(out)
         write_results(results, out)

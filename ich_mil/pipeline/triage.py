@@ -18,6 +18,7 @@ from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.promises import Method
 from ich_mil.evaluate.triage import DECISIONS, Triage, fit_triage
 from ich_mil.files import write_json, write_text
+from ich_mil.ledger import Code
 from ich_mil.predictions import NOTICE, incomplete, read_results, whole_only
 from ich_mil.progress import say
 from ich_mil.report.cohort_page import worklist
@@ -45,13 +46,20 @@ def calibrate_triage(
         method: `risk_control`, or `conformal`.
 
     Raises:
-        DataError: labels that do not match the predictions, too few of them, or one class only.
+        DataError: labels that do not match the predictions, too few of them, one class only, or scans of
+            patients the model was trained or calibrated on.
     """
     results = read_results(folder)
     if results.set == "validation":
         raise DataError(
             f"{folder}: the model was stopped and calibrated on these scans, they cannot carry a promise; "
             "name a folder of 'validate'"
+        )
+    seen = [one.scan for one in results.scans if any(e.code == Code.LEARNED_FROM for e in one.ledger)]
+    if seen:
+        raise DataError(
+            f"{folder}: the model was trained or calibrated on patients of {len(seen)} of its scans: "
+            f"{name_some(seen)}; they cannot carry a promise, predict others"
         )
     rows = [
         (one.scan, one.patient, one.probability, UNKNOWN if one.label is None else one.label)

@@ -72,6 +72,7 @@ CODES = {
     Code.MODALITY_MISSING: "modality not stated",
     Code.SEVERAL_PATIENTS: "several patient identifiers in one study",
     Code.PATIENT_MISSING: "no patient identifier",
+    Code.LEARNED_FROM: "the model was trained or calibrated on this patient",
     Code.LABEL_REPEATED: "label given twice",
     Code.LABEL_CLASH: "labels contradict each other",
     Code.LABEL_UNUSED: "label without an image",
@@ -97,6 +98,7 @@ NOTED = frozenset(
         Code.FLIPPED,
         Code.PIXELS_NOT_SQUARE,
         Code.SEVERAL_PATIENTS,
+        Code.LEARNED_FROM,
     }
 )
 PROBLEMS = (REFUSED | CORRECTED | NOTED) - ROUTINE
