@@ -181,6 +181,17 @@ def test_an_external_set_with_patients_of_the_training_set_is_refused(place, cap
     assert not (place / "out").exists()
 
 
+def test_an_external_set_with_a_scan_of_the_training_set_under_another_name_is_refused(place, capsys):
+    table, other = (pd.read_csv(place / f"{name}.csv") for name in ("train", "other"))
+    pd.concat([other, table[table.bag_name == "s0-3"].assign(bag_name="new")]).to_csv(
+        place / "other.csv", index=False
+    )
+    assert cli.main(words(place)) == 2
+    assert "1 of its scans have the slices of one that was trained or calibrated on: new (those of s0-3)" in (
+        capsys.readouterr().err
+    )
+
+
 def test_numbers_of_the_grid_keep_their_type(place):
     cells = read_grid(["--config", str(place / "grid.yaml")]).cells()
     assert {type(cell["n_inducing"]) for cell in cells} == {int}

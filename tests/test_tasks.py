@@ -61,6 +61,19 @@ def test_neither_patients_nor_scans_of_another_set_may_be_known(place, shared):
         list(tasks_of(*read(place)))
 
 
+def test_a_scan_under_another_name_on_both_sides_is_refused(place):
+    table, other = (pd.read_csv(place / f"{name}.csv") for name in ("train", "other"))
+    twin = table[table.bag_name == "s0-3"].iloc[::-1].assign(bag_name="new")
+    pd.concat([other, twin]).to_csv(place / "other.csv", index=False)
+    with pytest.raises(DataError, match=r"away: 1 of its scans have .* calibrated on: new \(those of s0-3\)"):
+        list(tasks_of(*read(place)))
+    pd.concat([table, twin.assign(bag_name="twin")]).to_csv(place / "train.csv", index=False)
+    other.to_csv(place / "other.csv", index=False)
+    for task in tasks_of(*read(place)):  # within a table both are on one side
+        if task.fold >= 0:
+            assert len({"twin", "s0-3"} & {*task.train.scans}) in (0, 2)
+
+
 def test_bags_of_each_kind(place, monkeypatch):
     x, bag = np.arange(16.0).reshape(8, 2), np.repeat(np.arange(4), 2)
     np.savez(place / "musk.npz", X=x, bag=bag, label=np.array([0, 1, 0, 1]))

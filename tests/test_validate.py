@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
+from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import write_splits
 from ich_mil.evaluate.baselines import position_score
@@ -88,3 +90,30 @@ def test_what_is_not_known_says_nothing(model, features):
     _, rows = rows_of(model, replace(features, slice_labels=unlabelled, **nothing))
     assert list(rows) == ["Gaussian-process head", "CNN alone", "position only"]
     assert (rows["CNN alone"].scan, rows["CNN alone"].slice, rows["position only"].slice) == (None,) * 3
+
+
+def test_an_external_scan_that_was_learned_from_under_another_name_is_refused(tmp_path, capsys):
+    for seed, name in enumerate(("train", "other")):
+        write_features(tmp_path / f"{name}.csv", 30, seed)
+    config = {
+        "out": str(tmp_path / "run"),
+        "train": {"layout": "features", "root": str(tmp_path / "train.csv")},
+        "external": {"layout": "features", "root": str(tmp_path / "other.csv")},
+        "split": {"validation": 0.2, "test": 0.3},
+        "head": {"n_inducing": 8, "sweeps": 4, "calibration": "none"},
+        "bootstrap": 20,
+        "samples": 20,
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    words = ["--config", str(tmp_path / "run.yaml")]
+    assert cli.train_main(words) == 0
+    splits = pd.read_csv(tmp_path / "run" / "splits.csv").groupby("split").scan.first()
+    table, other = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "other"))
+    for split, code in (("train", 2), ("validation", 2), ("test", 0)):
+        twin = table[table.bag_name == splits[split]].assign(bag_name="new")
+        pd.concat([other, twin]).to_csv(tmp_path / "other.csv", index=False)
+        capsys.readouterr()
+        assert cli.train_main([*words, "--resume"]) == code
+        told = "1 of its scans have the slices of one that was trained or calibrated on: new "
+        told = f"other.csv: {told}(those of {splits[split]})"
+        assert (told in capsys.readouterr().err) == (code == 2)

@@ -11,6 +11,7 @@ Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -243,17 +244,37 @@ def read_feature_csv(path: Path) -> FeatureSet:
     return _with_twins(features, str(path))
 
 
-def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
-    """Scans with the same slices as of one patient, told in one line.
+def _contents(features: FeatureSet) -> Iterator[tuple[int, bytes]]:
+    """The number of each scan, and its slices in an order of their own.
 
-    A scan whose slices are all alike, such as black ones, is not known by them.
+    A scan whose slices are all alike, such as black ones, is not known by them and left out.
     """
-    patients, first, twins = list(features.patients), dict[bytes, int](), list[str]()
     for b, rows in enumerate(features.x.split(features.offsets.diff().tolist())):
         distinct = np.unique(rows.numpy(), axis=0)
-        if len(distinct) < 2:
-            continue
-        a = first.setdefault(distinct.tobytes(), b)
+        if len(distinct) > 1:
+            yield b, distinct.tobytes()
+
+
+def check_no_twins(features: FeatureSet, learned: FeatureSet, source: str) -> None:
+    """Raise `DataError` if a scan of `source` has the slices of one that was learned from."""
+    known = {content: learned.scans[b] for b, content in _contents(learned)}
+    twins = [
+        f"{features.scans[b]} (those of {known[content]})"
+        for b, content in _contents(features)
+        if content in known
+    ]
+    if twins:
+        raise DataError(
+            f"{source}: {len(twins)} of its scans have the slices of one that was trained or calibrated on: "
+            f"{name_some(twins)}; take them out"
+        )
+
+
+def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
+    """Scans with the same slices as of one patient, told in one line."""
+    patients, first, twins = list(features.patients), dict[bytes, int](), list[str]()
+    for b, content in _contents(features):
+        a = first.setdefault(content, b)
         if a != b:
             twins.append(f"{features.scans[b]} (those of {features.scans[a]})")
             joined, other = patients[a], patients[b]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.config import RunConfig, SplitSettings, read_config
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, check_no_twins, read_feature_csv
 from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk, scikit_digits
 from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
@@ -73,6 +73,8 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
         seen = {known for part in learned for known in (*part.patients, *part.scans)}
         for name, scored in task.scored.items():
             check_unseen(scored.patients, scored.scans, seen, f"{one.name}, {name}")
+            for part in learned:
+                check_no_twins(scored, part, f"{one.name}, {name}")
         yield task
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.config import RunConfig, SetLayout, SetSettings
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
+from ich_mil.data.features import FeatureSet, check_no_twins, read_feature_csv, read_features
 from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
@@ -61,13 +61,20 @@ def training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
 
 
 def measured_sets(model: TrainedModel, config: RunConfig) -> list[MeasuredSet]:
-    """The sets a run is measured on; the external one is prepared and given features if it was not yet."""
-    sets = [one for name, one in training_sets(config).items() if name != "train"]
+    """The sets a run is measured on; the external one is prepared and given features if it was not yet.
+
+    `DataError` if it holds a scan the run has learned from, under whatever name.
+    """
+    own = training_sets(config)
+    sets = [one for name, one in own.items() if name != "train"]
     if config.external is not None:
         stored = config.out / "features" / "external.safetensors"
-        sets.append(
-            external_set(model, config.external, config.prepared / "external", stored, config.workers)
-        )
+        place = config.prepared / "external"
+        external = external_set(model, config.external, place, stored, config.workers)
+        for name, one in own.items():
+            if name != "test":
+                check_no_twins(external.features, one.features, str(config.external.path))
+        sets.append(external)
     return sets
 
 
