@@ -281,7 +281,7 @@ def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
             patients = [joined if patient == other else patient for patient in patients]
     if twins:
         say(
-            f"{source}: {len(twins)} scans have the slices of another and are taken to be of its patient: "
+            f"{source}: scans with the slices of another, taken to be of its patient: {len(twins)}, "
             f"{name_some(twins)}"
         )
     return replace(features, patients=patients)

@@ -250,7 +250,7 @@ def test_a_scan_under_two_names_is_of_one_patient(tmp_path, capsys):
     found = read_feature_csv(table_of(tmp_path / "f.csv", lines))
     assert found.scans == ["a", "b", "c"]
     assert found.patients == ["a", "b", "a"]
-    told = "1 scans have the slices of another and are taken to be of its patient: c (those of a)"
+    told = "scans with the slices of another, taken to be of its patient: 1, c (those of a)"
     assert f"{tmp_path / 'f.csv'}: {told}" in capsys.readouterr().out
     # a black slice, or a row of zeros, is no scan that one would know again
     read_feature_csv(table_of(tmp_path / "f.csv", [*rows("a", (0, 0)), *rows("b", (0, 0), (0, 0), label=0)]))
