@@ -10,6 +10,7 @@ the table says: CQ500 has one scan under two names.
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -245,14 +246,14 @@ def read_feature_csv(path: Path) -> FeatureSet:
 
 
 def _contents(features: FeatureSet) -> Iterator[tuple[int, bytes]]:
-    """The number of each scan, and its slices in an order of their own.
+    """The number of each scan, and the digest (SHA-256) of its slices, in whatever order they come.
 
     A scan whose slices are all alike, such as black ones, is not known by them and left out.
     """
     for b, rows in enumerate(features.x.split(features.offsets.diff().tolist())):
         distinct = np.unique(rows.numpy(), axis=0)
         if len(distinct) > 1:
-            yield b, distinct.tobytes()
+            yield b, hashlib.sha256(distinct.tobytes()).digest()
 
 
 def check_no_twins(features: FeatureSet, learned: FeatureSet, source: str) -> None:

@@ -47,9 +47,9 @@ def triage_table(
 
     Returns:
         Columns `COLUMNS`: `metric`, `value`, its 95 % interval `low` and `high` (exact, of patients, where
-        `value` is 0 or 1), `count`, `n`, the `patients`
-        of all labelled scans, scans `unlabelled`, `resamples`, those `ignored` because the number is not
-        defined in them, and `note`: why `value` or the interval is NaN, else empty.
+        `value` is 0 or 1), `count`, `n`, the `patients` of all labelled scans, scans `unlabelled`,
+        `resamples`, those `ignored` because the number is not defined in them, and `note`: why `value` or the
+        interval is NaN, else empty.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].

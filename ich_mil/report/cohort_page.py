@@ -39,6 +39,7 @@ def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> 
     scans = worklist(results)
     missing = [entry for entry in results.ledger if entry.code == Code.SCAN_EMPTY]
     stray = in_no_study(results.ledger)
+    above = {*missing, *stray}
     return render(
         "cohort.html.j2",
         script="cohort.js",
@@ -64,7 +65,7 @@ def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> 
         other=[
             line
             for tell in (problems, routine)
-            for line in tell(entry for entry in results.ledger if entry not in (*missing, *stray))
+            for line in tell(entry for entry in results.ledger if entry not in above)
         ],
     )
 
