@@ -1,19 +1,23 @@
 """95 % intervals by resampling patients, each with all of their scans and slices.
 
 Scans of one patient resemble each other, and so do slices of one scan: drawing them one by one would claim
-more evidence than there is. In: a statistic of counts. Out: the percentile interval of each number it gives.
+more evidence than there is. In: a statistic of counts. Out: the percentile interval of each number it gives,
+which `of_proportion` and `of_error` turn into that of a number between 0 and 1 and of a calibration error.
 
 Shapes: n rows (scans or slices), R resamples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.special import expit, logit
+from scipy.stats import binomtest, norm
 
 LEVEL = 0.95
 """Coverage the intervals aim at."""
+
+_Z = float(norm.ppf((1 + LEVEL) / 2))
 
 _CHUNK = 2_000_000
 """Largest number of counts held at once: 16 MB as float64."""
@@ -21,17 +25,19 @@ _CHUNK = 2_000_000
 
 @dataclass(frozen=True)
 class Interval:
-    """Percentile interval of one number; NaN where too few patients or no usable resample gave one.
+    """Interval of one number; NaN where too few patients or no usable resample gave one.
 
     Attributes:
         low: lower end.
         high: upper end.
         ignored: resamples in which the number is not defined (one class only); they take no part.
+        error: standard deviation over the resamples.
     """
 
     low: float
     high: float
     ignored: int
+    error: float
 
 
 def patient_bootstrap(
@@ -44,10 +50,9 @@ def patient_bootstrap(
     """Percentile intervals of `statistic` under resampling of whole patients.
 
     The same seed, patients and number of resamples give the same draws, so intervals of two models rest on
-    the same ones. Percentile intervals are too narrow for few patients of either class: those of an AUC of
-    0.92 hold it 0.79 of the time with 20 patients, 0.92 with 60 or 490, and 0.74 with 5 positive ones among
-    490 (simulated). They have no width where every resample gives the same number, such as an AUC of 1. A
-    number that chance alone raises needs `of_error`, and a share `of_share`.
+    the same ones. Percentiles serve numbers without bounds, and differences; of few patients they are rather
+    too narrow (a log-loss is held 0.85 of the time with 20 patients, 0.92 with 60, 0.94 with 490; simulated).
+    A number between 0 and 1 needs `of_proportion`, and one that chance alone raises `of_error`.
 
     Args:
         statistic: takes counts (n, R) float64, how often each row was drawn, and returns numbers (R,) by
@@ -57,7 +62,7 @@ def patient_bootstrap(
         seed: seed of the draws.
 
     Returns:
-        One `Interval` for each name. With fewer than two patients both ends are NaN.
+        One `Interval` for each name. With fewer than two patients its ends and its error are NaN.
 
     Raises:
         ValueError: there is no row, or no resample is asked for.
@@ -80,10 +85,11 @@ def patient_bootstrap(
     for name in parts[0]:
         values = np.concatenate([part[name] for part in parts])
         usable = values[~np.isnan(values)]
-        low = high = float("nan")
+        low = high = error = float("nan")
         if n_patients > 1 and len(usable):
             low, high = (float(end) for end in np.quantile(usable, [tail, 1 - tail]))
-        intervals[name] = Interval(low=low, high=high, ignored=len(values) - len(usable))
+            error = float(usable.std())
+        intervals[name] = Interval(low=low, high=high, ignored=len(values) - len(usable), error=error)
     return intervals
 
 
@@ -106,22 +112,41 @@ def of_error(interval: Interval, value: float) -> Interval:
     if np.isnan(interval.low):
         return interval
     low, high = max(0.0, 2 * value - interval.high), max(value, 2 * value - interval.low)
-    return Interval(low, high, interval.ignored)
+    return replace(interval, low=low, high=high)
 
 
-def of_share(interval: Interval, value: float, patients: int) -> Interval:
-    """The interval of a share of scans, from the percentile interval of its resamples.
+def pairs(one: np.ndarray, other: np.ndarray) -> int:
+    """How many pairs without a patient in common two classes give, from the patient keys of each's rows."""
+    first, second = set(one), set(other)
+    return min(len(first), len(second), len(first | second) // 2)
 
-    None of 30 scans missed is none in every resample too, and [0, 0] would say that none ever will be. A
-    share of 0 or 1 gets the exact interval of none, or all, of the patients (Clopper and Pearson 1934);
-    another one stays as it is.
+
+def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
+    """The interval of a number between 0 and 1 (a share, an AUC, an average of such), from its resamples.
+
+    Near its bounds such a number spreads to one side only, and percentiles reach too far to the other. On the
+    scale of the log odds it is about normal:
+
+        logit value ± z error / (value (1 - value))
+
+    with the standard deviation of the resamples for its error (for an AUC Pepe 2003, chapter 5; for average
+    precision Boyd, Eng and Page 2013). Simulated: an AUC of 0.92 is held 0.98 of the time with 20 patients,
+    0.95 with 60 or 490, and 0.80 with 5 positive ones among 490; by percentiles 0.86, 0.92, 0.94 and 0.74.
+
+    At 0 and 1 all resamples agree, and [1, 1] would say that no other scan ever errs. None, or all, of n
+    patients leave the exact interval of a share (Clopper and Pearson 1934). It holds for an AUC too, of n
+    pairs of a positive and a negative scan without a patient in common (`pairs`): all of them are in order.
 
     Args:
         interval: of the resamples.
-        value: the share.
-        patients: with a scan among those that are shared out, one at least.
+        value: the number, in [0, 1].
+        patients: behind it, one at least; `pairs` of them where it rests on two classes.
     """
-    if np.isnan(interval.low) or value not in (0, 1):
+    if np.isnan(interval.low):
         return interval
-    ends = binomtest(round(value * patients), patients).proportion_ci(LEVEL, method="exact")
-    return Interval(float(ends.low), float(ends.high), interval.ignored)
+    if value in (0, 1):
+        ends = binomtest(round(value * patients), patients).proportion_ci(LEVEL, method="exact")
+        return replace(interval, low=float(ends.low), high=float(ends.high))
+    reach = _Z * interval.error / (value * (1 - value))
+    low, high = (float(expit(logit(value) + step)) for step in (-reach, reach))
+    return replace(interval, low=low, high=high)

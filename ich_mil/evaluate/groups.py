@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu, norm, rankdata
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.metrics import equal_mass
 from ich_mil.evaluate.uncertainty import scan_rows
 from ich_mil.evaluate.weighted import resampled_ranking
@@ -108,12 +108,14 @@ def _higher(
         notes.append(f"{n_there} scans in the group and {n_elsewhere} outside it: nothing to compare")
         nan = float("nan")
         return HigherWhere(nan, nan, nan, nan, nan, n_there, n_elsewhere, nan, "; ".join(notes))
-    ends = patient_bootstrap(
+    resampled = patient_bootstrap(
         lambda counts: {"auc": _stratified_auc(uncertainty, where, strata, counts)},
         keys,
         resamples=resamples,
         seed=seed,
     )["auc"]
+    auc = float(_stratified_auc(uncertainty, where, strata, np.ones((len(where), 1)))[0])
+    ends = of_proportion(resampled, auc, pairs(keys[where == 1], keys[where == 0]))
     if len(np.unique(keys)) == 1:
         notes.append("one patient: no interval")
     if len(np.unique(keys)) < len(keys):
@@ -124,7 +126,7 @@ def _higher(
     else:
         p = _van_elteren_p(uncertainty, where, strata)
     return HigherWhere(
-        auc=float(_stratified_auc(uncertainty, where, strata, np.ones((len(where), 1)))[0]),
+        auc=auc,
         low=ends.low,
         high=ends.high,
         median_there=float(np.median(uncertainty[where == 1])),

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
-from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_proportion, patient_bootstrap
 
 TOLERANCE = 0.03
 """The literature's tolerance as a share of the picture's side: 15 pixels of pictures 500 wide."""
@@ -88,11 +88,11 @@ def localise(maps: Tensor, masks: Mask, heads: Mask, patients: Sequence[str], *,
         with np.errstate(divide="ignore", invalid="ignore"):
             return found | {"gain": found["energy"] / found["area"]}
 
-    whole = means(np.ones((len(maps), 1)))
+    whole = {name: float(value[0]) for name, value in means(np.ones((len(maps), 1))).items()}
     intervals = patient_bootstrap(means, patients, seed=seed)
-    return Localisation(
-        **rows, means={name: float(value[0]) for name, value in whole.items()}, intervals=intervals
-    )
+    for name in rows:
+        intervals[name] = of_proportion(intervals[name], whole[name], len(set(patients)))
+    return Localisation(**rows, means=whole, intervals=intervals)
 
 
 def hits(maps: Tensor, masks: Mask, *, tolerance: float) -> NDArray[np.float64]:

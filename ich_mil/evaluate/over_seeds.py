@@ -164,7 +164,7 @@ def _slices(repeats: Sequence[Repeat], probability: bool, *, seed: int, resample
         insides.append(auc_inside(labels, score, bags))
     facts = {"n": int(known.sum()), "positives": int(triples[0][0].sum()), "patients": len(np.unique(owner))}
     intervals = patient_bootstrap(statistic, owner, resamples=resamples, seed=seed)
-    table = _rows(SLICE, values, intervals, facts, {})
+    table = _rows(SLICE, values, intervals, facts, patients_behind(triples[0][0], owner))
     scans = insides[0][0]
     if not len(scans) or any(not np.array_equal(ids, scans) for ids, _ in insides):
         note = (
@@ -181,4 +181,4 @@ def _slices(repeats: Sequence[Repeat], probability: bool, *, seed: int, resample
     )
     facts = {"n": len(scans), "positives": len(scans), "patients": len(np.unique(patients))}
     each = [{"auc": float(values.mean())} for _, values in insides]
-    return pd.concat([table, _rows(INSIDE, each, inside, facts, {})])
+    return pd.concat([table, _rows(INSIDE, each, inside, facts, {"auc": len(np.unique(patients))})])

@@ -153,11 +153,9 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         rests_on = {}
     for what, least in rests_on.items():
         if 0 < least < FEW:
-            notes.append(f"Few {what} ({least:.0f}): the intervals are rough and rather too narrow")
-    if ((used["low"] == used["high"]) & (used["value"] == 1)).any():
-        notes.append(
-            "[1.000, 1.000]: no resample of these scans holds an error; other scans may hold one all the same"
-        )
+            notes.append(
+                f"Few {what} ({least:.0f}): the intervals are rough, those of losses rather too narrow"
+            )
     if frame["ignored"].max() > 0:
         notes.append(
             f"Up to {frame['ignored'].max():,} resamples in which a number is not defined were ignored: one "

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import of_share, patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.metrics import THRESHOLD, check_scores, scan_metrics
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
@@ -68,8 +68,10 @@ def _row(
             resamples=resamples,
             seed=seed,
         )
-        for name, of_class in (("sensitivity", with_positive), ("specificity", with_negative)):
-            intervals[name] = of_share(intervals[name], row[name], of_class)
+        behind = {"auc": pairs(patients[labels == 1], patients[labels == 0])}
+        behind |= {"sensitivity": with_positive, "specificity": with_negative}
+        for name, of_class in behind.items():
+            intervals[name] = of_proportion(intervals[name], row[name], of_class)
         for name, interval in intervals.items():
             row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     return {**row, "note": "; ".join(notes)}
@@ -101,7 +103,7 @@ def subgroup_table(
     Returns:
         One row a group, in the order given, with the columns `COLUMNS`: `n` labelled scans, `positives` and
         `patients` among them, `auc`, `log_loss`, and at `THRESHOLD` `sensitivity` and `specificity`, each
-        with its 95 % interval (exact, of patients, for a share of 0 or 1). What is not defined, or rests on
+        with its 95 % interval. What is not defined, or rests on
         fewer than `FEW` patients of a class, is NaN, and `note` says why.
 
     Raises:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import Interval, of_error, of_share, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import (
     auc_inside,
@@ -78,16 +78,25 @@ def _why_nan(level: str, metric: str) -> str:
 
 
 def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
-    """How many patients stand behind each metric of scans that is a share of them; for `interval_of`."""
-    among = {"accuracy": labels >= 0, "sensitivity": labels == 1, "specificity": labels == 0}
-    return {metric: len(np.unique(patients[rows])) for metric, rows in among.items()}
+    """How many patients stand behind each metric between 0 and 1 that is no loss; for `interval_of`.
+
+    Args:
+        labels: (n,) in {0, 1}, of scans or slices.
+        patients: (n,) keys.
+    """
+    positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
+    of_positives = ("sensitivity", "sensitivity_at_90", "sensitivity_at_95", "f1")
+    of_negatives = ("specificity", "specificity_at_90", "specificity_at_95")
+    behind = dict.fromkeys(("auc", "ap", "balanced_accuracy"), pairs(positive, negative))
+    behind |= dict.fromkeys(of_positives, len(positive)) | dict.fromkeys(of_negatives, len(negative))
+    return behind | {"accuracy": len(np.unique(patients))}
 
 
 def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:
-    """The interval of a metric from that of its resamples; `behind` says which are shares, of how many."""
+    """The interval of a metric from that of its resamples; those `behind` names are between 0 and 1."""
     if metric == "ece":
         return of_error(resampled, value)
-    return of_share(resampled, value, behind[metric]) if metric in behind else resampled
+    return of_proportion(resampled, value, behind[metric]) if metric in behind else resampled
 
 
 def _measured(
@@ -171,13 +180,16 @@ def _slice_rows(
             found |= resampled_slice_probability_metrics(labels, score, counts)
         return found
 
-    rows = _measured(scores.name, SLICE, facts, values, bootstrap(resampled, owner[known]), {})
+    owner = owner[known]
+    intervals = bootstrap(resampled, owner)
+    rows = _measured(scores.name, SLICE, facts, values, intervals, patients_behind(labels, owner))
     scans, inside = auc_inside(labels, score, bags)
     facts |= {"n": len(scans), "positives": len(scans), "patients": len(np.unique(patients[scans]))}
     if not len(scans):
         return rows + _missing(scores.name, INSIDE, ("auc",), facts, _why_nan(INSIDE, "auc"))
     intervals = bootstrap(lambda counts: {"auc": inside @ counts / counts.sum(axis=0)}, patients[scans])
-    return rows + _measured(scores.name, INSIDE, facts, {"auc": single["slice_auc_inside"]}, intervals, {})
+    values, behind = {"auc": single["slice_auc_inside"]}, {"auc": facts["patients"]}
+    return rows + _measured(scores.name, INSIDE, facts, values, intervals, behind)
 
 
 def evaluate(

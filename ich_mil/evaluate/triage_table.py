@@ -13,7 +13,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import of_share, patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import check_scores
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage
 
@@ -46,10 +46,9 @@ def triage_table(
         resamples: number of resamples behind each interval.
 
     Returns:
-        Columns `COLUMNS`: `metric`, `value`, its 95 % interval `low` and `high` (exact, of patients, where
-        `value` is 0 or 1), `count`, `n`, the `patients` of all labelled scans, scans `unlabelled`,
-        `resamples`, those `ignored` because the number is not defined in them, and `note`: why `value` or the
-        interval is NaN, else empty.
+        Columns `COLUMNS`: `metric`, `value`, its 95 % interval `low` and `high`, `count`, `n`, the `patients`
+        of all labelled scans, scans `unlabelled`, `resamples`, those `ignored` because the number is not
+        defined in them, and `note`: why `value` or the interval is NaN, else empty.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
@@ -98,7 +97,7 @@ def triage_table(
     ):
         interval, note = intervals[name], "" if n else why
         if n:
-            interval = of_share(interval, count / n, len(np.unique(owner[within])))
+            interval = of_proportion(interval, count / n, len(np.unique(owner[within])))
         if n and np.isnan(interval.low):
             note = "too few patients for an interval"
         rows.append(

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+from scipy.special import expit
 from scipy.stats import norm
 
 from ich_mil.evaluate import bootstrap
-from ich_mil.evaluate.bootstrap import Interval, of_error, of_share, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.weighted import resampled_ece, resampled_ranking
 
@@ -26,6 +27,7 @@ def test_mean_of_two_patients_by_hand():
         lambda counts: {"mean": values @ counts / counts.sum(axis=0)}, ["a", "b"], resamples=400, seed=0
     )["mean"]
     assert (result.low, result.high, result.ignored) == (0.0, 1.0, 0)
+    assert result.error == pytest.approx(np.sqrt(1 / 8), abs=0.02)  # of 0, ½, ½ and 1
 
 
 def test_each_resample_draws_as_many_patients_and_takes_all_their_rows():
@@ -54,6 +56,23 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
         inside += interval.low <= truth <= interval.high
     # 95 % aimed at; the percentile interval gives a little less. Three standard errors of 200 runs: 5 %
     assert 0.88 <= inside / 200 <= 0.99
+
+
+# the AUC of two normals 1 and 3 apart; 20 and 60 patients
+@pytest.mark.parametrize(("n", "shift", "most_by_percentiles"), [(20, 3.0, 150), (60, 1.0, 200)])
+def test_the_interval_of_an_auc_covers_it_with_few_patients_and_near_1(n, shift, most_by_percentiles):
+    rng = np.random.default_rng(5)
+    truth = norm.cdf(shift / np.sqrt(2))
+    patients = [str(i) for i in range(n)]
+    inside = by_percentiles = 0
+    for seed in range(200):
+        labels, score = simulated(rng, n, shift)
+        resampled = auc_interval(labels, score, patients, resamples=200, seed=seed)
+        found = of_proportion(resampled, scan_metrics(labels, expit(score))["auc"], n // 2)
+        inside += found.low <= truth <= found.high
+        by_percentiles += resampled.low <= truth <= resampled.high
+    assert inside / 200 >= 0.93  # 95 % aimed at, and the standard error is 1.5 %
+    assert by_percentiles <= most_by_percentiles
 
 
 def test_the_ends_leave_out_2_5_per_cent_on_each_side():
@@ -90,7 +109,7 @@ def test_resamples_of_one_class_are_ignored_and_counted():
 
 def test_one_patient_gives_no_interval():
     interval = auc_interval(np.array([0, 1]), np.array([0.1, 0.2]), ["a", "a"], resamples=10, seed=0)
-    assert np.isnan([interval.low, interval.high]).all()
+    assert np.isnan([interval.low, interval.high, interval.error]).all()
     assert interval.ignored == 0
 
 
@@ -117,10 +136,11 @@ def test_nothing_to_resample(patients, resamples):
 
 
 def test_the_interval_of_an_error_by_hand():
-    plain = of_error(Interval(0.07, 0.12, 3), 0.08)
+    plain = of_error(Interval(0.07, 0.12, 3, 0.01), 0.08)
     assert (plain.low, plain.high, plain.ignored) == (pytest.approx(0.04), pytest.approx(0.09), 3)
-    assert of_error(Interval(0.25, 0.5, 0), 0.125) == Interval(0.0, 0.125, 0)  # cut at 0, and holds the value
-    nothing = of_error(Interval(np.nan, np.nan, 9), 0.125)
+    # cut at 0, and holds the value
+    assert of_error(Interval(0.25, 0.5, 0, 0.1), 0.125) == Interval(0.0, 0.125, 0, 0.1)
+    nothing = of_error(Interval(np.nan, np.nan, 9, np.nan), 0.125)
     assert np.isnan([nothing.low, nothing.high]).all()
     assert nothing.ignored == 9
 
@@ -150,9 +170,30 @@ def test_the_interval_of_a_calibration_error_holds_it(shift, true, least, most_b
 
 
 def test_none_of_a_few_is_not_never():
-    none, every = Interval(0.0, 0.0, 2), Interval(1.0, 1.0, 0)
+    none, every = Interval(0.0, 0.0, 2, 0.0), Interval(1.0, 1.0, 0, 0.0)
     # (1 - high)³⁰ = 0.025
-    assert of_share(none, 0.0, 30) == Interval(0.0, pytest.approx(1 - 0.025 ** (1 / 30)), 2)
-    assert of_share(every, 1.0, 30) == Interval(pytest.approx(0.025 ** (1 / 30)), 1.0, 0)
-    assert of_share(Interval(0.0, 0.1, 0), 0.05, 30) == Interval(0.0, 0.1, 0)
-    assert np.isnan(of_share(Interval(np.nan, np.nan, 0), 0.0, 1).low)
+    assert of_proportion(none, 0.0, 30) == Interval(0.0, pytest.approx(1 - 0.025 ** (1 / 30)), 2, 0.0)
+    assert of_proportion(every, 1.0, 30) == Interval(pytest.approx(0.025 ** (1 / 30)), 1.0, 0, 0.0)
+    assert np.isnan(of_proportion(Interval(np.nan, np.nan, 0, np.nan), 0.0, 1).low)
+
+
+def test_the_interval_of_a_proportion_by_hand():
+    found = of_proportion(Interval(0.7, 0.9, 4, 0.08), 0.8, 30)
+    # odds of 4, and 1.96 * 0.08 / (0.8 * 0.2) = 0.98 to either side of their log
+    odds = 4 * np.exp(np.array([-1, 1]) * 0.979982)
+    assert (found.low, found.high) == pytest.approx(tuple(odds / (1 + odds)), rel=1e-6)
+    assert (found.ignored, found.error) == (4, 0.08)
+    mirrored = of_proportion(Interval(0.1, 0.3, 4, 0.08), 0.2, 30)
+    assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((found.low, found.high), rel=1e-12)
+    # where every resample gives the same, as does a score that is alike for all
+    assert of_proportion(Interval(0.5, 0.5, 0, 0.0), 0.5, 30) == Interval(0.5, 0.5, 0, 0.0)
+    far = of_proportion(Interval(0.0, 1.0, 0, 0.4), 1e-6, 30)
+    assert 0 <= far.low < 1e-6 < far.high <= 1
+
+
+def test_pairs_have_no_patient_in_common():
+    assert pairs(np.array(["a", "b", "a"]), np.array(["c", "d", "e"])) == 2
+    assert (
+        pairs(np.array(["a", "b", "c"]), np.array(["a", "b", "c", "d", "e"])) == 2
+    )  # 3 would need 6 patients
+    assert pairs(np.array(["a", "b", "c", "d"]), np.array(["a", "b"])) == 2

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 from ich_mil.evaluate.localise import TOLERANCE, energy_inside, hits, localise
 
@@ -60,7 +61,7 @@ def test_it_does_not_depend_on_the_scale_of_the_map():
 
 
 def test_means_and_intervals():
-    """Patient a hits with both slices, b misses with its one: 2/3; resampled, from 0 to 1."""
+    """Patient a hits with both slices, b misses with its one: 2/3; resampled, 0, 2/3 or 1."""
     masks = np.concatenate([square(10, slice(0, 5), slice(0, 2))] * 3)
     heads = np.ones_like(masks)
     heads[:, 5:] = False
@@ -75,11 +76,24 @@ def test_means_and_intervals():
         "area": pytest.approx(0.2),
         "gain": pytest.approx(10 / 3),
     }
-    assert (found.intervals["strict"].low, found.intervals["strict"].high) == (0.0, 1.0)
+    strict = found.intervals["strict"]
+    assert strict.error == pytest.approx(np.sqrt((1 / 4 + 4 / 9 / 2) - (1 / 4 + 1 / 3) ** 2), abs=0.02)
+    assert (strict.low, strict.high) == (
+        pytest.approx(expit(np.log(2) - 1.96 * strict.error * 9 / 2), rel=1e-3),
+        pytest.approx(expit(np.log(2) + 1.96 * strict.error * 9 / 2), rel=1e-3),
+    )
     assert (found.intervals["area"].low, found.intervals["area"].high) == (
         pytest.approx(0.2),
         pytest.approx(0.2),
     )
+
+
+def test_all_hits_of_a_few_patients_are_not_always():
+    masks = square(10, slice(0, 5), slice(0, 2)).repeat(3, axis=0)
+    maps = torch.cat([one_cell(10, 1, 1)] * 3)
+    found = localise(maps, masks, np.ones_like(masks), ["a", "a", "b"], seed=0)
+    ends = found.intervals["strict"]
+    assert (ends.low, ends.high) == (pytest.approx(np.sqrt(0.025)), 1.0)  # two of two patients
 
 
 def test_the_stated_tolerance_is_a_share_of_the_pictures_side():

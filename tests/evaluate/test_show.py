@@ -126,12 +126,6 @@ def test_few_patients_or_scans_of_a_class_are_told(truth, model):
     assert f"Few patients ({frame[frame.n > 0].patients.min()}): " in format_table(frame)
 
 
-def test_an_interval_without_width_is_told(truth, model):
-    perfect = Scores("perfect", truth["labels"] * 0.6 + 0.2, None)
-    assert "[1.000, 1.000]: no resample" not in format_table(evaluate([model], **truth, seed=0, resamples=50))
-    assert "[1.000, 1.000]: no resample" in format_table(evaluate([perfect], **truth, seed=0, resamples=50))
-
-
 def test_one_patient_has_no_intervals_and_that_is_told(truth, model):
     alike = {**truth, "patients": ["ANONYMOUS"] * 40}
     notes = " ".join(table_notes(evaluate([model], **alike, seed=0, resamples=50)))

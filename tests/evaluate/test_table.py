@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
 from ich_mil.evaluate.table import COLUMNS, INSIDE, SCAN, SLICE, Scores, evaluate, known_or_none, read_table
@@ -58,6 +58,7 @@ def test_values_are_those_of_the_metrics_with_intervals_around_them(truth, model
     interval = patient_bootstrap(
         lambda c: {"auc": values @ c / c.sum(axis=0)}, owners, resamples=200, seed=0
     )["auc"]
+    interval = of_proportion(interval, inside.value, len(set(owners)))
     assert (inside.patients, inside.low, inside.high) == (len(set(owners)), interval.low, interval.high)
     losses = slice_probability_metrics(truth["slice_labels"], model.slice)
     assert number(frame, "GP", SLICE, "brier").value == losses["brier"]
@@ -127,17 +128,18 @@ def test_one_class_and_no_label_at_all(truth, model):
     assert set(frame[frame.level == SCAN].note) == {"no scan labels"}
 
 
-def test_a_share_of_0_or_1_has_the_exact_interval_of_the_patients_behind_it(truth, model):
+def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth, model):
     perfect = Scores("perfect", truth["labels"] * 0.6 + 0.2, None)
     # each positive scan is of a patient of its own, negative ones share some
     patients = np.array([f"p{i}" if label else f"n{i // 8}" for i, label in enumerate(truth["labels"])])
     frame = evaluate([perfect], **{**truth, "patients": patients}, seed=0, resamples=60)
-    for metric, among in (
-        ("accuracy", truth["labels"] >= 0),
-        ("sensitivity", truth["labels"] == 1),
-        ("specificity", truth["labels"] == 0),
-    ):
-        row, n = number(frame, "perfect", SCAN, metric), len(np.unique(patients[among]))
+    positive, negative = (len(np.unique(patients[truth["labels"] == kind])) for kind in (1, 0))
+    assert positive > negative  # and pairs of one of each are as many as the negative ones
+    behind = dict.fromkeys(("sensitivity", "sensitivity_at_90", "sensitivity_at_95", "f1"), positive)
+    behind |= dict.fromkeys(("specificity", "specificity_at_90", "specificity_at_95"), negative)
+    behind |= dict.fromkeys(("auc", "ap", "balanced_accuracy"), negative)
+    for metric, n in {**behind, "accuracy": positive + negative}.items():
+        row = number(frame, "perfect", SCAN, metric)
         assert (row.value, row.high) == (1, 1)
         assert row.low == pytest.approx(0.025 ** (1 / n))  # (Clopper and Pearson 1934)
     slope = number(frame, "perfect", SCAN, "calibration_slope")
@@ -205,3 +207,16 @@ def test_the_interval_of_a_calibration_error_holds_it_and_reaches_a_true_0(truth
         seed=0,
     )["ece"]
     assert own.low == pytest.approx(max(0, 2 * own.value - counted.high))
+
+
+def test_slices_ranked_without_an_error_have_the_interval_of_pairs_of_patients(truth, model):
+    perfect = Scores("perfect", None, truth["slice_labels"] * 0.6 + 0.2, slice_is_probability=True)
+    frame = evaluate([perfect], **truth, seed=0, resamples=60)
+    scans = np.split(truth["slice_labels"], truth["offsets"][1:-1])
+    n = len(set(truth["patients"]))
+    mixed = {p for p, scan in zip(truth["patients"], scans, strict=True) if len(set(scan)) == 2}
+    assert len(mixed) > n // 2  # slices of both kinds are of the same patients: fewer pairs than patients
+    for level, behind in ((SLICE, n // 2), (INSIDE, len(mixed))):
+        row = number(frame, "perfect", level, "auc")
+        assert (row.value, row.high) == (1, 1)
+        assert row.low == pytest.approx(0.025 ** (1 / behind))
