@@ -13,6 +13,7 @@ import yaml
 from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
+from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import cross_fitted, fit_intercept, refitted_differences
 from ich_mil.files import alone
@@ -41,6 +42,8 @@ def place(tmp_path_factory):
     """A run on features, tables of two sites with fewer bleeds, and the run recalibrated to the first."""
     place = tmp_path_factory.mktemp("recalibrate")
     write_features(place / "a.csv", 40, 0)
+    table = pd.read_csv(place / "a.csv")
+    table.assign(bag_cnn_probability=0.3 + 0.4 * table.bag_label).to_csv(place / "a.csv", index=False)
     for name, seed in (("site", 1), ("new", 2)):
         write_features(place / f"{name}.csv", 120, seed)
         table = pd.read_csv(place / f"{name}.csv")
@@ -99,7 +102,8 @@ def test_the_intercept_alone_changes_and_fits_the_site(place):
     for metric in ("log_loss", "brier", "ece"):
         mean = np.mean([scan_metrics(labels, p)[metric] for p in divided])
         assert table.after[metric] == pytest.approx(mean, rel=1e-9)
-    assert (place / "ours" / "config.yaml").read_text() == (place / "run" / "config.yaml").read_text()
+    for name in ("config.yaml", CNN_SIGMOID):
+        assert (place / "ours" / name).read_text() == (place / "run" / name).read_text()
     for name in ("slope", "rule", "slice_slope", "slice_intercept"):
         assert getattr(ours.calibration, name) == getattr(run.calibration, name)
     p = load_model(place / "ours").predict(site).scan_mean

@@ -8,9 +8,12 @@ import torch
 import yaml
 
 from ich_mil.config import RunConfig, SetSettings, SplitSettings
-from ich_mil.data.splits import draw_splits
+from ich_mil.data.features import read_feature_csv
+from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import open_prepared
 from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
+from ich_mil.gp.calibration import platt
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
@@ -204,6 +207,24 @@ def test_too_few_scans_are_told_before_a_run_begins(config, tmp_path, scans, val
     assert not config.out.exists()
     uncalibrated = replace(few, split=SplitSettings(0.0), head=HeadSettings(calibration="none", n_inducing=4))
     train(uncalibrated, resume=False)
+
+
+@pytest.mark.parametrize("validation", [0.3, 0.0])
+def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_the_head(config, tmp_path, validation):
+    path = tmp_path / "f.csv"
+    write_features(path, 40, 0)
+    table = pd.read_csv(path)
+    number = table.bag_name.str.split("-").str[1].astype(int)
+    table.assign(bag_cnn_probability=0.2 + 0.5 * table.bag_label + number % 7 / 25).to_csv(path, index=False)
+    head = HeadSettings(n_inducing=8, sweeps=2)
+    run = replace(config, train=SetSettings("features", str(path)), head=head)
+    run = replace(run, split=SplitSettings(validation, test=0.2))
+    train(run, resume=False)
+    splits = load_splits(run.out / "splits.csv")
+    held = splits.scan[splits.split == ("validation" if validation else "train")].tolist()
+    known = read_feature_csv(path).select(held)
+    slope, intercept, _ = platt(torch.logit(known.cnn_scan.double()), known.labels)
+    assert CnnSigmoid.load(run.out / CNN_SIGMOID) == CnnSigmoid(slope, intercept)
 
 
 def test_a_head_is_there_when_all_that_is_told_of_it_is(config, tmp_path):

@@ -12,7 +12,7 @@ import yaml
 from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import write_splits
-from ich_mil.evaluate.baselines import position_score
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score
 from ich_mil.evaluate.show import table_notes
 from ich_mil.evaluate.table import evaluate
 from ich_mil.pipeline.validate import score_rows
@@ -82,6 +82,17 @@ def test_the_table_explains_the_rows_without_a_picture(model, features):
     assert any(note.startswith("slice prevalence: each slice gets the share of these") for note in notes)
     alone = table_notes(evaluate([rows["CNN alone"]], **measured, seed=0, resamples=20))
     assert not any(note.startswith(("position only", "slice prevalence")) for note in alone)
+
+
+def test_the_cnn_is_shown_calibrated_too(model, features):
+    CnnSigmoid(2.0, -0.5).save(model.folder / CNN_SIGMOID)
+    _, rows = rows_of(model, features)
+    assert list(rows)[1:3] == ["CNN alone", "CNN alone, calibrated"]
+    row, logit = rows["CNN alone, calibrated"], torch.logit(features.cnn_scan.double())
+    np.testing.assert_allclose(row.scan, torch.sigmoid(2 * logit - 0.5), rtol=1e-12)
+    assert row.slice is None
+    silent = replace(features, cnn_scan=torch.full_like(features.cnn_scan, torch.nan))
+    assert "CNN alone, calibrated" not in rows_of(model, silent)[1]
 
 
 def test_what_is_not_known_says_nothing(model, features):

@@ -1,20 +1,90 @@
-"""The baselines that every result table carries: where a slice lies, how many bleed, and no image at all.
+"""The baselines that every result table carries: the CNN's own word set right, and no image at all.
 
-In: positions and labels of slices, labels of the training scans. Out: scores to put beside the model's.
+In: what a CNN says of scans; positions and labels of slices, labels of the training scans. Out: scores to put
+beside the model's.
 
 Shapes: B scans, N slices (packed).
 """
 
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, ModelError
+from ich_mil.files import write_json
+from ich_mil.gp.calibration import platt
+
+CNN_SIGMOID = "cnn_sigmoid.json"
+"""File of `CnnSigmoid` in a run's folder."""
 
 CENTRE = 0.5
 """Peak of the score, as a fraction of the scan from its lowest slice to its highest."""
 
 WIDTH = 0.2
 """Standard deviation of the score, as a fraction of the scan. Ranks do not depend on it."""
+
+
+def _logit(p: Tensor) -> Tensor:
+    return torch.logit(p.double(), eps=1e-6)
+
+
+@dataclass(frozen=True)
+class CnnSigmoid:
+    """Platt's sigmoid over the CNN's own scan probability, from the scans that calibrate a head.
+
+    A calibrated head against a CNN as it is would show what calibration does, not what the head does.
+
+    Attributes:
+        slope: above 0.
+        intercept: any.
+    """
+
+    slope: float
+    intercept: float
+
+    @classmethod
+    def fit(cls, probability: Tensor, labels: Tensor) -> Self | None:
+        """Fit to held-out scans.
+
+        As with a head, a slope that would turn their order round is not used: the probability stays as it is.
+
+        Args:
+            probability: (B,) in [0, 1]; NaN where the CNN says nothing.
+            labels: (B,) in {0, 1}.
+
+        Returns:
+            None if no scan has a probability, or those that have one share a label.
+        """
+        known = ~probability.isnan()
+        if len(labels[known].unique()) < 2:
+            return None
+        slope, intercept, _ = platt(_logit(probability[known]), labels[known])
+        return cls(slope, intercept) if slope > 0 else cls(1.0, 0.0)
+
+    def __call__(self, probability: Tensor) -> Tensor:
+        """Calibrated probabilities (B,) float64 of the CNN's."""
+        return torch.sigmoid(self.slope * _logit(probability) + self.intercept)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, for `load`."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """What `save` wrote; None if there is no such file. `ModelError` if it holds something else."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return cls(float(found["slope"]), float(found["intercept"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 
 
 def position_score(positions: np.ndarray) -> np.ndarray:

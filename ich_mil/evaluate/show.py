@@ -45,11 +45,12 @@ _BLOCKS = (
         [(SLICE, "log_loss", "log-loss"), (SLICE, "brier", "Brier"), (SLICE, "ece", "ECE")],
     ),
 )
-_WITHOUT_A_PICTURE = {
+_BASELINES = {
+    "CNN alone, calibrated": "a sigmoid over its probability, fitted to the scans that calibrate the head",
     "position only": "each scan gets the share of positive training scans, a slice more the nearer mid-scan",
     "slice prevalence": "each slice gets the share of these very slices with a bleed, which no model is told",
 }
-"""What the rows of `pipeline.validate.score_rows` that look at no picture say."""
+"""What the rows of `pipeline.validate.score_rows` say whose names do not."""
 _NAME_WIDTH = 34
 _TEXT_WIDTH = 106
 
@@ -126,7 +127,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         f"calls at probability {THRESHOLD}; "
         f"ECE: {CALIBRATION_BINS} equal-mass bins",
     ]
-    notes += [f"{name}: {says}" for name, says in _WITHOUT_A_PICTURE.items() if name in set(frame["model"])]
+    notes += [f"{name}: {says}" for name, says in _BASELINES.items() if name in set(frame["model"])]
     points = frame["metric"].isin(["sensitivity_at_95", "specificity_at_95"])
     if frame["value"][points].notna().any():
         notes.append(

@@ -21,6 +21,7 @@ from ich_mil.config import SetLayout, SetSettings
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import load_splits, write_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
 from ich_mil.files import alone, check_apart, remove_leftovers, whole_file, write_json, write_text
@@ -137,7 +138,7 @@ def _write_all_but_head(trained: TrainedModel, features: FeatureSet, out: Path) 
     """First what tells a killed recalibration from a training."""
     site = {"scans": features.n_scans, "positive": int(features.labels.sum()), "run": str(trained.folder)}
     write_json(out / "run.json", {**read_run(trained.folder), "site": site})
-    for name in ("config.yaml", "cnn.json", "cnn.safetensors"):
+    for name in ("config.yaml", "cnn.json", "cnn.safetensors", CNN_SIGMOID):
         if (trained.folder / name).is_file():
             with whole_file(out / name) as temporary:
                 copyfile(trained.folder / name, temporary)

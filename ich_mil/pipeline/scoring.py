@@ -17,15 +17,13 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError
-from ich_mil.evaluate.baselines import position_scan, position_score
+from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score
 from ich_mil.evaluate.pooled import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.files import digest, file_stem, whole_file
-from ich_mil.gp.calibration import platt
 from ich_mil.gp.independent import independent_scans
 from ich_mil.gp.predict import predict
 from ich_mil.pipeline.heads import fit_to
@@ -102,25 +100,9 @@ def _cnn_alone(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
 
 
 def _cnn_calibrated(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
-    """Platt's sigmoid over the CNN's probability, fitted to the scans that calibrate a head.
-
-    As with a head, one that would turn the order of scans round is not used.
-    """
     learn = task.validation or task.train
-    known = ~learn.cnn_scan.isnan()
-    if not known.any():
-        return {name: _says(one) for name, one in task.scored.items()}
-    slope, intercept = platt(_logit(learn.cnn_scan[known]), learn.labels[known])[:2]
-    if not slope > 0:
-        slope, intercept = 1.0, 0.0
-    return {
-        name: _says(one, torch.sigmoid(slope * _logit(one.cnn_scan) + intercept))
-        for name, one in task.scored.items()
-    }
-
-
-def _logit(p: Tensor) -> Tensor:
-    return torch.logit(p.double(), eps=1e-6)
+    sigmoid = CnnSigmoid.fit(learn.cnn_scan, learn.labels)
+    return {name: _says(one, sigmoid and sigmoid(one.cnn_scan)) for name, one in task.scored.items()}
 
 
 def _pooled(how: How) -> Callable[[Task, ProtocolConfig], dict[str, Scored]]:

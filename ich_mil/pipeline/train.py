@@ -9,6 +9,7 @@ In: a `RunConfig`. Out, in `config.out`:
     cnn.safetensors/.json  the frozen CNN
     features/train.safetensors   features of all labelled scans
     head.safetensors/.json the Gaussian process with its calibration
+    cnn_sigmoid.json       what calibrates the CNN's own probability in the tables
     head_fit.json          bound and validation loss of each sweep
 
 Before the data were read and divided nothing is written into a run's folder but the lock, which keeps other
@@ -43,6 +44,7 @@ from ich_mil.data.splits import (
 )
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import ConfigError, DataError
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
 from ich_mil.gp.folds import folds_of
 from ich_mil.model import RUN_FORMAT, read_run
@@ -239,7 +241,7 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
 
 
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
-    """Fit and calibrate the Gaussian process, and save it.
+    """Fit and calibrate the Gaussian process, and save it, with the sigmoid of the CNN it stands beside.
 
     It is fitted on split `train`, stopped and calibrated on split `validation`. Where nobody is in that
     split it is calibrated on held-out folds of the training scans.
@@ -252,6 +254,9 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     head = fit_to(parts["train"], watch, config.head)
     if not ranks.first:
         return
+    calibrates = watch or parts["train"]
+    if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
+        sigmoid.save(config.out / CNN_SIGMOID)
     write_json(config.out / "head_fit.json", asdict(head.report_))
     head.save(config.out)
     say(f"head: {head.report_.message}")

@@ -14,7 +14,13 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import DataError
-from ich_mil.evaluate.baselines import position_scan, position_score, slice_prevalence
+from ich_mil.evaluate.baselines import (
+    CNN_SIGMOID,
+    CnnSigmoid,
+    position_scan,
+    position_score,
+    slice_prevalence,
+)
 from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate, known_or_none
 from ich_mil.files import alone, check_apart, write_text
@@ -187,6 +193,7 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
     attention = known_or_none(features.attention.numpy())
     position = known_or_none(position_score(features.positions.numpy()))
     constant = slice_prevalence(features.slice_labels.numpy())
+    calibrated = CnnSigmoid.load(model.folder / CNN_SIGMOID)
     rows = [
         Scores(
             "Gaussian-process head",
@@ -198,6 +205,8 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
         *([] if attention is None else [Scores("CNN attention weight", None, attention)]),
         Scores("position only", prevalence, position),
     ]
+    if calibrated is not None and cnn_scan is not None:
+        rows.insert(2, Scores("CNN alone, calibrated", calibrated(features.cnn_scan).numpy(), None))
     if constant is not None:
         rows.append(Scores("slice prevalence", None, constant, slice_is_probability=True))
     return rows

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+import torch
 
-from ich_mil.errors import DataError
-from ich_mil.evaluate.baselines import position_scan, position_score, slice_prevalence
+from ich_mil.errors import DataError, ModelError
+from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score, slice_prevalence
 from ich_mil.evaluate.metrics import scan_metrics
+from ich_mil.gp.calibration import platt
 
 
 def test_position_score_by_hand():
@@ -26,3 +28,35 @@ def test_no_known_training_label():
 def test_slice_prevalence_is_that_of_the_labelled_slices():
     np.testing.assert_array_equal(slice_prevalence(np.array([0, 1, 0, 0, -1])), [0.25] * 5)
     assert slice_prevalence(np.array([-1, -1])) is None
+
+
+def test_the_sigmoid_of_a_cnn_is_platts_over_its_logits_and_comes_back_from_its_file(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(40) % 2
+    p = torch.sigmoid(labels + torch.randn(40, generator=generator))
+    p[3] = torch.nan  # the CNN said nothing of it
+    known = ~p.isnan()
+    sigmoid = CnnSigmoid.fit(p, labels)
+    slope, intercept, _ = platt(torch.logit(p[known].double()), labels[known])
+    assert (sigmoid.slope, sigmoid.intercept) == (slope, intercept)
+    told = sigmoid(torch.tensor([0.2, torch.nan]))
+    assert told[0].item() == pytest.approx(1 / (1 + np.exp(-slope * np.log(0.25) - intercept)), rel=1e-6)
+    assert told[1].isnan()
+    sigmoid.save(tmp_path / "s.json")
+    assert CnnSigmoid.load(tmp_path / "s.json") == sigmoid
+    # one that would turn the order of scans round is not used
+    assert CnnSigmoid.fit(1 - p, labels) == CnnSigmoid(1.0, 0.0)
+
+
+def test_a_cnn_that_says_nothing_or_scans_of_one_label_have_no_sigmoid():
+    labels = torch.tensor([0, 1, 1])
+    assert CnnSigmoid.fit(torch.full((3,), torch.nan), labels) is None
+    assert CnnSigmoid.fit(torch.tensor([torch.nan, 0.2, 0.7]), labels) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"slope": 1}', '{"slope": "a", "intercept": 0}'])
+def test_a_damaged_file_of_a_sigmoid(tmp_path, text):
+    assert CnnSigmoid.load(tmp_path / "s.json") is None
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(ModelError, match=r"s\.json: cannot be read \(.*\); train again"):
+        CnnSigmoid.load(tmp_path / "s.json")
