@@ -4,7 +4,6 @@ In: the folder of a validated run. Out: `report.html` and `studies/*.html` in it
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from ich_mil.predictions import Results, read_results
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.page import study_file_name
-from ich_mil.report.run_page import EvaluatedSet, RunPage, ScanRow, SplitCount, render_run
+from ich_mil.report.run_page import EvaluatedSet, RunPage, SplitCount, render_run
 
 LIMITS = (
     "Trained on scan labels alone; a slice's probability is inferred, not taught.",
@@ -95,7 +94,8 @@ def report_run(run: Path) -> None:
         config=(run / "config.yaml").read_text(encoding="utf-8"),
         splits=[_count(training_sets(config)["train"]), *map(_count, measured)],
         sets=sets,
-        scans=_scan_rows(results, links),
+        scans=results.scans,
+        links=links,
         curves=pd.read_csv(log, index_col="epoch") if log.is_file() else None,
         ledger={} if one.prepared is None else Counter(one.prepared.ledger.code),
         limits=LIMITS,
@@ -117,21 +117,6 @@ def _are_of(results: Results, features: FeatureSet, predictions: Predictions) ->
 
 def _known(label: int | None) -> int:
     return UNKNOWN if label is None else label
-
-
-def _scan_rows(results: Results, links: Mapping[str, str]) -> list[ScanRow]:
-    return [
-        ScanRow(
-            scan=one.scan,
-            probability=one.probability,
-            std=one.std,
-            low=one.interval_95[0],
-            high=one.interval_95[1],
-            label=_known(one.label),
-            link=links.get(one.scan, ""),
-        )
-        for one in results.scans
-    ]
 
 
 def _count(one: MeasuredSet) -> SplitCount:

@@ -15,7 +15,7 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.show import format_value, table_blocks, table_notes
 from ich_mil.evaluate.table import SCAN, Scores
-from ich_mil.predictions import Provenance
+from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report import figures
 from ich_mil.report.page import render
 from ich_mil.report.pictures import data_uri
@@ -54,19 +54,6 @@ class EvaluatedSet:
 
 
 @dataclass(frozen=True)
-class ScanRow:
-    """One scan in the run page's list; `link` is the relative address of its study page, empty for none."""
-
-    scan: str
-    probability: float
-    std: float | None = None
-    low: float | None = None
-    high: float | None = None
-    label: int = UNKNOWN
-    link: str = ""
-
-
-@dataclass(frozen=True)
 class RunPage:
     """All that a run page shows.
 
@@ -77,6 +64,7 @@ class RunPage:
         splits: size of each split.
         sets: the evaluated data sets, the most important first.
         scans: predicted scans, in any order.
+        links: relative address of a scan's page; scans without one are listed without a link.
         curves: training curves (index = epoch, a column each); None for none.
         ledger: number of ledger lines by code (`ich_mil.ledger.Code`).
         limits: what the model must not be taken for, a sentence each.
@@ -87,7 +75,8 @@ class RunPage:
     config: str
     splits: Sequence[SplitCount] = ()
     sets: Sequence[EvaluatedSet] = ()
-    scans: Sequence[ScanRow] = ()
+    scans: Sequence[ScanResult] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
     curves: pd.DataFrame | None = None
     ledger: Mapping[str, int] = field(default_factory=dict)
     limits: Sequence[str] = ()
@@ -99,7 +88,7 @@ def render_run(run: RunPage) -> str:
     Raises:
         ValueError: a link is not relative.
     """
-    ordered = sorted(run.scans, key=lambda row: (-row.probability, row.scan))
+    ordered = sorted(run.scans, key=lambda scan: (-scan.probability, scan.scan))
     curves = None if run.curves is None or run.curves.empty else figures.training_curves(run.curves)
     return render(
         "run.html.j2",

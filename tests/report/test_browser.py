@@ -14,7 +14,7 @@ from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import BY_INTERVAL, Provenance, Run
 from ich_mil.report.cohort_page import render_cohort, worklist
 from ich_mil.report.page import study_file_name
-from ich_mil.report.run_page import RunPage, ScanRow, SplitCount, render_run
+from ich_mil.report.run_page import RunPage, SplitCount, render_run
 from ich_mil.report.study_page import render_study
 from tests.results import MODEL, cohort, maps_of, scan_of
 
@@ -104,7 +104,7 @@ def pages(tmp_path_factory):
         MODEL,
         "seed: 0",
         splits=[SplitCount("train", 1, 1, 1, 1)],
-        scans=[ScanRow("a", 0.5)],
+        scans=results.scans[:1],
         ledger={"localizer": 1},
     )
     (folder / "run.html").write_text(render_run(run))

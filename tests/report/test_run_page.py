@@ -8,9 +8,11 @@ from ich_mil.evaluate.show import table_blocks
 from ich_mil.evaluate.table import Scores, evaluate
 from ich_mil.predictions import Provenance
 from ich_mil.report.page import study_file_name
-from ich_mil.report.run_page import MAX_SCANS, EvaluatedSet, RunPage, ScanRow, SplitCount, render_run
+from ich_mil.report.run_page import MAX_SCANS, EvaluatedSet, RunPage, SplitCount, render_run
 from tests.html_page import HOSTILE, Page, check_offline
-from tests.results import MODEL
+from tests.results import MODEL, cohort
+
+(SCAN,) = cohort(1).scans
 
 
 @pytest.fixture
@@ -35,9 +37,10 @@ def run():
         splits=[SplitCount("train", 1234, 1200, 43210, 555, 7)],
         sets=[EvaluatedSet("CQ500", frame, labels, scores)],
         scans=[
-            ScanRow("low", 0.1234, 0.0567, 0.02, 0.3, 0),
-            ScanRow("high", 0.9876, None, label=1, link="studies/scan-high.html"),
+            replace(SCAN, scan="low", probability=0.1234, std=0.0567, interval_95=(0.02, 0.3), label=0),
+            replace(SCAN, scan="high", probability=0.9876, label=1),
         ],
+        links={"high": "studies/scan-high.html"},
         curves=pd.DataFrame({"train_loss": [0.9, 0.5], "val_loss": [0.8, 0.7]}),
         ledger={"localizer": 33},
         limits=["Adult scans without contrast only."],
@@ -56,7 +59,8 @@ def test_hostile_texts_are_only_text(run, text):
         model=Provenance(text, text, text, text, text),
         config=text,
         splits=[SplitCount(text, 1, 1, 1, 1)],
-        scans=[ScanRow(text, 0.5, None, link=link), ScanRow(text, 0.4, 0.1)],
+        scans=[replace(SCAN, scan=text), replace(SCAN, scan=f"{text} again")],
+        links={text: link},
         ledger={text: 3},
         limits=[text],
         sets=[replace(run.sets[0], name=text, table=run.sets[0].table.replace({"model": {"CNN": text}}))],
@@ -102,7 +106,7 @@ def test_one_class_draws_no_roc(run):
 
 
 def test_a_long_list_is_cut_and_says_so(run):
-    rows = [ScanRow(f"scan {i}", i / 3000) for i in range(3000)]
+    rows = [replace(SCAN, scan=f"scan {i}", probability=i / 3000) for i in range(3000)]
     text = check_offline(render_run(replace(run, scans=rows))).text
     assert f"The first {MAX_SCANS:,} of 3,000 scans" in text
     assert "scan 2999" in text
