@@ -17,7 +17,7 @@ from sklearn.model_selection import ParameterGrid
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError
-from ich_mil.files import digest
+from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
 from ich_mil.settings import check_list, check_seeds, read_settings
@@ -125,8 +125,7 @@ class GridConfig:
     @property
     def hash(self) -> str:
         """12 hex digits that name these settings, but for `out`."""
-        values = json.loads(json.dumps(asdict(self), default=str))
-        return digest(json.dumps(values | {"out": ""}, sort_keys=True).encode())
+        return settings_digest(asdict(self) | {"out": ""})
 
 
 PLACES = ("out", "prepared", "pages", "jobs")
@@ -197,8 +196,7 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """12 hex digits that name these settings; the fields in `PLACES` take no part."""
-        values = {k: v for k, v in self.as_dict().items() if k not in PLACES}
-        return digest(json.dumps(values, sort_keys=True).encode())
+        return settings_digest({k: v for k, v in asdict(self).items() if k not in PLACES})
 
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -177,6 +177,11 @@ class CsvRows:
 def escaped(text: str) -> str:
     """`text` with what is no Unicode, as in file names of old archives, written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def settings_digest(values: Mapping[str, Any]) -> str:
+    """12 hex digits that name settings, in whatever order they stand; a path counts as its text."""
+    return digest(json.dumps(values, default=str, sort_keys=True).encode())
 
 
 def digest(*parts: bytes) -> str:

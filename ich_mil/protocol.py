@@ -4,7 +4,6 @@ In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. What it means is 
 (who is trained on and who is scored) and `ich_mil.pipeline.reproduce` (what is measured and written).
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 from ich_mil.config import SetSettings
 from ich_mil.errors import ConfigError
-from ich_mil.files import digest, file_stem
+from ich_mil.files import file_stem, settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.settings import check_list, check_seeds, read_settings
 
@@ -166,8 +165,7 @@ class ProtocolConfig:
     @property
     def hash(self) -> str:
         """12 hex digits that name these settings, but for `out` and `jobs`."""
-        values = json.loads(json.dumps(asdict(self), default=str))
-        return digest(json.dumps(values | {"out": "", "jobs": 0}, sort_keys=True).encode())
+        return settings_digest(asdict(self) | {"out": "", "jobs": 0})
 
 
 def read_protocol(words: Sequence[str]) -> ProtocolConfig:
