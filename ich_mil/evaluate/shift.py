@@ -115,24 +115,20 @@ def _of_several(
     return z, y, keys
 
 
-def recalibrate(
-    logits: Tensor | np.ndarray, labels: np.ndarray, calibration: Calibration, *, way: Way
-) -> Calibration:
-    """Recalibrate to the labelled scans of a site.
+def recalibrate(logits: Tensor | np.ndarray, labels: np.ndarray, calibration: Calibration) -> Calibration:
+    """Recalibrate to the labelled scans of a site, by the intercept.
 
     Args:
         logits: (L, B) sampled raw scan logits by the calibration's rule, as `scan_samples` gives them, or
             (B,).
         labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
         calibration: the model's own.
-        way: 'intercept' or 'platt'; `recalibration_curve` says which pays from how many scans on.
 
     Returns:
-        The same rule and slice map with a new scan map.
+        The same rule, slope and slice map with a new intercept.
 
     Raises:
-        DataError: fewer than `LEAST_SCANS` labelled scans; one label missing; a slope that would turn the
-            order of scans round; logits that are not finite.
+        DataError: fewer than `LEAST_SCANS` labelled scans; one label missing; logits that are not finite.
     """
     z, y, _ = _known(logits, labels, np.arange(len(np.asarray(labels))).astype(str))
     n, positives = len(y), int(y.sum())
@@ -145,13 +141,7 @@ def recalibrate(
         raise DataError(
             f"recalibration needs scans of both labels, {positives} of {n} are positive; label more"
         )
-    found = _refit(z, torch.as_tensor(y), calibration, way)
-    if found is None:
-        raise DataError(
-            f"recalibration: the best slope on the {n} scans would turn their order round; the model does "
-            "not tell the scans of this site apart, or the labels are swapped"
-        )
-    return found
+    return _shifted(z, torch.as_tensor(y), calibration)
 
 
 def cross_fitted(

@@ -76,7 +76,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         logits = trained.scan_logits(features)
         table = _table(logits, features, own, trained.seed)
         _check_order(table, str(root))
-        new = recalibrate(logits, features.labels.numpy(), own, way="intercept")
+        new = recalibrate(logits, features.labels.numpy(), own)
         if load_model(model).provenance != trained.provenance:
             raise ModelError(f"{model}: became another model meanwhile; run the same command again")
         _write_all_but_head(trained, features, out)
