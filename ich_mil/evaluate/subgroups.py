@@ -31,6 +31,8 @@ SERIES = {
     "gaps between slices": Code.GAP,
 }
 """Groups of scans by a code of the ledger; contrast, kernel, plane, body part, length make another kind."""
+EDGES = (20, 45, 100)
+"""The largest number of slices of each group of scans by length, but the last."""
 FEW = 10
 """With fewer patients than this with a positive scan, or with a negative one, a group gets no interval."""
 
@@ -127,25 +129,19 @@ def subgroup_table(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def slice_count_groups(offsets: np.ndarray, edges: Sequence[int] = (20, 45, 100)) -> dict[str, np.ndarray]:
+def slice_count_groups(offsets: np.ndarray) -> dict[str, np.ndarray]:
     """Scans by their number of slices: 'up to 20 slices', '21 to 45 slices', ..., 'over 100 slices'.
 
     Args:
         offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
-        edges: the largest number of slices of each group but the last, ascending.
 
     Returns:
         (B,) bool by name; each scan is in exactly one.
-
-    Raises:
-        ValueError: there is no edge, or they do not ascend from 1 or more.
     """
-    if not len(edges) or list(edges) != sorted(set(edges)) or edges[0] < 1:
-        raise ValueError(f"edges must ascend from 1 or more, got {tuple(edges)}")
-    names = [f"up to {edges[0]} slices"]
-    names += [f"{low + 1} to {high} slices" for low, high in pairwise(edges)]
-    names += [f"over {edges[-1]} slices"]
-    place = np.searchsorted(edges, np.diff(offsets), side="left")  # (B,)
+    names = [f"up to {EDGES[0]} slices"]
+    names += [f"{low + 1} to {high} slices" for low, high in pairwise(EDGES)]
+    names += [f"over {EDGES[-1]} slices"]
+    place = np.searchsorted(EDGES, np.diff(offsets), side="left")  # (B,)
     return {name: place == k for k, name in enumerate(names)}
 
 

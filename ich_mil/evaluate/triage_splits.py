@@ -55,12 +55,12 @@ def _by_patient(score: np.ndarray, owner: np.ndarray, n_patients: int) -> np.nda
     return lowest
 
 
-def _draw(group: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
-    """Calibration patients (U,) bool: `share` of each group."""
+def _draw(group: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Calibration patients (U,) bool: half of each group."""
     chosen = np.zeros(len(group), dtype=bool)
     for value in (False, True):
         members = generator.permutation(np.flatnonzero(group == value))
-        chosen[members[: round(share * len(members))]] = True
+        chosen[members[: round(len(members) / 2)]] = True
     return chosen
 
 
@@ -116,14 +116,13 @@ def verify(
     patients: Sequence[str],
     *,
     splits: int = 1000,
-    calibration_share: float = 0.5,
     sensitivity: float,
     specificity: float = 0.95,
     confidence: float = 0.90,
     method: Method = "risk_control",
     seed: int,
 ) -> Verification:
-    """Fit a triage on some patients, count on the others, many times over.
+    """Fit a triage on half of the patients, count on the others, many times over.
 
     Patients are drawn, those with a positive scan apart from those without, and each counts once in a class
     by the hardest scan, as in `fit_triage` with `patients`. `next_scans` promises for as many patients of a
@@ -134,7 +133,6 @@ def verify(
         probability: (B,) in [0, 1], of a model that has seen none of the scans.
         patients: B patient keys.
         splits: number of random splits.
-        calibration_share: share of the patients to calibrate on, in (0, 1).
         sensitivity: promised.
         specificity: promised.
         confidence: of each promise by itself.
@@ -148,10 +146,8 @@ def verify(
     labels, p = check_scores(labels, probability, what="scans to split", probability=True)
     if len(patients) != len(labels):
         raise ValueError(f"{len(patients)} patients for {len(labels)} scans")
-    if not 0 < calibration_share < 1 or splits < 1:
-        raise ValueError(
-            f"need a calibration share in (0, 1) and one split at least, got {calibration_share} and {splits}"
-        )
+    if splits < 1:
+        raise ValueError(f"need one split at least, got {splits}")
     known = labels != UNKNOWN
     labels, p = labels[known], p[known]
     names, owner = np.unique(np.asarray(patients, dtype=str)[known], return_inverse=True)
@@ -160,12 +156,12 @@ def verify(
     generator = np.random.default_rng(seed)
     rows = []
     for _ in range(splits):
-        chosen = _draw(~np.isnan(positive), calibration_share, generator)
+        chosen = _draw(~np.isnan(positive), generator)
         m = [int((~np.isnan(score[~chosen])).sum()) for score in (positive, negative)]
         if min(m) == 0:
             raise DataError(
                 f"no {'positive' if m[0] == 0 else 'negative'} scan of {len(labels)} is left to test on; "
-                "label more scans or calibrate on a smaller share"
+                "label more scans"
             )
         scans = chosen[owner]
         triage = fit_triage(

@@ -122,10 +122,10 @@ def test_patients_with_several_scans_of_both_classes():
 
 def test_the_next_scans_are_those_of_the_test_half():
     data = scored(np.random.default_rng(13), 100, 300)
-    row = verify(
-        *data, splits=1, calibration_share=0.8, sensitivity=0.8, specificity=0.8, method="next_scans", seed=0
-    ).splits.iloc[0]
-    for name, n, m in (("rank_positive", 80, 20), ("rank_negative", 240, 60)):
+    row = verify(*data, splits=1, sensitivity=0.8, specificity=0.8, method="next_scans", seed=0).splits.iloc[
+        0
+    ]
+    for name, n, m in (("rank_positive", 50, 50), ("rank_negative", 150, 150)):
         ranks = np.arange(1, n + 1)
         assert row[name] == (betabinom.cdf(m // 5, m, ranks, n + 1 - ranks) >= 0.9).sum()
 
@@ -153,23 +153,14 @@ def test_ties_only_keep_promises_more_often():
     assert (found.summary["kept"] > found.summary["expected"]).all()
 
 
-def test_a_larger_calibration_share():
-    data = scored(np.random.default_rng(10))
-    found = verify(*data, splits=5, calibration_share=0.8, sensitivity=0.9, seed=0)
-    assert set(found.splits["n_positive"]) == {96}
-    assert set(found.splits["test_positives"]) == {24}
-
-
 def test_input_that_cannot_be_used():
     labels, p, patients = scored(np.random.default_rng(11))
     with pytest.raises(DataError, match=r"^60 patients with positive calibration scans are too few"):
         verify(labels, p, patients, sensitivity=0.99, seed=0)
     with pytest.raises(DataError, match="no positive scan of 260 is left to test on"):
-        verify(labels, p, patients, calibration_share=0.999, sensitivity=0.9, seed=0)
+        verify(0 * labels, p, patients, sensitivity=0.9, seed=0)
     with pytest.raises(ValueError, match="1 patients for 260"):
         verify(labels, p, ["a"], sensitivity=0.9, seed=0)
-    with pytest.raises(ValueError, match="calibration share in"):
-        verify(labels, p, patients, calibration_share=1.0, sensitivity=0.9, seed=0)
     with pytest.raises(ValueError, match="one split at least"):
         verify(labels, p, patients, splits=0, sensitivity=0.9, seed=0)
 
