@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from packaging.version import Version
 
 import ich_mil.gp  # noqa: F401  before any test file imports gpytorch, whose warning it silences
 from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.gp.head import Head
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 OLD_NUMPY = Version(version("numpy")) < Version("2.4")
@@ -49,6 +51,15 @@ def rsna_features(shared_data: Path) -> FeatureSet:
 def cq500_features(shared_data: Path) -> FeatureSet:
     """The same network's features of 490 CQ500 scans."""
     return read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
+
+
+@pytest.fixture(scope="session")
+def gamma_on_cq500(rsna_features: FeatureSet, cq500_features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
+    """Probability and deviation (490,) of the CQ500 scans, by a head fitted to the RSNA scans."""
+    train, test = rsna_features, cq500_features
+    head = Head(density="gamma").fit(train.x, train.offsets, train.labels, groups=train.patients)
+    p, std = head.predict_bag_proba(test.x, test.offsets, return_std=True)
+    return p, std
 
 
 @pytest.fixture(scope="session", autouse=True)

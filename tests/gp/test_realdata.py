@@ -50,9 +50,11 @@ def test_a_student_tail_runs_away_on_real_slices(rsna):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("density", ["logistic", "gamma"])
-def test_rsna_to_cq500_calibrated_on_held_out_rsna_scans(rsna, cq500, density):
-    head = Head(density=density).fit(rsna.x, rsna.offsets, rsna.labels)
-    p, std = head.predict_bag_proba(cq500.x, cq500.offsets, return_std=True)
+def test_rsna_to_cq500_calibrated_on_held_out_rsna_scans(rsna, cq500, density, gamma_on_cq500):
+    p, std = gamma_on_cq500
+    if density == "logistic":
+        head = Head(density=density).fit(rsna.x, rsna.offsets, rsna.labels)
+        p, std = head.predict_bag_proba(cq500.x, cq500.offsets, return_std=True)
     assert roc_auc_score(cq500.labels, p) >= 0.921
     assert log_loss(cq500.labels, p) <= 0.39
     # two scans below the bar of 0.83: over seeds it is 0.831 to 0.839
