@@ -50,6 +50,8 @@ OTHER_FINDINGS = (
 SUBTYPE_CHANCE = (0.15, 0.26, 0.16, 0.20, 0.23)
 """How often a bleed is of each of `SUBTYPES`; more epidural than in life, so that each occurs in a small
 set."""
+POSITIVE = 0.43
+"""Share of studies with a bleed, as in RSNA 2019."""
 DISAGREE = 0.16
 """Share of studies in which one reader differs (CQ500: 78 of 491)."""
 REPEATED_IMAGES = 4
@@ -71,14 +73,12 @@ def _digest(length: int, *parts: object) -> str:
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:length]
 
 
-def _plan_studies(n_studies: int, seed: int, site: Site, positive_fraction: float) -> list[Study]:
+def _plan_studies(n_studies: int, seed: int, site: Site) -> list[Study]:
     """Decide bleeds, patients and encodings; every encoding occurs once there are enough studies."""
-    if n_studies < 1 or not 0 <= positive_fraction <= 1:
-        raise ValueError(
-            f"n_studies must be >= 1 and positive_fraction in 0..1, got {n_studies}, {positive_fraction}"
-        )
+    if n_studies < 1:
+        raise ValueError(f"n_studies must be at least 1, got {n_studies}")
     rng = np.random.default_rng([seed, *site.name.encode(), 1])
-    positive = rng.permutation(n_studies) < round(n_studies * positive_fraction)
+    positive = rng.permutation(n_studies) < round(n_studies * POSITIVE)
     weights = np.array([encoding.weight for encoding in ENCODINGS])
     kinds = rng.choice(len(ENCODINGS), n_studies, p=weights / weights.sum())
     kinds[: len(ENCODINGS)] = np.arange(len(ENCODINGS))[:n_studies]
@@ -103,10 +103,9 @@ def _empty_folder(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
 
 
-def _write_rsna_study(
-    folder: Path, study: Study, seed: int, site: Site, size: int
-) -> list[list[tuple[str, int]]]:
+def _write_rsna_study(folder: Path, study: Study, seed: int, size: int) -> list[list[tuple[str, int]]]:
     """Write one study; returns the label rows of each image."""
+    site = SITE_A
     phantom = make_phantom(_study_rng(seed, site, study.index), bleeds=study.bleeds, site=site, size=size)
     rows = []
     with disable_value_validation():  # 'ID_...' is no valid UID: this is how the set is
@@ -132,16 +131,7 @@ def _write_rsna_study(
     return rows
 
 
-def write_rsna(
-    root: Path,
-    *,
-    n_studies: int,
-    seed: int,
-    site: Site = SITE_A,
-    size: int = 256,
-    positive_fraction: float = 0.43,
-    n_jobs: int = -1,
-) -> None:
+def write_rsna(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs: int = -1) -> None:
     """Write a synthetic set as RSNA 2019 is laid out, with `root/stage_2_train.csv`.
 
     Raises:
@@ -150,10 +140,10 @@ def write_rsna(
     _empty_folder(root)
     folder = root / "stage_2_train"
     folder.mkdir()
-    studies = _plan_studies(n_studies, seed, site, positive_fraction)
-    made = _in_parallel(lambda study: _write_rsna_study(folder, study, seed, site, size), studies, n_jobs)
+    studies = _plan_studies(n_studies, seed, SITE_A)
+    made = _in_parallel(lambda study: _write_rsna_study(folder, study, seed, size), studies, n_jobs)
     images = sorted((rows for study in made for rows in study), key=lambda rows: rows[0][0])
-    rng = np.random.default_rng([seed, *site.name.encode(), 3])
+    rng = np.random.default_rng([seed, *SITE_A.name.encode(), 3])
     images = [images[k] for k in rng.permutation(len(images))]
     for k in range(min(REPEATED_IMAGES, len(images) // 2)):
         images.insert(len(images) // 2 + k, images[k])
@@ -174,9 +164,10 @@ def _series_of(study: Study, n_studies: int, order: int) -> list[tuple[str, Seri
 
 
 def _write_cq500_study(
-    root: Path, study: Study, plans: list[tuple[str, SeriesPlan]], seed: int, site: Site, size: int
+    root: Path, study: Study, plans: list[tuple[str, SeriesPlan]], seed: int, size: int
 ) -> dict[str, int]:
     """Write one study; returns what its plain series shows, by the names of the readers' columns."""
+    site = SITE_B
     rng = _study_rng(seed, site, study.index)
     cuts = make_series(rng, [plan for _, plan in plans], bleeds=study.bleeds, site=site, size=size)
     folder = root / f"CQ500CT{study.index} CQ500CT{study.index}" / "Unknown Study"
@@ -236,30 +227,21 @@ def _reads(
     return row
 
 
-def write_cq500(
-    root: Path,
-    *,
-    n_studies: int,
-    seed: int,
-    site: Site = SITE_B,
-    size: int = 256,
-    positive_fraction: float = 0.43,
-    n_jobs: int = -1,
-) -> None:
+def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs: int = -1) -> None:
     """Write a synthetic set as CQ500 is laid out, with `root/reads.csv`.
 
     Raises:
         DataError: `root` exists and is not an empty folder.
     """
     _empty_folder(root)
-    studies = _plan_studies(n_studies, seed, site, positive_fraction)
-    rng = np.random.default_rng([seed, *site.name.encode(), 4])
+    studies = _plan_studies(n_studies, seed, SITE_B)
+    rng = np.random.default_rng([seed, *SITE_B.name.encode(), 4])
     orders = rng.permutation(n_studies).tolist()
     dissent = rng.permutation(n_studies) < max(round(DISAGREE * n_studies), 1)
 
     def write(study: Study) -> dict[str, int]:
         plans = _series_of(study, n_studies, orders[study.index])
-        return _write_cq500_study(root, study, plans, seed, site, size)
+        return _write_cq500_study(root, study, plans, seed, size)
 
     truths = _in_parallel(write, studies, n_jobs)
     rows = [

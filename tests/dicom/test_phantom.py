@@ -306,7 +306,7 @@ def test_rsna_labels_and_pixels_are_those_of_the_phantoms(rsna: Path) -> None:
     assert set(per_image.index) == {path.stem for path in (rsna / "stage_2_train").iterdir()}
     label = table.drop_duplicates("ID").set_index("ID").Label
     positive = 0
-    for study in phantom._plan_studies(6, SEED, SITE_A, 0.43):
+    for study in phantom._plan_studies(6, SEED, SITE_A):
         made = make_phantom(
             phantom._study_rng(SEED, SITE_A, study.index), bleeds=study.bleeds, site=SITE_A, size=32
         )
@@ -356,7 +356,7 @@ def test_majority_of_readers_is_the_truth(cq500: Path) -> None:
 
     reads = pd.read_csv(cq500 / "reads.csv").set_index("name")
     disputed = 0
-    for study in phantom._plan_studies(10, SEED, SITE_B, 0.43):
+    for study in phantom._plan_studies(10, SEED, SITE_B):
         row = reads.loc[f"CQ500-CT-{study.index}"]
         for short, kind in phantom.READER_COLUMNS.items():
             votes = sum(int(row[f"R{reader}:{short}"]) for reader in (1, 2, 3))
