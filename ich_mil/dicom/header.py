@@ -45,6 +45,7 @@ NATIVE = frozenset(
 
 _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 
+_WITHOUT_PIXELS = "though it says that it is CT: it is cut off, or only its header was exported"
 # RescaleType (0028,1054) values under which CT values are Hounsfield units, or not said (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
 # How far a direction cosine may be from unit length or right angle: rounding to three decimals stays below.
@@ -317,7 +318,7 @@ def _size(path: Path, elements: Elements) -> tuple[int, int]:
     """Rows and columns."""
     rows, columns = elements.short(ROWS) or 0, elements.short(COLUMNS) or 0
     if rows < 1 or columns < 1:
-        raise refusal(path, Code.NOT_AN_IMAGE, "it has no Rows and Columns")
+        raise refusal(path, Code.UNREADABLE, f"it has no Rows and Columns, {_WITHOUT_PIXELS}")
     if max(rows, columns) > MOST_PIXELS:
         reason = f"{rows} x {columns} pixels; no CT has more than {MOST_PIXELS} x {MOST_PIXELS}"
         raise refusal(path, Code.UNREADABLE, reason)
@@ -395,7 +396,7 @@ def _rescale(path: Path, frame: Frame, *, needs_hu: bool) -> tuple[float, float]
 def _stored_pixels(path: Path, elements: Elements, n_pixels: int, n_frames: int) -> StoredPixels:
     """Where the pixels lie and how they are stored; slope and intercept are those of each frame."""
     if elements.pixel_offset < 0:
-        raise refusal(path, Code.NOT_AN_IMAGE, "it has no Pixel Data (7FE0,0010)")
+        raise refusal(path, Code.UNREADABLE, f"it has no Pixel Data (7FE0,0010), {_WITHOUT_PIXELS}")
     allocated = elements.short(BITS_ALLOCATED)
     if allocated not in (8, 16):
         raise refusal(path, Code.UNREADABLE, f"BitsAllocated is {allocated}; CT values have 8 or 16")

@@ -28,7 +28,8 @@ from ich_mil.dicom import read as read_module
 from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DataError
-from ich_mil.ledger import Code
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.predictions import incomplete
 from tests import phantoms
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
@@ -172,6 +173,20 @@ def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
     assert ledger.code[f"a/{broken.name}"] == Code.UNREADABLE
     assert ledger.code["a/notes.txt"] == Code.NOT_DICOM
     assert whole - 1 in prepared.scans.slices.tolist()
+
+
+@pytest.mark.parametrize("left", [0.1, 1.0])
+def test_a_highest_slice_that_is_cut_off_in_its_header_leaves_the_scan_incomplete(study, tmp_path, left):
+    """No gap tells of it: only that the file says it is CT and holds no pixels."""
+    paths = sorted((study / "a").iterdir(), key=lambda path: dcmread(path).ImagePositionPatient[2])
+    content = paths[-1].read_bytes()
+    begin = content.index(b"\x28\x00\x10\x00")  # Rows
+    end = content.index(b"\xe0\x7f\x10\x00")  # Pixel Data
+    paths[-1].write_bytes(content[: begin + round(left * (end - begin))])
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    scan = read_headers(paths[0])[0].study_uid
+    own = [LedgerEntry(**line) for line in prepared.ledger_by_scan[scan]]
+    assert incomplete(own) == [Code.UNREADABLE]
 
 
 def test_a_study_of_unreadable_files_is_told(study, tmp_path):
