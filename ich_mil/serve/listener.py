@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from shutil import disk_usage
 from typing import Any, cast
 
@@ -55,6 +56,8 @@ SYNTAXES = [
 """All that `ich_mil.dicom` reads; others are refused when the association is made, so the sender knows."""
 IDLE_SECONDS = 60.0
 """A connection on which nothing comes for so long is closed."""
+REQUEST_SECONDS = 10.0
+"""A caller that has not asked for an association by then is cut off: nobody knows who it is."""
 PDU_BYTES = 1 << 17
 """Of data, announced to the caller; larger ones of up to eight times as much are borne."""
 _QUICK_ACK = getattr(socket, "TCP_QUICKACK", socket.TCP_NODELAY)
@@ -171,6 +174,18 @@ class Listener:
         wire.recv = bounded
         event.assoc.bind(evt.EVT_DIMSE_RECV, begin_again)
         wire.socket.settimeout(IDLE_SECONDS)
+        # the time-outs of pynetdicom begin again with each byte
+        late = threading.Timer(REQUEST_SECONDS, _cut, args=(wire.socket,))
+        late.daemon = True
+        late.start()
+        for done in (evt.EVT_REQUESTED, evt.EVT_CONN_CLOSE):
+            event.assoc.bind(done, lambda _: late.cancel())
+
+
+def _cut(wire: socket.socket) -> None:
+    """End a connection; who waits for more of it finds that nothing comes."""
+    with suppress(OSError):  # it has ended by itself
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def _woken(event: evt.Event) -> None:

@@ -4,6 +4,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,6 +52,15 @@ def study(n_slices, **changes):
     return [ct_slice(uid(1), index, **changes) for index in range(n_slices)]
 
 
+def connects(port):
+    """Whether a sender gets an association."""
+    association = connect(port)
+    established = association.is_established
+    if established:
+        association.release()
+    return established
+
+
 @pytest.mark.parametrize("first", [b"", struct.pack(">BBL", 1, 0, 200) + bytes(100)])
 def test_a_caller_that_falls_silent_is_cut_off(listen, monkeypatch, first):
     monkeypatch.setattr(listener_module, "IDLE_SECONDS", 0.3)
@@ -59,6 +69,36 @@ def test_a_caller_that_falls_silent_is_cut_off(listen, monkeypatch, first):
         wire.sendall(first)
         while wire.recv(100):  # a word of farewell
             pass
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_a_caller_that_makes_no_request_is_cut_off_before_its_time(listen, monkeypatch, drips):
+    """It must not hold a place that the senders need, nor with a byte now and then."""
+    monkeypatch.setattr(listener_module, "REQUEST_SECONDS", 0.5)
+    listener = listen(associations=1)
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=0.1) as wire:
+        wire.sendall(struct.pack(">BBL", 1, 0, 200))
+
+        def is_cut():
+            try:
+                if drips:
+                    wire.sendall(b"\0")
+                return wire.recv(100) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_for(is_cut, seconds=5)
+    wait_for(lambda: connects(listener.port), seconds=5)
+
+
+def test_a_caller_that_made_its_request_in_time_may_stay(listen, monkeypatch):
+    monkeypatch.setattr(listener_module, "REQUEST_SECONDS", 0.2)
+    association = connect(listen().port)
+    time.sleep(0.6)
+    assert association.is_established
+    association.release()
 
 
 def test_a_caller_that_sends_nothing_more_is_cut_off(listen, monkeypatch):
@@ -75,14 +115,7 @@ def test_a_caller_that_goes_without_a_request_takes_no_place(listen, first):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
             wire.sendall(first)
 
-    def is_taken():
-        association = connect(port)
-        established = association.is_established
-        if established:
-            association.release()
-        return established
-
-    wait_for(is_taken, seconds=5)
+    wait_for(lambda: connects(port), seconds=5)
 
 
 def test_the_largest_size_is_that_of_one_object(listen):
