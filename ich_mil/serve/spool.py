@@ -172,17 +172,18 @@ class Spool:
                 for parent in (folder.parent, self._studies):
                     sync_folder(parent)
             is_new = not target.exists()
+            # the same object with other bytes: the last one counts; of a kill in between two are left
+            older = [path for path in folder.glob(f"{identity}-*.dcm") if path != target]
             if is_new:
-                older = list(folder.glob(f"{identity}-*.dcm"))
                 self._bytes += file.stat().st_size
                 file.replace(target)
                 sync_folder(folder)
-                for path in older:  # the same object with other bytes: the last one counts
-                    self._bytes -= path.stat().st_size
-                    path.unlink()
             else:
                 file.unlink()
-            if is_new or key in self._last:
+            for path in older:
+                self._bytes -= path.stat().st_size
+                path.unlink()
+            if is_new or older or key in self._last:
                 self._last[key] = time.monotonic()
         return is_new
 

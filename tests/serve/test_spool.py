@@ -189,6 +189,23 @@ def test_of_one_uid_the_last_bytes_count(spool):
     assert spool.counts()["bytes"] == pytest.approx(size, abs=200)  # the name of the study is not counted
 
 
+def test_of_one_uid_the_last_bytes_count_also_after_a_kill_before_the_first_were_gone(tmp_path):
+    """The sender had no answer: it sends again what is there already."""
+    first, second = ct_slice(uid(1), 0), ct_slice(uid(1), 0, PixelData=bytes([1]) * 128)
+    spool = open_spool(tmp_path / "spool")
+    store(spool, first)
+    (old,) = spool.take().objects.iterdir()
+    content = old.read_bytes()
+    store(spool, second)
+    spool.close()
+    old.write_bytes(content)
+    spool = open_spool(tmp_path / "spool")
+    assert not store(spool, second)
+    (kept,) = spool.take().objects.iterdir()
+    assert dcmread(kept).PixelData == second.PixelData
+    spool.close()
+
+
 @pytest.mark.parametrize(
     "study",
     [
