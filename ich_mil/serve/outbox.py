@@ -1,14 +1,17 @@
 """Results that wait for the archive: a queue on disk that outlives the process.
 
 In: the DICOM files of a judged study. Out: one delivery after the other, until each of its files was taken.
-`outbox/NAME.json` is a delivery that waits, `sent/NAME.json` one that is done. A file is sent at least once:
-one that was sent a moment before a crash is sent again, and its SOP instance UID is the same.
+`outbox/NAME.json` is a delivery that waits, `sent/NAME.json` one that is done: sent, or replaced while it
+waited by the results of more of its study, which the archive must not get before those of less. A file is
+sent at least once: one that was sent a moment before a crash is sent again, and its SOP instance UID is the
+same.
 """
 
 import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,7 +19,10 @@ from pydicom import dcmread
 
 from ich_mil.errors import DataError
 from ich_mil.files import write_json
+from ich_mil.progress import say
 from ich_mil.serve.disk import digest_of
+
+_OLDER = "not sent, the results of more of the study go instead"
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Delivery:
         files: DICOM files that are still to be sent, below the spool.
         sops: digests of the SOP instance UIDs of all of them: they are known should they come back to us.
         attempts: sends that failed.
-        error: the last reason, '' where there is none.
+        error: why the last send failed, or why there will be none; '' where there is no reason.
     """
 
     name: str
@@ -77,6 +83,11 @@ class Outbox:
             write_json(self.waiting_folder / f"{name}.json", asdict(delivery))
             self._ours[name] = frozenset(sops)
             self._waiting[name], self._due[name] = delivery, 0.0
+            for older in [one for one in self._waiting.values() if one.study_uid == study_uid]:
+                if older.name != name:
+                    with suppress(DataError):  # no room for the note: it is sent too
+                        self._finish(replace(older, error=_OLDER))
+                        say(f"{older.name}: {_OLDER}")
 
     def due(self) -> Delivery | None:
         """The delivery that has waited longest of those whose pause is over."""
@@ -88,22 +99,22 @@ class Outbox:
     def took(self, delivery: Delivery) -> None:
         """All of it is in the archive."""
         with self._lock:
-            path = self.sent_folder / f"{delivery.name}.json"
-            write_json(path, asdict(replace(delivery, error="")))
-            (self.waiting_folder / path.name).unlink()
-            del self._waiting[delivery.name], self._due[delivery.name]
+            self._finish(replace(delivery, error=""))
 
     def drop(self, delivery: Delivery) -> None:
         """It cannot be sent: as if it had never been put here."""
         with self._lock:
             (self.waiting_folder / f"{delivery.name}.json").unlink(missing_ok=True)
-            del self._waiting[delivery.name], self._due[delivery.name], self._ours[delivery.name]
+            for known in (self._waiting, self._due, self._ours):
+                known.pop(delivery.name, None)
 
     def postpone(self, delivery: Delivery, left: Sequence[str], error: str) -> float:
         """`left` of it could not be sent: try again later. Returns the pause in seconds."""
         later = replace(delivery, files=tuple(left), attempts=delivery.attempts + 1, error=error)
         pause = min(self._pause * 2.0 ** min(delivery.attempts, 60), self._longest)
         with self._lock:
+            if later.name not in self._waiting:  # newer results of the study came meanwhile
+                return pause
             self._waiting[later.name], self._due[later.name] = later, time.monotonic() + pause
             write_json(self.waiting_folder / f"{later.name}.json", asdict(later))
         return pause
@@ -139,6 +150,14 @@ class Outbox:
         with self._lock:
             (self.sent_folder / f"{name}.json").unlink(missing_ok=True)
             self._ours.pop(name, None)
+
+    def _finish(self, delivery: Delivery) -> None:
+        """It waits no longer. `DataError` if that cannot be written; then it does."""
+        path = self.sent_folder / f"{delivery.name}.json"
+        write_json(path, asdict(delivery))
+        (self.waiting_folder / path.name).unlink(missing_ok=True)
+        self._waiting.pop(delivery.name, None)
+        self._due.pop(delivery.name, None)
 
 
 def _read(path: Path) -> Delivery:

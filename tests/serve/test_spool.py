@@ -490,7 +490,7 @@ def test_of_many_threads_one_stores_an_object_and_one_takes_a_study(spool, often
 def test_the_outbox_is_read_while_it_is_written(spool, often, read):
     result = capture(ct_slice(uid(1), 0), [], spool.root / "results" / "result.dcm")
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(lambda: [spool.outbox.put(f"a-{n}", uid(1), [result]) for n in range(40)])
+        writing = pool.submit(lambda: [spool.outbox.put(f"a-{n}", uid(n), [result]) for n in range(40)])
         while not writing.done():
             read(spool.outbox)
     assert len(spool.outbox.waiting()) == 40
@@ -733,3 +733,40 @@ def test_a_damaged_note_of_the_outbox_is_named(tmp_path, note):
     (tmp_path / "outbox" / "x.json").write_text(note)
     with pytest.raises(DataError, match=r"x\.json: is no delivery"):
         Outbox(tmp_path, pause=1, longest_pause=1)
+
+
+def test_results_that_wait_are_not_sent_after_those_of_more_of_the_study(spool, capsys):
+    """Else the archive would get the result of a part last."""
+    states = []
+    for number in range(2):
+        store(spool, ct_slice(uid(1), number))
+        states.append(spool.take())
+        spool.judged(states[-1], judge(spool, states[-1]))
+        if number == 0:
+            spool.outbox.postpone(spool.outbox.due(), ["a"], "no archive")
+    (left,) = spool.outbox.waiting()
+    assert left.name == states[1].name
+    assert f"{states[0].name}: not sent" in capsys.readouterr().out
+    again = Outbox(spool.root, pause=10, longest_pause=100)
+    assert [one.name for one in again.waiting()] == [states[1].name]
+    assert [name for name, _ in again.sent()] == [states[0].name]  # so that it is cleaned in its time
+    assert again.knows(states[0].name)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_results_that_are_being_sent_when_newer_ones_come(spool, taken):
+    store(spool, ct_slice(uid(1), 0))
+    first = spool.take()
+    spool.judged(first, judge(spool, first))
+    sending = spool.outbox.due()
+    store(spool, ct_slice(uid(1), 1))
+    second = spool.take()
+    spool.judged(second, judge(spool, second))
+    if taken:
+        spool.outbox.took(sending)
+    else:
+        spool.outbox.postpone(sending, sending.files, "no archive")
+    for outbox in (spool.outbox, Outbox(spool.root, pause=10, longest_pause=100)):
+        assert [one.name for one in outbox.waiting()] == [second.name]
+    (note,) = spool.outbox.sent_folder.glob("*.json")
+    assert (json.loads(note.read_bytes())["error"] == "") == taken
