@@ -317,6 +317,46 @@ def test_a_click_on_the_strip_jumps(browser):
     assert element(browser, "#cursor").get_attribute("x") == column.get_attribute("x")
 
 
+PHONE = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+
+
+@pytest.fixture
+def phone(browser):
+    """The browser as wide as a phone."""
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    browser.refresh()
+    yield browser
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("name", ["study.html", "tall.html", "index.html", "run.html"])
+def test_no_page_is_wider_than_a_phone(phone, pages, name):
+    phone.get((pages / name).as_uri())
+    phone.execute_script("for (const one of document.querySelectorAll('details')) one.open = true;")
+    assert phone.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_a_phone_shows_the_worklist_row_by_row(phone, pages):
+    phone.get((pages / "index.html").as_uri())
+    rows = phone.find_elements("css selector", "#rows tr")
+    assert len(rows) == 12
+    assert all(row.size["height"] < PHONE["height"] / 2 for row in rows)
+    script = "return getComputedStyle(document.querySelector('#rows [data-name]'), '::before').content"
+    assert "driven by (scan without): " in phone.execute_script(script)  # there is no head row
+    element(phone, "[data-decision=look]").click()
+    assert {row.get_attribute("data-decision") for row in rows if row.is_displayed()} == {"look"}
+
+
+@pytest.mark.parametrize("slice_", [12, 0, 19])
+def test_on_a_phone_the_strip_shows_the_slice_of_the_viewer(phone, slice_):
+    """All of the strip is too wide, and what matters may lie beyond the edge."""
+    if slice_ != 12:
+        set_slider(phone, "#slider", slice_ + 1)
+    script = "return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()"
+    place = phone.execute_script(script, f".hit[data-slice='{slice_}']")
+    assert 0 <= place["left"] < place["right"] <= PHONE["width"]
+
+
 @pytest.mark.parametrize("name", ["tall.html", "wide.html"])
 def test_hostile_texts_show_as_text(browser, pages, name):
     browser.get((pages / name).as_uri())

@@ -25,11 +25,20 @@ function show() {
   }
   const hit = document.querySelector(`.hit[data-slice="${slice}"]`);
   byId("cursor").setAttribute("x", hit.getAttribute("x"));
+  keepInSight(hit);
   for (const button of document.querySelectorAll("[data-window]"))
     button.setAttribute("aria-pressed", button.dataset.window === name);
   for (const button of document.querySelectorAll("[data-overlay]"))
     button.setAttribute("aria-pressed", button.dataset.overlay === overlay);
   if (overlays.length > 1) showMap(slice, overlay);
+}
+
+// Where the strip is wider than the page: to the slice that is shown.
+function keepInSight(hit) {
+  const along = hit.closest(".along");
+  const [all, one] = [along, hit].map((part) => part.getBoundingClientRect());
+  if (one.left < all.left || one.right > all.right)
+    along.scrollLeft += (one.left + one.right - all.left - all.right) / 2;
 }
 
 function showMap(slice, overlay) {
