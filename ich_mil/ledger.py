@@ -84,6 +84,7 @@ CORRECTED = frozenset(_CODES[_CODES.index(Code.INTERCEPT_12_BIT) : _CODES.index(
 """What was changed by a stated rule."""
 INCOMPLETE = frozenset(
     {
+        Code.MULTI_FRAME,
         Code.NO_GEOMETRY,
         Code.NO_UID,
         Code.NO_HU_SCALE,

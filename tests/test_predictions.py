@@ -155,7 +155,15 @@ def test_decided_by_thresholds():
 
 
 @pytest.mark.parametrize(
-    "code", [Code.GAP, Code.UNREADABLE, Code.PART_OF_HEAD, Code.SERIES_KIND, Code.SEVERAL_PATIENTS]
+    "code",
+    [
+        Code.GAP,
+        Code.MULTI_FRAME,
+        Code.UNREADABLE,
+        Code.PART_OF_HEAD,
+        Code.SERIES_KIND,
+        Code.SEVERAL_PATIENTS,
+    ],
 )
 def test_a_scan_that_was_not_seen_whole_is_not_called_negative(code):
     features, predictions, explained, prepared = parts()

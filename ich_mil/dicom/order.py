@@ -111,6 +111,7 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
 
     uid = min(header.series_uid for header in members)
     entries = repeated + of_other_shape + of_other_spacing + turned + in_the_same_place
+    entries += _beyond(members, ordered, positions, axis)
     entries += _irregularities(uid, ordered, positions, tilts)
     study = members[0].study_uid
     return Series(study, uid, ordered[0].description, tuple(ordered), tuple(positions), tuple(entries))
@@ -247,6 +248,31 @@ def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) 
     )
     overlap = min(high, top) - max(low, bottom)
     return turned_by(a, b) <= TILTS_APART_DEGREES and overlap <= TILT_OVERLAP * min(high - low, top - bottom)
+
+
+def _beyond(
+    members: Sequence[SliceHeader],
+    ordered: Sequence[SliceHeader],
+    positions: Sequence[float],
+    axis: np.ndarray,
+) -> list[LedgerEntry]:
+    """An entry if slices that take no part lie beyond those that do: what they show is not seen.
+
+    Those turned in another way are left out: a reformat of the same head reaches further than its slices.
+    """
+    margin = median(b - a for a, b in pairwise(positions)) / 2 if len(positions) > 1 else SAME_POSITION_MM
+    taken = {id(header) for header in ordered}
+    heights = [
+        heights_along([header], axis)[0]
+        for header in members
+        if id(header) not in taken and turned_by(header, ordered[0]) <= SAME_ORIENTATION_DEGREES
+    ]
+    n_below = sum(height < positions[0] - margin for height in heights)
+    n_above = sum(height > positions[-1] + margin for height in heights)
+    if not n_below + n_above:
+        return []
+    detail = f"{n_below} slices below this one and {n_above} above {slice_name(ordered[-1])} take no part"
+    return [LedgerEntry(ordered[0].study_uid, ordered[0].path, Code.GAP, detail)]
 
 
 def _irregularities(

@@ -265,6 +265,7 @@ def test_other_shape_and_orientation_are_refused():
     assert [(e.code, e.file) for e in series.entries] == [
         (Code.OTHER_SHAPE, "shape"),
         (Code.OTHER_ORIENTATION, "turned"),
+        (Code.GAP, "s/0-0.dcm"),  # the odd shape lies above the others
     ]
     assert "256 x 512" in series.entries[0].detail
     assert "3.0 degrees" in series.entries[1].detail
@@ -951,3 +952,15 @@ def test_ge_head(shared_data):
     reason = "plain, 4.0 mm, 28 slices, 144 mm, 1 spacing-changes; the only series"
     assert reason_for(series, [series]) == reason
     assert average_groups(series) == [(i,) for i in range(28)]
+
+
+@pytest.mark.parametrize("changes", [{"rows": 500}, {"spacing": (0.6, 0.6)}])
+def test_slices_of_another_kind_beyond_the_others_leave_the_scan_incomplete(changes):
+    """Between them they do not: another field of view of the same head, say."""
+    kept = stack([5.0 * i for i in range(20)])
+    above = stack([100.0, 105.0], **changes)
+    (gap,) = [entry for entry in ordered([*kept, *above]).entries if entry.code == Code.GAP]
+    detail = f"0 slices below this one and 2 above {kept[-1].path} take no part"
+    assert (gap.file, gap.detail) == (kept[0].path, detail)
+    within = [replace(header, path=f"w/{header.path}") for header in stack([10.0, 15.0], **changes)]
+    assert Code.GAP not in codes(ordered([*kept, *within]))
