@@ -1,3 +1,4 @@
+import datetime
 import math
 import signal
 import time
@@ -194,6 +195,29 @@ def test_bags_of_very_different_lengths():
 def test_of_fewer_bags_than_ranks_some_have_none():
     shares = [Ranks(rank, 3).share(torch.tensor([4, 5])).tolist() for rank in range(3)]
     assert shares == [[1], [0], []]
+
+
+def fail_or_go_ahead():
+    with joined() as ranks:
+        if ranks.rank == 1:
+            dist.destroy_process_group()
+            raise ProcessError("on purpose")
+        with ranks.first_ahead():
+            pass
+
+
+def fails_before_the_first_goes_ahead():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "init_process_group", lambda *_, **__: None)  # `together` has done it
+        patch.setattr("ich_mil.ranks.PATIENCE", datetime.timedelta(seconds=2))  # a test has no 12 hours
+        with pytest.raises(ProcessError) as caught:
+            fail_or_go_ahead()
+    return str(caught.value)
+
+
+def test_a_rank_that_fails_before_the_first_goes_ahead_is_not_waited_for(tmp_path):
+    message, _ = together(fails_before_the_first_goes_ahead, folder=tmp_path)
+    assert message.startswith("process 1 of 2 has lost another one")
 
 
 def ahead(path):
