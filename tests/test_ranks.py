@@ -231,3 +231,21 @@ def ahead(path):
 
 def test_the_first_rank_goes_ahead(tmp_path):
     assert together(ahead, tmp_path / "file", folder=tmp_path) == ["made", "made"]
+
+
+def sleep_ahead():
+    ranks = these_ranks()
+    with ranks.first_ahead():
+        if ranks.first:
+            time.sleep(3)
+
+
+def too_long_ahead():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ich_mil.ranks.PATIENCE", datetime.timedelta(seconds=1))
+        with pytest.raises(RuntimeError):
+            sleep_ahead()
+
+
+def test_the_others_wait_for_the_first_as_long_as_patience_says(tmp_path):
+    together(too_long_ahead, folder=tmp_path)

@@ -13,6 +13,7 @@ from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.rbf_gram import rbf_gram
+from ich_mil.ranks import Ranks
 
 
 def head(kernel=None, *, n=400, d=5, m=40, device="cpu", **settings):
@@ -259,3 +260,21 @@ def test_whitening_after_float32_sums_is_no_gaussian_and_projecting_first_is(rsn
     assert least[0] < -10
     assert abs(least[1]) < 1e-3  # A = I + G: at least 0.999
     assert abs(least[2]) < 1e-9
+
+
+class Twice(Ranks):
+    """Two ranks with the same slices, played by one."""
+
+    def total(self, value):
+        return 2 * value
+
+
+def test_directions_are_left_out_by_the_number_of_slices_on_all_ranks(monkeypatch):
+    model, x = head()
+    ones = torch.ones(1, len(x), dtype=torch.float64)
+    energy = torch.linalg.eigvalsh(Projection(model, x).gram(ones, ones)[0][0])
+    # kept for the slices of both ranks, left out for those of one
+    bound = 0.85 * float(2 * energy[-5]) * (2 * len(x)) ** 0.5
+    monkeypatch.setattr(module, "COMPRESSION", bound)
+    both = Projection(model, torch.cat([x, x]), compress=True)
+    assert Projection(model, x, compress=True, ranks=Twice()).shape[1] == both.shape[1] == 5
