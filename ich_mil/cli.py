@@ -10,9 +10,9 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
@@ -153,14 +153,21 @@ def _train(words: list[str], *, whole: bool) -> None:
     resume = "--resume" in words
     rest = [word for word in words if word != "--resume"]
     config = read_config(rest, program="train.py" if whole else "ich-mil train")
-    # one voice is enough
-    with joined() as ranks, nullcontext() if ranks.first else redirect_stdout(StringIO()):
+    with joined() as ranks, nullcontext() if ranks.first else _silent():
         train(config, resume=resume)
     if whole and ranks.first:
         if validate_run(config):
             report_run(config.out)
         else:
             say(f"{config.out}: no scans are held out to measure it on; 'ich-mil validate' takes others")
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Neither output nor warnings: one voice is enough where every process finds the same."""
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _grid(words: list[str]) -> None:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -28,6 +30,7 @@ from ich_mil.files import alone
 from ich_mil.gp.head import Head
 from ich_mil.ledger import Code
 from ich_mil.predictions import read_results
+from ich_mil.ranks import Ranks
 from ich_mil.report.maps import read_maps
 from tests import phantoms
 from tests.feature_table import name_patients, write_features
@@ -721,3 +724,18 @@ def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert told.startswith("usage: train.py [")
     assert "--resume goes on with" in told
+
+
+@pytest.mark.filterwarnings("always:left uncalibrated")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_the_first_alone_speaks(rank, tmp_path, monkeypatch, capsys):
+    def fitted(*_, **__):
+        print("all sweeps done")
+        warnings.warn_explicit("left uncalibrated", UserWarning, str(Path(cli.__file__)), 1)
+
+    monkeypatch.setattr("ich_mil.ranks.joined", lambda: nullcontext(Ranks(rank, 2)))
+    monkeypatch.setattr("ich_mil.pipeline.train.train", fitted)
+    config = Path(__file__).parents[1] / "configs" / "features.yaml"
+    assert main(["train", "--config", str(config), "--out", str(tmp_path / "out")]) == 0
+    said = ("", "") if rank else ("all sweeps done\n", "warning: left uncalibrated\n")
+    assert capsys.readouterr() == said
