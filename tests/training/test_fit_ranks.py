@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ich_mil.data.bags import Pictures
+from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
@@ -17,7 +17,8 @@ from ich_mil.errors import ConfigError
 from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features
-from ich_mil.training.fit import fit_cnn
+from ich_mil.ranks import Ranks
+from ich_mil.training.fit import _steps, fit_cnn
 from ich_mil.training.module import MilModule, TrainingSettings
 from ich_mil.windows import PRESETS
 from tests import phantoms
@@ -129,6 +130,12 @@ def test_ranks_of_unequal_load_do_not_wait_for_ever(prepared, splits, tmp_path):
     many = replace(TRAINING, bags=5, max_epochs=1, augment=True, warmup_steps=0)
     found = together(fit, prepared.folder, splits, tmp_path / "both", many, small, folder=tmp_path)
     assert same_on_both(found)
+
+
+def test_each_validation_scan_is_watched_by_one_rank(prepared):
+    scans = ScanDataset(prepared, list(prepared.scans.index))
+    one, other = (_steps(scans, scans, TRAINING, 0, Ranks(rank, 2))[1] for rank in range(2))
+    assert sorted(one + other) == [[place] for place in range(len(scans))]
 
 
 def bars(prepared, scans):
