@@ -1,0 +1,130 @@
+"""How often the 95 % intervals of the result tables hold the truth.
+
+    python -m benchmarks.intervals [--samples 500] [--write]
+
+Scans are drawn whose classes are normal and some deviations apart, with calibrated probabilities; scans of
+one patient share a part of what they show. Each sample is measured as in a result table; the truth is the
+same measure of 400,000 scans. Beside the share of samples whose interval held it stands that of the
+percentiles of the same resamples, which the intervals would be without `of_proportion` and `of_error`.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from benchmarks.record import record, table
+from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
+from ich_mil.evaluate.metrics import scan_metrics
+from ich_mil.evaluate.table import interval_of, patients_behind
+from ich_mil.evaluate.weighted import resampled_scan_metrics
+
+RESAMPLES = 1000
+SHARED = 0.6
+"""Share of the variance that scans of one patient have in common."""
+WHOLE = 400_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Of what is drawn.
+
+    Attributes:
+        patients: in a sample.
+        scans: of a patient, all of one class.
+        positive: share of patients with a bleed.
+        apart: distance of the classes in standard deviations.
+    """
+
+    patients: int
+    scans: int
+    positive: float
+    apart: float
+
+    def draw(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Labels, probabilities and patients of one sample with both classes."""
+        bleeds = np.zeros(self.patients, dtype=np.int64)
+        while not 0 < bleeds.sum() < self.patients:
+            bleeds = (generator.random(self.patients) < self.positive).astype(np.int64)
+        owner = np.repeat(np.arange(self.patients), self.scans)
+        common = SHARED if self.scans > 1 else 0.0
+        noise = np.sqrt(common) * generator.normal(size=self.patients)[owner]
+        noise += np.sqrt(1 - common) * generator.normal(size=len(owner))
+        labels = bleeds[owner]
+        prior = np.log(self.positive / (1 - self.positive))
+        logit = self.apart * (self.apart * labels + noise - self.apart / 2) + prior
+        return labels, 1 / (1 + np.exp(-logit)), owner.astype(str)
+
+
+SETTINGS = (
+    Setting(20, 1, 0.5, 2.0),
+    Setting(20, 1, 0.5, 3.4),
+    Setting(60, 1, 0.4, 2.0),
+    Setting(60, 2, 0.4, 2.0),
+    Setting(490, 1, 0.4, 2.0),
+    Setting(490, 1, 0.03, 2.0),
+)
+
+
+def _measured(labels: np.ndarray, p: np.ndarray) -> Mapping[str, float]:
+    return scan_metrics(labels, p) | calibration_line(labels, p)
+
+
+def _resampled(labels: np.ndarray, p: np.ndarray, counts: np.ndarray) -> Mapping[str, np.ndarray]:
+    return resampled_scan_metrics(labels, p, counts) | resampled_line(labels, p, counts)
+
+
+def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float, float, float]]:
+    """Of each metric the truth, and how often its interval and its percentiles hold it."""
+    generator = np.random.default_rng(seed)
+    truth = _measured(*Setting(WHOLE, 1, setting.positive, setting.apart).draw(generator)[:2])
+    hits: dict[str, list[tuple[bool, bool]]] = {metric: [] for metric in truth}
+    for number in range(samples):
+        labels, p, owner = setting.draw(generator)
+        statistic = partial(_resampled, labels, p)
+        resampled = patient_bootstrap(statistic, owner, resamples=RESAMPLES, seed=number)
+        behind = patients_behind(labels, owner)
+        for metric, value in _measured(labels, p).items():
+            if not np.isnan(value):
+                plain, true = resampled[metric], truth[metric]
+                ends = interval_of(metric, value, plain, behind)
+                hits[metric].append((ends.low <= true <= ends.high, plain.low <= true <= plain.high))
+    return {metric: (truth[metric], *np.mean(pairs, axis=0)) for metric, pairs in hits.items() if pairs}
+
+
+def main() -> None:
+    """Draw, measure, count."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    columns = [held(setting, samples=arguments.samples, seed=0) for setting in SETTINGS]
+    head = ["metric"] + [
+        f"{one.patients} patients of {one.scans}, {one.positive:.0%} positive, {one.apart:g} apart"
+        for one in SETTINGS
+    ]
+    rows = [
+        (metric, *("{:.3f}: {:.2f} ({:.2f})".format(*found[metric]) for found in columns))
+        for metric in columns[0]
+    ]
+    text = (
+        f"The truth, the share of {arguments.samples} samples whose interval held it, and in brackets that "
+        f"of plain percentiles; {RESAMPLES:,} resamples.\n\n{table(head, rows)}"
+    )
+    record(
+        "Intervals: how often they hold the truth",
+        "python -m benchmarks.intervals",
+        text,
+        write=arguments.write,
+    )
+
+
+if __name__ == "__main__":
+    main()
