@@ -19,6 +19,9 @@ LEVEL = 0.95
 
 _Z = float(norm.ppf((1 + LEVEL) / 2))
 
+_ROUNDING = 1e-9
+"""A sum of shares that is so near 0 or 1 is there."""
+
 _CHUNK = 2_000_000
 """Largest number of counts held at once: 16 MB as float64."""
 
@@ -144,8 +147,8 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
     """
     if np.isnan(interval.low):
         return interval
-    if value in (0, 1):
-        ends = binomtest(round(value * patients), patients).proportion_ci(LEVEL, method="exact")
+    if min(value, 1 - value) < _ROUNDING:
+        ends = binomtest(round(value) * patients, patients).proportion_ci(LEVEL, method="exact")
         return replace(interval, low=float(ends.low), high=float(ends.high))
     reach = _Z * interval.error / (value * (1 - value))
     low, high = (float(expit(logit(value) + step)) for step in (-reach, reach))

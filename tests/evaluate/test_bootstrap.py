@@ -175,6 +175,8 @@ def test_none_of_a_few_is_not_never():
     assert of_proportion(none, 0.0, 30) == Interval(0.0, pytest.approx(1 - 0.025 ** (1 / 30)), 2, 0.0)
     assert of_proportion(every, 1.0, 30) == Interval(pytest.approx(0.025 ** (1 / 30)), 1.0, 0, 0.0)
     assert np.isnan(of_proportion(Interval(np.nan, np.nan, 0, np.nan), 0.0, 1).low)
+    # an average precision of 1 as sums have it
+    assert of_proportion(Interval(1.0, 1.0, 0, 1e-17), 1 - 2e-16, 30).low == pytest.approx(0.025 ** (1 / 30))
 
 
 def test_the_interval_of_a_proportion_by_hand():
