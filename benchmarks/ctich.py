@@ -26,8 +26,9 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.evaluate.baselines import position_score
-from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside
+from ich_mil.evaluate.table import interval_of, patients_behind
 from ich_mil.evaluate.weighted import resampled_ranking
 from ich_mil.files import write_text
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
@@ -141,18 +142,20 @@ def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
 
 def ranking(labels: np.ndarray, score: np.ndarray, patients: Sequence[str]) -> str:
     """AUC with its interval, scans drawn."""
-    ends = patient_bootstrap(lambda c: {"auc": resampled_ranking(labels, score, c)["auc"]}, patients, seed=0)
-    return interval(float(roc_auc_score(labels, score)), ends["auc"])
+    found = patient_bootstrap(lambda c: {"auc": resampled_ranking(labels, score, c)["auc"]}, patients, seed=0)
+    auc, behind = float(roc_auc_score(labels, score)), patients_behind(labels, np.asarray(patients))
+    return interval(auc, interval_of("auc", auc, found["auc"], behind))
 
 
 def slice_cells(labels: np.ndarray, score: np.ndarray, index: pd.Index) -> list[str]:
     """AUC over all slices, and the mean of the AUCs inside positive scans, with intervals; scans drawn."""
     scan = list(index.get_level_values("scan"))
     inside = auc_inside(labels, score, pd.factorize(np.array(scan))[0])[1]
-    ends = patient_bootstrap(
+    found = patient_bootstrap(
         lambda c: {"mean": inside @ c / c.sum(axis=0)}, [str(k) for k in range(len(inside))], seed=0
     )
-    return [ranking(labels, score, scan), interval(float(inside.mean()), ends["mean"])]
+    mean = float(inside.mean())
+    return [ranking(labels, score, scan), interval(mean, of_proportion(found["mean"], mean, len(inside)))]
 
 
 def ablation(rows: list[str], seeds: list[int], parts: tuple[PreparedSet, PreparedSet], out: Path) -> str:

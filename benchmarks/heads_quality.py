@@ -17,6 +17,7 @@ from benchmarks.heads_data import Packed, cq500, musk, rsna
 from benchmarks.record import table
 from ich_mil.data.features import FeatureSet
 from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.table import interval_of, patients_behind
 from ich_mil.gp.calibrate import cross_fit
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
@@ -87,10 +88,12 @@ def _interval(test: FeatureSet, got: Predictions) -> str:
             )
             for w in counts.T
         ]
-        return dict(zip(("auc", "loss", "accuracy"), np.array(values).T, strict=True))
+        return dict(zip(("auc", "log_loss", "accuracy"), np.array(values).T, strict=True))
 
-    intervals = patient_bootstrap(statistic, test.patients, resamples=500, seed=0)
-    return " / ".join(f"{one.low:.3f}-{one.high:.3f}" for one in intervals.values())
+    resampled = patient_bootstrap(statistic, test.patients, resamples=500, seed=0)
+    values, behind = scan_metrics(y, p), patients_behind(y, np.asarray(test.patients))
+    ends = [interval_of(metric, values[metric], found, behind) for metric, found in resampled.items()]
+    return " / ".join(f"{one.low:.3f}-{one.high:.3f}" for one in ends)
 
 
 Preset = Literal["paper", "public", "default"]

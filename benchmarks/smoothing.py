@@ -32,7 +32,7 @@ from benchmarks.record import record, table
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
-from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside
 from ich_mil.evaluate.weighted import resampled_ranking
 from ich_mil.gp.bags import Bags
@@ -215,9 +215,13 @@ def figures(name: str, found: list[dict[str, Said]], held: FeatureSet) -> list[s
 
     ends = patient_bootstrap(both, patients, resamples=2000, seed=0)
     values = both(np.ones((len(patients), 1)))
+    bleeding = int((held.labels == 1).sum())
     cells = []
     for metric in METRICS:
-        cell = f"{values[metric][0]:.3f} [{ends[metric].low:.3f}, {ends[metric].high:.3f}]"
+        value, own = float(values[metric][0]), ends[metric]
+        if "AUC" in metric:
+            own = of_proportion(own, value, bleeding)
+        cell = f"{value:.3f} [{own.low:.3f}, {own.high:.3f}]"
         if name != PLAIN:
             gap, at = values[f"{metric} -"][0], ends[f"{metric} -"]
             cell += f"; **{gap:+.3f}** [{at.low:+.3f}, {at.high:+.3f}]"
