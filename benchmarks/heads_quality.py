@@ -91,8 +91,12 @@ def _interval(test: FeatureSet, got: Predictions) -> str:
         return dict(zip(("auc", "log_loss", "accuracy"), np.array(values).T, strict=True))
 
     resampled = patient_bootstrap(statistic, test.patients, resamples=500, seed=0)
-    values, behind = scan_metrics(y, p), patients_behind(y, np.asarray(test.patients))
-    ends = [interval_of(metric, values[metric], found, behind) for metric, found in resampled.items()]
+    values = scan_metrics(test.labels, got.scan_mean)
+    behind = patients_behind(y, np.asarray(test.patients))
+    ends = [
+        interval_of(metric, value, found, behind)
+        for (metric, found), value in zip(resampled.items(), values, strict=True)
+    ]
     return " / ".join(f"{one.low:.3f}-{one.high:.3f}" for one in ends)
 
 
