@@ -32,15 +32,16 @@ from pydicom.uid import (
     RLELossless,
 )
 
-_JPEG = {JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLossless, JPEGLosslessSV1}
+_JPEG = (JPEGLosslessSV1, JPEGLossless, JPEGBaseline8Bit, JPEGExtended12Bit)
 _HTJ2K = {HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K}
-_JPEG_2000 = {*JPEG2000TransferSyntaxes, *_HTJ2K}
-# pydicom's name of the decoder plugin, the module it needs, and the package that has it
-_PLUGINS = {
-    **dict.fromkeys(_JPEG | _JPEG_2000, ("gdcm", "gdcm", "python-gdcm")),
+_GDCM = ("gdcm", "gdcm", "python-gdcm")
+PLUGINS = {
+    **dict.fromkeys(_JPEG, _GDCM),
     **dict.fromkeys(JPEGLSTransferSyntaxes, ("pyjpegls", "jpeg_ls", "pyjpegls")),
+    **dict.fromkeys(JPEG2000TransferSyntaxes, _GDCM),  # HTJ2K too
     RLELossless: ("pydicom", "pydicom", "pydicom"),
 }
+"""Syntax -> pydicom's name of its plugin, the module it needs, and the package that has it."""
 # start of frame markers (T.81 table B.1, T.87 C.1.1); C4, C8 and CC are other things
 _START_OF_FRAME = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN = 0xDA
@@ -86,9 +87,9 @@ def decode(
             header says, or cannot be decoded.
     """
     name = UID(syntax).name
-    if syntax not in _PLUGINS:
+    if syntax not in PLUGINS:
         raise CodecError(f"{name} is not read; save the file as Explicit VR Little Endian")
-    plugin, module, package = _PLUGINS[UID(syntax)]
+    plugin, module, package = PLUGINS[UID(syntax)]
     if find_spec(module) is None:
         raise NoDecoderError(f"{name} needs the package {package}: pip install {package}")
     said = None if syntax == RLELossless else _look_at(stream, syntax)
@@ -120,7 +121,7 @@ def decode(
     }
     whole = encapsulate([stream], has_bot=False)
     stored, _ = decoder.as_array(whole, raw=True, decoding_plugin=plugin, **options)
-    if said is not None and syntax in _JPEG_2000 and signed and not said.signed:
+    if said is not None and syntax in JPEG2000TransferSyntaxes and signed and not said.signed:
         return _with_sign(stored, said.precision)
     return stored
 
@@ -139,7 +140,7 @@ def _look_at(stream: bytes, syntax: str) -> _CodeStream:
     """Read the sizes of a code stream; refuse one without an end, with impossible ones, or out of order."""
     if not stream.rstrip(b"\0\xff").endswith(_END):  # makers pad with either
         raise CodecError("its code stream has no end: it is cut off")
-    said = _look_at_j2k(stream) if syntax in _JPEG_2000 else _look_at_jpeg(stream)
+    said = _look_at_j2k(stream) if syntax in JPEG2000TransferSyntaxes else _look_at_jpeg(stream)
     # GDCM writes outside its memory where these are others
     if not 2 <= said.precision <= 16:
         raise CodecError(f"its code stream has samples of {said.precision} bits; CT values have 2 to 16")

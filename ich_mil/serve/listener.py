@@ -20,19 +20,13 @@ from pydicom.uid import (
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
-    JPEG2000TransferSyntaxes,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    JPEGLossless,
-    JPEGLosslessSV1,
-    JPEGLSTransferSyntaxes,
-    RLELossless,
 )
 from pynetdicom import AE, AllStoragePresentationContexts, _config, evt
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 from pynetdicom.transport import ThreadedAssociationServer
 
+from ich_mil.dicom.codec import PLUGINS
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.progress import say
 from ich_mil.serve.metrics import Metrics
@@ -45,15 +39,10 @@ SYNTAXES = [
     ImplicitVRLittleEndian,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
-    JPEGLosslessSV1,
-    JPEGLossless,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    *JPEGLSTransferSyntaxes,
-    *JPEG2000TransferSyntaxes,  # HTJ2K too
-    RLELossless,
+    *PLUGINS,
 ]
-"""All that `ich_mil.dicom` reads; others are refused when the association is made, so the sender knows."""
+"""All that `ich_mil.dicom` reads, of several offered the first one here is taken; others are refused when the
+association is made, so the sender knows."""
 IDLE_SECONDS = 60.0
 """A connection on which nothing comes for so long is closed."""
 REQUEST_SECONDS = 10.0

@@ -311,7 +311,7 @@ def test_bytes_that_are_no_dicom_do_no_harm(start):
 
 
 def test_all_syntaxes_of_the_reader_are_taken():
-    assert set(listener.SYNTAXES) == NATIVE | set(codec._PLUGINS)
+    assert set(listener.SYNTAXES) == NATIVE | set(codec.PLUGINS)
     assert len(set(listener.SYNTAXES)) == len(listener.SYNTAXES)
 
 
