@@ -10,6 +10,7 @@ Source: DICOM PS3.4 B.2 (C-STORE), table B.2-1 (its statuses); PS3.8 9.3 (PDUs).
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from shutil import disk_usage
@@ -105,11 +106,9 @@ class Listener:
         if self._server is not None:
             self._server.shutdown()
             self._server = None
-        done = threading.Event()
-        waited = 0.0
-        while self._ae.active_associations and waited < grace:
-            done.wait(0.05)
-            waited += 0.05
+        until = time.monotonic() + grace
+        while self._ae.active_associations and time.monotonic() < until:
+            time.sleep(0.05)
         self._ae.shutdown()
         tempfile.tempdir = None
 
@@ -132,8 +131,8 @@ class Listener:
 
     def _rejected(self, event: evt.Event) -> None:
         self._metrics.add("associations_rejected_total")
-        request = event.assoc.requestor
-        say(f"rejected: {request.ae_title!r} from {event.assoc.requestor.address}")
+        caller = event.assoc.requestor
+        say(f"rejected: {caller.ae_title!r} from {caller.address}")
 
     def _broken(self, event: evt.Event) -> None:
         self._metrics.add("associations_broken_total")

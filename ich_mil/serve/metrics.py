@@ -1,12 +1,12 @@
 """What a node counts, in the text format of Prometheus.
 
-In: counts from all its threads, and values asked for when somebody looks. Out: text.
+In: counts from all its threads, and values of the moment somebody looks. Out: text.
 
 Source: Prometheus text exposition format 0.0.4.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 PREFIX = "ich_mil_"
@@ -45,13 +45,13 @@ class Metrics:
         with self._lock:
             return self._counts[name]
 
-    def text(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> str:
+    def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """All counters, and `gauges`: name -> what it is, and its value now."""
         lines = []
         for name, what in COUNTERS.items():
             lines += _lines(name, "counter", what, self.value(name))
-        for name, (what, ask) in gauges.items():
-            lines += _lines(name, "gauge", what, ask())
+        for name, (what, value) in gauges.items():
+            lines += _lines(name, "gauge", what, value)
         return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -76,7 +75,8 @@ class Node:
         )
         self.listener = Listener(settings, self.spool, self.metrics)
         self.status = StatusServer(settings.http_port, health=self.health, metrics=self.metrics_text)
-        self._cleaner = threading.Thread(target=self._clean, name="cleaner", daemon=True)
+        cleaner = threading.Thread(target=self._clean, name="cleaner", daemon=True)
+        self._threads = (*self.workers, self.sender, cleaner)
         self._clean_problem = ""
 
     def start(self) -> None:
@@ -91,14 +91,14 @@ class Node:
         for process in self._processes:
             process.start()
         self.listener.start()
-        for thread in (*self.workers, self.sender, self._cleaner):
+        for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
         """Take nothing more; what is being judged goes back to the queue."""
         self.listener.stop(grace=GRACE_SECONDS)
         self._stop.set()
-        for thread in (*self.workers, self.sender, self._cleaner):
+        for thread in self._threads:
             if thread.is_alive():
                 thread.join(STOP_SECONDS)
         for process in self._processes:
@@ -111,19 +111,13 @@ class Node:
         counts = self.spool.counts()
         waiting = self.outbox.waiting()
         problems = [worker.problem for worker in self.workers if worker.problem]
-        problems += [
-            f"the {thread.name} thread does not run"
-            for thread in (*self.workers, self.sender, self._cleaner)
-            if not thread.is_alive()
-        ]
+        dead = [thread for thread in self._threads if not thread.is_alive()]
+        problems += [f"the {thread.name} thread does not run" for thread in dead]
         if self.spool.is_full():
             problems.append("the spool or its disk is full")
         archive = self.settings.archive.ae_title
         problems += sorted({f"{archive}: {delivery.error}" for delivery in waiting if delivery.error})
-        if self.sender.problem:
-            problems.append(self.sender.problem)
-        if self._clean_problem:
-            problems.append(self._clean_problem)
+        problems += [problem for problem in (self.sender.problem, self._clean_problem) if problem]
         return {
             "status": "failing" if problems else "ok",
             "problems": problems,
@@ -137,20 +131,17 @@ class Node:
     def metrics_text(self) -> str:
         """The text of `/metrics`."""
         counts = self.spool.counts()
-        gauges: dict[str, tuple[str, Callable[[], float]]] = {
-            "studies_queued": ("studies being received or waiting to be judged", lambda: counts["queued"]),
-            "studies_judging": ("studies being judged", lambda: counts["judging"]),
-            "studies_failed": ("notes in failed/", lambda: counts["failed"]),
-            "deliveries_waiting": (
-                "studies whose results wait for the archive",
-                lambda: len(self.outbox.waiting()),
-            ),
-            "judge_starts": ("judging processes started", lambda: sum(p.starts for p in self._processes)),
-            "spool_bytes": ("bytes of the spool", lambda: counts["bytes"]),
-            "spool_free_bytes": ("bytes free on its disk", lambda: counts["free_bytes"]),
+        gauges = {
+            "studies_queued": ("studies being received or waiting to be judged", counts["queued"]),
+            "studies_judging": ("studies being judged", counts["judging"]),
+            "studies_failed": ("notes in failed/", counts["failed"]),
+            "deliveries_waiting": ("studies whose results wait for the archive", len(self.outbox.waiting())),
+            "judge_starts": ("judging processes started", sum(p.starts for p in self._processes)),
+            "spool_bytes": ("bytes of the spool", counts["bytes"]),
+            "spool_free_bytes": ("bytes free on its disk", counts["free_bytes"]),
             "resident_bytes": (
                 "memory of the node, without its judging processes",
-                lambda: resident_bytes(os.getpid()),
+                resident_bytes(os.getpid()),
             ),
         }
         return self.metrics.text(gauges)
