@@ -96,6 +96,29 @@ class FeatureSet:
         )
 
 
+def bare_features(
+    x: np.ndarray, sizes: np.ndarray, scans: list[str], labels: np.ndarray, slice_names: list[str]
+) -> FeatureSet:
+    """Scans of which no more is known than features (N, D), sizes (B,), names, and labels (B,).
+
+    Each is a patient of its own; labels of slices, positions and what a CNN says are unknown.
+    """
+    unknown = torch.full((len(x),), torch.nan)
+    return FeatureSet(
+        x=torch.tensor(x, dtype=torch.float32),
+        offsets=torch.tensor([0, *np.cumsum(sizes)], dtype=torch.int64),
+        scans=scans,
+        patients=list(scans),
+        labels=torch.tensor(labels, dtype=torch.int64),
+        slice_names=slice_names,
+        slice_labels=torch.full((len(x),), UNKNOWN, dtype=torch.int64),
+        positions=unknown,
+        cnn_scan=torch.full((len(scans),), torch.nan),
+        cnn_slice=unknown.clone(),  # a safetensors file takes no memory twice
+        attention=unknown.clone(),
+    )
+
+
 _TENSORS = ("x", "offsets", "labels", "slice_labels", "positions", "cnn_scan", "cnn_slice", "attention")
 _OPTIONAL = ("positions_mm",)
 _STRINGS = ("scans", "patients", "slice_names")
@@ -218,29 +241,16 @@ def read_feature_csv(path: Path) -> FeatureSet:
         mixed = grouped[column].nunique()
         if (mixed > 1).any():
             raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} {of_scans[column]}")
-    patients = list(scans)
+    x = table[_feature_columns(table)].to_numpy(np.float32)
+    labels = grouped.bag_label.first().to_numpy()
+    features = bare_features(x, grouped.size().to_numpy(), list(scans), labels, table.instance_name.tolist())
     if "patient" in table:
-        patients = [patient_key(name) for name in grouped.patient.first()]
-    sizes = torch.tensor(grouped.size().to_numpy(), dtype=torch.int64)
-    n = len(table)
-    unknown = torch.full((n,), torch.nan)
-    features = FeatureSet(
-        x=torch.tensor(table[_feature_columns(table)].to_numpy(np.float32)),
-        offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
-        scans=list(scans),
-        patients=patients,
-        labels=torch.tensor(grouped.bag_label.first().to_numpy(np.int64)),
-        slice_names=table.instance_name.tolist(),
-        slice_labels=torch.tensor(table.instance_label.to_numpy(np.int64))
-        if "instance_label" in table
-        else torch.full((n,), UNKNOWN, dtype=torch.int64),
-        positions=unknown,
-        cnn_scan=torch.tensor(grouped.bag_cnn_probability.first().to_numpy(np.float32))
-        if "bag_cnn_probability" in table
-        else torch.full((len(scans),), torch.nan),
-        cnn_slice=unknown.clone(),
-        attention=unknown.clone(),
-    )
+        features = replace(features, patients=[patient_key(name) for name in grouped.patient.first()])
+    if "instance_label" in table:
+        features = replace(features, slice_labels=torch.tensor(table.instance_label.to_numpy(np.int64)))
+    if "bag_cnn_probability" in table:
+        said = torch.tensor(grouped.bag_cnn_probability.first().to_numpy(np.float32))
+        features = replace(features, cnn_scan=said)
     check_features(features, str(path))
     return _with_twins(features, str(path))
 

@@ -22,8 +22,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-from ich_mil.data.features import FeatureSet, check_features
-from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.features import FeatureSet, bare_features, check_features
 from ich_mil.errors import DataError
 from ich_mil.progress import say
 
@@ -41,26 +40,6 @@ _MNIST = (
 _MNIST_HELP = "run torchvision.datasets.MNIST(FOLDER, download=True) once and name its folder MNIST/raw"
 _UNSIGNED_BYTE = 0x08
 """Third byte of an IDX file whose values are unsigned bytes."""
-
-
-def _bags(
-    x: np.ndarray, sizes: np.ndarray, names: list[str], labels: np.ndarray, slice_names: list[str]
-) -> FeatureSet:
-    """Bags without positions, CNN or instance labels."""
-    unknown = torch.full((len(x),), torch.nan)
-    return FeatureSet(
-        x=torch.tensor(x, dtype=torch.float32),
-        offsets=torch.tensor(np.concatenate([[0], np.cumsum(sizes)]), dtype=torch.int64),
-        scans=names,
-        patients=list(names),
-        labels=torch.tensor(labels, dtype=torch.int64),
-        slice_names=slice_names,
-        slice_labels=torch.full((len(x),), UNKNOWN, dtype=torch.int64),
-        positions=unknown,
-        cnn_scan=torch.full((len(names),), torch.nan),
-        cnn_slice=unknown.clone(),
-        attention=unknown.clone(),
-    )
 
 
 def read_musk(path: Path) -> FeatureSet:
@@ -101,7 +80,7 @@ def read_musk(path: Path) -> FeatureSet:
         label = positive > 0
     order = np.argsort(owner, kind="stable")
     names = [f"{path.stem}-{number}" for number in numbers]
-    features = _bags(x[order], sizes, names, label, [f"{path.stem}-row-{row}" for row in order])
+    features = bare_features(x[order], sizes, names, label, [f"{path.stem}-row-{row}" for row in order])
     check_features(features, str(path))
     return features
 
@@ -150,7 +129,7 @@ def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureS
         f"{len(images) - len(chosen):,} of {len(images):,} images are left over"
     )
     labels = target[chosen]  # (N,)
-    features = _bags(
+    features = bare_features(
         images[chosen],
         np.full(2 * pairs, BAG_SIZE),
         [f"bag-{b}" for b in range(2 * pairs)],

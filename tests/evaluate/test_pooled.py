@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from ich_mil.data.features import FeatureSet
+from ich_mil.data.features import bare_features
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.pooled import PENALTIES, attention_mil, hold_out, pool, pooled_logistic
 
@@ -20,20 +20,8 @@ EPOCHS = 15
 
 def bags(name, x, sizes, labels, patients=None):
     scans = [f"{name}{b}" for b in range(len(sizes))]
-    x = torch.as_tensor(np.asarray(x), dtype=torch.float32)
-    return FeatureSet(
-        x=x,
-        offsets=torch.tensor([0, *np.cumsum(sizes)]),
-        scans=scans,
-        patients=scans if patients is None else patients,
-        labels=torch.as_tensor(np.asarray(labels), dtype=torch.int64),
-        slice_names=[f"{name}-{n}" for n in range(len(x))],
-        slice_labels=torch.full((len(x),), -1),
-        positions=torch.full((len(x),), torch.nan),
-        cnn_scan=torch.full((len(sizes),), torch.nan),
-        cnn_slice=torch.full((len(x),), torch.nan),
-        attention=torch.full((len(x),), torch.nan),
-    )
+    features = bare_features(np.asarray(x), sizes, scans, labels, [f"{name}-{n}" for n in range(len(x))])
+    return features if patients is None else replace(features, patients=patients)
 
 
 def toy(name, n_scans, seed):
