@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from sklearn.datasets import load_digits
 
 from ich_mil.data.features import read_feature_csv
-from ich_mil.data.mil import digit_bags, read_musk, scikit_digits
+from ich_mil.data.mil import digit_bags, read_musk
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.folds import folds_of
@@ -77,7 +78,7 @@ def test_a_scan_under_another_name_on_both_sides_is_refused(place):
 def test_bags_of_each_kind(place, monkeypatch):
     x, bag = np.arange(16.0).reshape(8, 2), np.repeat(np.arange(4), 2)
     np.savez(place / "musk.npz", X=x, bag=bag, label=np.array([0, 1, 0, 1]))
-    images, digits = scikit_digits()
+    images, digits = load_digits(return_X_y=True)
     roots = []
     monkeypatch.setattr(module, "read_mnist", lambda root: roots.append(root) or (images[::-1], digits[::-1]))
     for kind, root, wanted in (

@@ -1,8 +1,9 @@
 """Benchmark sets of multiple instance learning as features: MUSK, and bags of handwritten digits.
 
-In: an npz of MUSK, scikit-learn's bundled digits, or the four MNIST files where the user has them. Out: a
-`FeatureSet`, so that the heads, baselines and metrics of head CT serve these sets unchanged: a bag takes the
-place of a scan, an instance that of a slice, and every bag is a patient of its own. Nothing is downloaded.
+In: an npz of MUSK, or images of digits: the four MNIST files where the user has them, else those that come
+with scikit-learn, whose figures are not those of MNIST. Out: a `FeatureSet`, so that the heads, baselines and
+metrics of head CT serve these sets unchanged: a bag takes the place of a scan, an instance that of a slice,
+and every bag is a patient of its own. Nothing is downloaded.
 
 The digit bags follow section 6.1 of Castro-Macías et al. 2024, but no image is used twice: an image in a
 training and in a test bag would be seen before it is tested. (Their 61,226 negative instances are more than
@@ -19,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from ich_mil.data.features import FeatureSet, bare_features, check_features
@@ -137,18 +137,6 @@ def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureS
         [f"image-{row}" for row in chosen],
     )
     return replace(features, slice_labels=torch.tensor(labels, dtype=torch.int64))
-
-
-def scikit_digits() -> tuple[np.ndarray, np.ndarray]:
-    """The digits that come with scikit-learn: 1,797 images of 8 × 8 pixels in 0 ... 16.
-
-    They stand in for MNIST where it is not there; what is measured on them is not a figure of MNIST.
-
-    Returns:
-        Pixels (1797, 64) and digits (1797,).
-    """
-    images, digits = load_digits(return_X_y=True)
-    return images, digits
 
 
 def project(train: FeatureSet, *others: FeatureSet, components: int) -> tuple[FeatureSet, ...]:

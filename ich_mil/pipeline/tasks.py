@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
+from sklearn.datasets import load_digits
 
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import FeatureSet, check_no_twins, read_feature_csv
-from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk, scikit_digits
+from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk
 from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
 from ich_mil.data.splits import check_unseen, draw_splits, load_splits, write_splits
@@ -87,7 +88,7 @@ def read_bags(one: BenchmarkSet, config: ProtocolConfig) -> FeatureSet:
         case "musk":
             return read_musk(one.path("root"))
         case "digits":
-            return digit_bags(*scikit_digits(), seed=seed)
+            return digit_bags(*load_digits(return_X_y=True), seed=seed)
         case "mnist":
             return digit_bags(*read_mnist(one.path("root")), seed=seed)
         case "pictures":

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
-from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk, scikit_digits
+from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk
 from ich_mil.errors import DataError
 
 X = np.arange(10, dtype=np.float32).reshape(5, 2)
@@ -72,7 +73,7 @@ def test_musk_has_the_size_of_table_1(shared_data, name, bags, positive, instanc
 
 @pytest.fixture(scope="module")
 def digits():
-    return scikit_digits()
+    return load_digits(return_X_y=True)
 
 
 def rows_of(features):
