@@ -26,21 +26,16 @@ from tests import phantoms
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return phantoms.rsna(tmp_path_factory.mktemp("made") / "set", studies=4)
+@pytest.fixture
+def rsna(rsna_root, tmp_path):
+    return shutil.copytree(rsna_root, tmp_path / "rsna")
 
 
 @pytest.fixture
-def rsna(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "rsna")
-
-
-@pytest.fixture
-def study(made, tmp_path):
+def study(rsna_root, tmp_path):
     """A folder `set` with one study, its files in order from below."""
     by_study = {}
-    for path in sorted((made / "stage_2_train").iterdir()):
+    for path in sorted((rsna_root / "stage_2_train").iterdir()):
         header = read_headers(path)[0]
         by_study.setdefault(header.study_uid, []).append((header.position[2], path))
     (tmp_path / "set").mkdir()
@@ -193,8 +188,8 @@ def test_names_that_would_break_a_line(study, tmp_path):
         assert {len(row) for row in csv.reader(file)} == {4}
 
 
-def test_a_relative_root_and_the_archive_folder_of_rsna(made, tmp_path, monkeypatch):
-    shutil.copytree(made, tmp_path / "rsna-intracranial-hemorrhage-detection")
+def test_a_relative_root_and_the_archive_folder_of_rsna(rsna_root, tmp_path, monkeypatch):
+    shutil.copytree(rsna_root, tmp_path / "rsna-intracranial-hemorrhage-detection")
     monkeypatch.chdir(tmp_path)
     prepared = prepare("rsna", Path(), tmp_path / "out", jobs=2)
     assert prepared.table.source.str.startswith("rsna-intracranial-hemorrhage-detection/stage_2_train/").all()

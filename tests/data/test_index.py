@@ -17,20 +17,14 @@ from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import read_headers
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
-from tests import phantoms
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return phantoms.rsna(tmp_path_factory.mktemp("made") / "set", studies=3)
-
-
 @pytest.fixture
-def root(made, tmp_path):
-    """Three studies in one folder, and a file that is none."""
-    folder = Path(shutil.copytree(made / "stage_2_train", tmp_path / "set"))
+def root(rsna_root, tmp_path):
+    """Four studies in one folder, and a file that is none."""
+    folder = Path(shutil.copytree(rsna_root / "stage_2_train", tmp_path / "set"))
     (folder / "notes.txt").write_text("no picture")
     return folder
 
@@ -238,5 +232,5 @@ def test_the_index_of_another_version_is_made_again(root, tmp_path, monkeypatch)
     asked = count_reads(monkeypatch)
     with opened(root, tmp_path / "index.sqlite") as index:
         index.update(jobs=1)
-        assert len(list(index.scans())) == 3
+        assert len(list(index.scans())) == 4
     assert len(asked) == len(list(root.iterdir()))

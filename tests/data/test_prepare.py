@@ -35,16 +35,6 @@ from tests import phantoms
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
 
 
-@pytest.fixture(scope="module")
-def rsna_root(tmp_path_factory):
-    return phantoms.rsna(tmp_path_factory.mktemp("rsna") / "set", studies=4)
-
-
-@pytest.fixture(scope="module")
-def cq500_root(tmp_path_factory):
-    return phantoms.cq500(tmp_path_factory.mktemp("cq500") / "set", studies=5)
-
-
 @pytest.fixture
 def study(tmp_path, cq500_root):
     """A folder `set` with two unlabelled studies in folders `a` and `b`."""

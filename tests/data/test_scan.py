@@ -22,15 +22,10 @@ from tests import phantoms
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return phantoms.cq500(tmp_path_factory.mktemp("made") / "set", studies=5)
-
-
 @pytest.fixture
-def series(made, tmp_path):
+def series(cq500_root, tmp_path):
     """A folder `set/a` with one series of 5 mm slices, its files in order from below."""
-    source = next(path for path in sorted(made.glob("CQ500CT*/*/*")) if len(list(path.iterdir())) < 50)
+    source = next(path for path in sorted(cq500_root.glob("CQ500CT*/*/*")) if len(list(path.iterdir())) < 50)
     folder = Path(shutil.copytree(source, tmp_path / "set" / "a"))
     return sorted(folder.iterdir(), key=lambda path: read_headers(path)[0].position[2])
 
@@ -108,14 +103,14 @@ def test_pixels_that_are_not_square_are_told_with_both_distances(series, tmp_pat
     np.testing.assert_array_equal(prepared.hu(scan), before.hu(scan))  # nothing is resampled
 
 
-def several(made):
+def several(cq500_root):
     """The folder of a study with more than one series, and their names."""
-    study = next(path for path in sorted(made.glob("CQ500CT*/*")) if len(list(path.iterdir())) > 1)
+    study = next(path for path in sorted(cq500_root.glob("CQ500CT*/*")) if len(list(path.iterdir())) > 1)
     return study, sorted(path.name for path in study.iterdir())
 
 
-def test_the_next_series_is_taken_where_the_first_shows_no_head(made, tmp_path, monkeypatch):
-    study, names = several(made)
+def test_the_next_series_is_taken_where_the_first_shows_no_head(cq500_root, tmp_path, monkeypatch):
+    study, names = several(cq500_root)
     shutil.copytree(study, tmp_path / "set" / "a")
     first = prepare("unlabelled", tmp_path / "set", tmp_path / "first", jobs=1)
     favourite = Path(first.table.source[0].split("|")[0]).parts[1]
@@ -137,14 +132,14 @@ def test_the_next_series_is_taken_where_the_first_shows_no_head(made, tmp_path, 
     assert shapes[0] == first.hu(first.table.scan[0]).shape
 
 
-def test_a_scan_without_a_head_is_left_out_and_told(made, tmp_path, monkeypatch):
-    study, names = several(made)
+def test_a_scan_without_a_head_is_left_out_and_told(cq500_root, tmp_path, monkeypatch):
+    study, names = several(cq500_root)
     shutil.copytree(study, tmp_path / "set" / "a")
     monkeypatch.setattr(module, "head_refusal", lambda hu, *, spacing: "it is a foot")
     with pytest.raises(DataError, match="no scan has a usable slice"):
         prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     monkeypatch.undo()
-    other = next(path for path in made.glob("CQ500CT*/*/*") if path.parent != study)
+    other = next(path for path in cq500_root.glob("CQ500CT*/*/*") if path.parent != study)
     shutil.copytree(other, tmp_path / "set" / "b")
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     assert len(prepared.scans) == 1  # the scan of feet is not looked at again
