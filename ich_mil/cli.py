@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
@@ -119,23 +119,18 @@ def _jobs(text: str) -> int:
 
 
 def _millimetres(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of mm from 0 up, got {text!r}")
-    return value
+    return _number(text, "of mm from 0 up", lambda value: 0 <= value < math.inf)
 
 
 def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, got {text!r}")
-    return value
+    return _number(text, "between 0 and 1", lambda value: 0 < value < 1)
+
+
+def _number(text: str, allowed: str, fits: Callable[[float], bool]) -> float:
+    with suppress(ValueError):
+        if fits(value := float(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"must be a number {allowed}, got {text!r}")
 
 
 def train_main(arguments: Sequence[str]) -> int:
