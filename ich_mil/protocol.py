@@ -14,7 +14,7 @@ from ich_mil.config import SetSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import file_stem, settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.settings import check_list, check_seeds, read_settings
+from ich_mil.settings import check_least, check_list, check_seeds, read_settings
 
 SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
 
@@ -143,9 +143,7 @@ class ProtocolConfig:
         for name in ("sensitivity", "specificity", "confidence"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
-        for name, least in (("resamples", 10), ("samples", 2), ("simulations", 1), ("jobs", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, resamples=10, samples=2, simulations=1, jobs=0)
         for name in self.heads:
             for m in self.n_inducing:
                 self.head(name, m, seed=0)

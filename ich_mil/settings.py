@@ -38,6 +38,13 @@ def check_list(name: str, values: Sequence[object]) -> None:
         raise ValueError(f"{name} has {repeated[0]!r} twice; each would count as another")
 
 
+def check_least(settings: object, part: str = "", **least: float) -> None:
+    """Raise `ValueError` if a field of `settings`, below its `part`, is less than this, or NaN."""
+    for name, bound in least.items():
+        if not getattr(settings, name) >= bound:
+            raise ValueError(f"{part}{name} must be at least {bound}, got {getattr(settings, name)}")
+
+
 def check_about(path: Path, about: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if the JSON file `path` is there and says anything but `about`."""
     if not path.is_file():

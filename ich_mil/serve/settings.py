@@ -8,6 +8,8 @@ Source: DICOM PS3.5 table 6.2-1 (AE titles).
 from dataclasses import dataclass
 from pathlib import Path
 
+from ich_mil.settings import check_least
+
 AE_LENGTH = 16
 """Characters of an AE title at most."""
 
@@ -107,9 +109,7 @@ class ServeSettings:
             check_ae_title("senders", title)
         _check_port("port", self.port)
         _check_port("http_port", self.http_port)
-        for name in ("workers", "attempts", "associations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, workers=1, attempts=1, associations=1)
         for name in (
             "silence_seconds",
             "study_seconds",

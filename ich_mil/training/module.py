@@ -18,6 +18,7 @@ from torchmetrics.classification import BinaryAUROC
 from ich_mil.data.bags import Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.ranks import Ranks, these_ranks
+from ich_mil.settings import check_least
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,8 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"training.learning_rate must be positive and finite, got {self.learning_rate}")
-        for name, least in (
-            ("bags", 1),
-            ("accumulate", 1),
-            ("max_epochs", 1),
-            ("patience", 1),
-            ("workers", 0),
-            ("bleeds", 0),
-            ("controls", 0),
-            ("warmup_steps", 0),
-        ):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"training.{name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, "training.", bags=1, accumulate=1, max_epochs=1, patience=1)
+        check_least(self, "training.", workers=0, bleeds=0, controls=0, warmup_steps=0)
         if self.bleeds >= 1 or self.bleeds + self.controls > 1:
             raise ValueError(
                 "training.bleeds must be below 1, and at most 1 together with training.controls, "
