@@ -6,13 +6,10 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import textwrap
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,6 +30,7 @@ from ich_mil.training.fit import EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, TrainingSettings, class_weights
 from ich_mil.windows import PRESETS
 from tests import phantoms
+from tests.forkserver import forkserver
 
 WINDOWS = PRESETS["papers"]
 CNN = CnnSettings(image_size=32)
@@ -236,43 +234,31 @@ def test_an_epoch_that_is_done_again_takes_the_place_of_its_row_and_of_later_one
     assert capsys.readouterr().out.endswith("epoch   1  train_loss 3  val_loss 3.5  val_auc 0.75\n")
 
 
-KILLED = """
-    import os, signal, sys
-    from pathlib import Path
-    import pandas as pd
-    from ich_mil.data.store import open_prepared
-    from ich_mil.training import fit as module
-    from tests.training.test_fit import fit
+def _fit_until(epoch, number, *about):
+    """Train, and send this process a signal at the end of an epoch."""
+    at_end = EpochLog.on_train_epoch_end
 
-    class Bomb(module.EpochLog):
-        def on_train_epoch_end(self, trainer, pl_module):
-            super().on_train_epoch_end(trainer, pl_module)
-            if trainer.current_epoch == epoch:
-                os.kill(os.getpid(), number)
+    def bomb(self, trainer, pl_module):
+        at_end(self, trainer, pl_module)
+        if trainer.current_epoch == epoch:
+            os.kill(os.getpid(), number)
 
-    module.EpochLog = Bomb
-    prepared, splits, out = (Path(word) for word in sys.argv[1:4])
-    epoch, number = map(int, sys.argv[4:])
-    fit(open_prepared(prepared), pd.read_csv(splits), out)
-"""
+    EpochLog.on_train_epoch_end = bomb
+    torch.set_num_threads(1)
+    fit(*about)
 
 
-def killed(prepared, splits, out, *, epoch, number):
-    """A run that is sent a signal at the end of an epoch."""
-    out.mkdir()
-    splits.to_csv(out / "splits.csv", index=False)
-    words = [prepared.folder, out / "splits.csv", out, epoch, int(number)]
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), *map(str, words)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, check=False
-    )
+def killed(*about, epoch, number):
+    """The exit code of a run that is sent a signal at the end of an epoch."""
+    process = forkserver().Process(target=_fit_until, args=(epoch, number, *about))
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 @pytest.mark.slow
 def test_a_killed_and_resumed_run_gives_the_same_predictions(prepared, splits, tmp_path):
-    ended = killed(prepared, splits, tmp_path / "a", epoch=2, number=signal.SIGKILL)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert killed(prepared, splits, tmp_path / "a", epoch=2, number=signal.SIGKILL) == -signal.SIGKILL
     assert (tmp_path / "a" / "last.ckpt").is_file()
     assert not (tmp_path / "a" / "cnn.json").exists()
 
@@ -286,8 +272,7 @@ def test_a_killed_and_resumed_run_gives_the_same_predictions(prepared, splits, t
 
 @pytest.mark.slow
 def test_a_run_that_is_told_to_end_ends(prepared, splits, tmp_path):
-    ended = killed(prepared, splits, tmp_path / "a", epoch=0, number=signal.SIGTERM)
-    assert ended.returncode == -signal.SIGTERM, ended.stderr
+    assert killed(prepared, splits, tmp_path / "a", epoch=0, number=signal.SIGTERM) == -signal.SIGTERM
     assert len(pd.read_csv(tmp_path / "a" / "log.csv")) == 1
 
 
