@@ -16,10 +16,9 @@ from ich_mil.ledger import LedgerEntry
 
 
 class Source(NamedTuple):
-    """One slice as label files know it: its file below the root, the frame in it, its SOP instance UID."""
+    """One slice as label files know it: its file below the root, its SOP instance UID."""
 
     path: str
-    frame: int
     sop: str
 
 

@@ -117,13 +117,13 @@ class HeaderIndex:
     def scans(self) -> Iterator[IndexedScan]:
         """Every scan with a usable slice, by name."""
         rows = self._database.execute(
-            "SELECT s.scan, s.path, s.frame, s.sop, f.size, f.mtime FROM slice s JOIN file f USING (path) "
+            "SELECT s.scan, s.path, s.sop, f.size, f.mtime FROM slice s JOIN file f USING (path) "
             "ORDER BY s.scan, s.path, s.frame"
         )
         for scan, group in groupby(rows, key=lambda row: row[0]):
             members = list(group)
-            sources = [Source(os.fsdecode(path), frame, sop) for _, path, frame, sop, _, _ in members]
-            files = sorted({b"%d %d %s" % (size, mtime, path) for _, path, _, _, size, mtime in members})
+            sources = [Source(os.fsdecode(path), sop) for _, path, sop, _, _ in members]
+            files = sorted({b"%d %d %s" % (size, mtime, path) for _, path, _, size, mtime in members})
             yield IndexedScan(scan, sources, digest(*files))
 
     def headers(self, scan: str) -> list[SliceHeader]:
@@ -146,7 +146,7 @@ class HeaderIndex:
         found: dict[str, list[Source]] = defaultdict(list)
         rows = self._database.execute("SELECT scan, path, sop FROM file WHERE code != '' AND sop != ''")
         for scan, path, sop in rows:
-            found[scan].append(Source(os.fsdecode(path), 0, sop))
+            found[scan].append(Source(os.fsdecode(path), sop))
         return found
 
     def empty_scans(self) -> Iterator[LedgerEntry]:

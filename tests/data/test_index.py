@@ -85,7 +85,7 @@ def test_a_refused_file_is_told_with_its_scan(root, tmp_path):
     with opened(root, tmp_path / "index.sqlite") as index:
         index.update(jobs=1)
         told = {entry.file: (entry.scan, entry.code) for entry in index.refused()}
-        assert index.refused_sources() == {study: [Source(path.name, 0, header.sop_uid)]}
+        assert index.refused_sources() == {study: [Source(path.name, header.sop_uid)]}
     assert told[path.name] == (study, Code.UNREADABLE)
 
 

@@ -20,7 +20,7 @@ def rsna_rows(sop, label):
 
 
 def source(sop, path="x.dcm"):
-    return Source(path, 0, sop)
+    return Source(path, sop)
 
 
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
