@@ -61,13 +61,11 @@ class PreparedSet:
 
     Attributes:
         folder: where it lies.
-        layout: the layout it was made from.
         root: the folder it was made from.
         fingerprint: digest of the files it was made from and of the table.
     """
 
     folder: Path
-    layout: str
     root: Path
     fingerprint: str
 
@@ -154,7 +152,7 @@ def open_prepared(folder: Path) -> PreparedSet:
         raise DataError(f"{folder}: prepared.json lacks {', '.join(sorted(missing))}; prepare it again")
     if about["files"] == UNFINISHED:
         raise DataError(f"{folder}: its preparation was interrupted; run 'ich-mil prepare' again")
-    return PreparedSet(folder, about["layout"], Path(about["root"]), digest(about["files"].encode(), table))
+    return PreparedSet(folder, Path(about["root"]), digest(about["files"].encode(), table))
 
 
 def _no_set(folder: Path, error: Exception) -> DataError:
