@@ -156,9 +156,10 @@ def _under_skull(
     half_height = half * rng.uniform(0.5, 1.0)
     depth_here = ndimage.distance_transform_edt(inside[centre])
     y, x = _one_of((depth_here > 0) & (depth_here < 2), rng)
+    rows, columns = np.ogrid[: inside.shape[1], : inside.shape[2]]
+    across = ((rows - y) ** 2 + (columns - x) ** 2) * mm**2 / half**2
     field = np.full(inside.shape, -np.inf)
     for n in np.flatnonzero(abs(heights - heights[centre]) < half_height):
-        across = _squares(inside.shape[1:], y, x) * mm**2 / half**2
         rho2 = across + ((heights[n] - heights[centre]) / half_height) ** 2
         depth = ndimage.distance_transform_edt(inside[n]) * mm
         field[n] = np.where(rho2 < 1, thickness * np.sqrt(np.clip(1 - rho2, 0, 1)) - depth, -np.inf)
@@ -202,7 +203,7 @@ def _fill(
     rng: np.random.Generator,
 ) -> NDArray[np.int16]:
     """One slice (H, W) with the shape filled; see the formula at the top of the file."""
-    cell = _cell((1, *hu.shape))
+    cell = _cell(hu.shape)
     h, w = inside.shape[0] * cell, inside.shape[1] * cell
     room, away = np.zeros(hu.shape, bool), np.full(hu.shape, FAR)
     room[:h, :w] = inside.repeat(cell, 0).repeat(cell, 1)
@@ -227,13 +228,13 @@ def _fill(
 
 
 def cells_of(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Cells (h, w) of slices of shape (n, H, W)."""
-    return shape[1] // _cell(shape), shape[2] // _cell(shape)
+    """Cells (h, w) of a shape that ends with H, W."""
+    return shape[-2] // _cell(shape), shape[-1] // _cell(shape)
 
 
 def _cell(shape: tuple[int, ...]) -> int:
     """Pixels a side of a cell."""
-    return max(1, min(shape[1:]) // CELLS)
+    return max(1, min(shape[-2:]) // CELLS)
 
 
 def _around(mask: Mask, margin: int) -> tuple[int, int, int, int]:
@@ -256,12 +257,6 @@ def _one_of(mask: Mask, rng: np.random.Generator) -> tuple[int, int]:
     y, x = np.nonzero(mask)
     place = int(rng.integers(len(y)))
     return int(y[place]), int(x[place])
-
-
-def _squares(shape: tuple[int, ...], y: int, x: int) -> Field:
-    down, across = np.ogrid[: shape[0], : shape[1]]
-    squares: Field = ((down - y) ** 2 + (across - x) ** 2).astype(np.float64)
-    return squares
 
 
 def _slow(shape: tuple[int, ...], sigma: float, rng: np.random.Generator) -> Field:
