@@ -13,6 +13,7 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, SecondaryCapture
 
 from ich_mil.errors import DataError, ModelError
 from ich_mil.files import whole_file
+from ich_mil.serve.judging import Judge
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,12 @@ class FakeJudge:
     calls: Path | None = None
     usable: bool = True
 
-    def __call__(self) -> "FakeJudge":
+    def __call__(self) -> Judge:
         if not self.usable:
             raise ModelError("m: no finished run")
-        return Judging(self.seconds, self.calls)
+        return self.judge
 
-
-@dataclass(frozen=True)
-class Judging(FakeJudge):
-    """What `FakeJudge` makes."""
-
-    def __call__(self, study: Path, out: Path) -> list[Path]:
+    def judge(self, study: Path, out: Path, /) -> list[Path]:
         images = [dcmread(path, force=True) for path in sorted(study.glob("*.dcm"))]
         print(images[0].get("PatientName"))  # a judge that says too much
         if self.calls is not None:

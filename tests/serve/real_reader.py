@@ -5,6 +5,7 @@ from pathlib import Path
 from pydicom import dcmread
 
 from ich_mil.data.prepare import prepare
+from ich_mil.data.texts import source_files
 from ich_mil.serve.judging import Judge
 from tests.serve.judges import capture
 
@@ -17,5 +18,5 @@ def load_reader() -> Judge:
 def read_and_answer(study: Path, out: Path) -> list[Path]:
     """The result's UID depends on the slices that were used."""
     prepared = prepare("unlabelled", study, out / "prepared", jobs=1)
-    first = dcmread(study / prepared.table.source[0].split("|")[0].split("#")[0], stop_before_pixels=True)
+    first = dcmread(source_files(prepared, prepared.table.scan[0])[0], stop_before_pixels=True)
     return [capture(first, list(prepared.table.sop), out / "capture.dcm")]
