@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from ich_mil.dicom.order import LEFT_OUT, Series, order_slices
+from ich_mil.dicom.order import LEFT_OUT, Series, beyond_entries, order_slices
 from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, normal_of, turned_by
 from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of
 from ich_mil.ledger import Code, LedgerEntry
@@ -123,6 +123,8 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
         if len(runs_of(steps)) != 1 or not side_by_side:
             return list(parts)
     refused = [entry for one in parts for entry in one.entries if entry.code in LEFT_OUT]
+    left_out = tuple(header for one in parts for header in one.left_out)
+    refused += beyond_entries(left_out, whole.headers, whole.positions)
     files: dict[str, set[str]] = defaultdict(set)
     for header in whole.headers:
         files[header.series_uid].add(header.path)
@@ -130,4 +132,4 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
     under = f"{len(files)} series UIDs" if len(files) > 1 else f"{len(parts)} passes"
     detail = f"one scan under {under}, {how}: {shown}"
     joined = LedgerEntry(whole.study_uid, "", Code.SERIES_JOINED, detail)
-    return [replace(whole, entries=(*refused, *whole.entries, joined))]
+    return [replace(whole, entries=(*refused, *whole.entries, joined), left_out=left_out)]

@@ -66,6 +66,7 @@ class Series:
         positions: n positions along the normal, mm, strictly rising; of several tilts those of the slice
             centres along the mean normal.
         entries: files of the series that take no part, and what is irregular; `scan` is the study UID.
+        left_out: the headers of those files.
     """
 
     study_uid: str
@@ -74,6 +75,7 @@ class Series:
     headers: tuple[SliceHeader, ...]
     positions: tuple[float, ...]
     entries: tuple[LedgerEntry, ...]
+    left_out: tuple[SliceHeader, ...]
 
     @property
     def spacing(self) -> float:
@@ -111,10 +113,19 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
 
     uid = min(header.series_uid for header in members)
     entries = repeated + of_other_shape + of_other_spacing + turned + in_the_same_place
-    entries += _beyond(members, ordered, positions, axis)
+    taken = {id(header) for header in ordered}
+    left_out = tuple(header for header in members if id(header) not in taken)
+    entries += beyond_entries(left_out, ordered, positions)
     entries += _irregularities(uid, ordered, positions, tilts)
-    study = members[0].study_uid
-    return Series(study, uid, ordered[0].description, tuple(ordered), tuple(positions), tuple(entries))
+    return Series(
+        study_uid=members[0].study_uid,
+        series_uid=uid,
+        description=ordered[0].description,
+        headers=tuple(ordered),
+        positions=tuple(positions),
+        entries=tuple(entries),
+        left_out=left_out,
+    )
 
 
 def slice_name(header: SliceHeader) -> str:
@@ -134,6 +145,40 @@ def slice_entry(header: SliceHeader, code: Code, detail: str) -> LedgerEntry:
     """A ledger line about one slice."""
     frame = "" if header.pixels.frames == 1 else f"frame {header.frame}: "
     return LedgerEntry(header.study_uid, header.path, code, frame + detail)
+
+
+def beyond_entries(
+    left_out: Sequence[SliceHeader], headers: Sequence[SliceHeader], positions: Sequence[float]
+) -> list[LedgerEntry]:
+    """An entry if slices that take no part lie beyond those that do: what they show is not seen.
+
+    Those whose planes a gantry could not have, sagittal and coronal ones, are left aside, and so are those of
+    one orientation that cover all the others besides: a reformat of the same head reaches further than it.
+
+    Args:
+        left_out: slices that take no part.
+        headers: n slices in order.
+        positions: n heights along the normal, mm, strictly rising.
+    """
+    slabs = _by_orientation(headers)
+    axis = unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
+    margin = median(b - a for a, b in pairwise(positions)) / 2 if len(positions) > 1 else SAME_POSITION_MM
+    n_below = n_above = 0
+    for group in _by_orientation(left_out):
+        if np.dot(normal_of(group[0]), axis) < math.cos(math.radians(TILTS_APART_DEGREES)):
+            continue
+        heights = [heights_along([header], axis)[0] for header in group]  # centres of pictures of any size
+        below = sum(height < positions[0] - margin for height in heights)
+        above = sum(height > positions[-1] + margin for height in heights)
+        covers = min(heights) <= positions[0] + margin and max(heights) >= positions[-1] - margin
+        turned = all(turned_by(group[0], slab[0]) > SAME_ORIENTATION_DEGREES for slab in slabs)
+        if turned and covers and below + above < len(group) / 2:
+            continue
+        n_below, n_above = n_below + below, n_above + above
+    if not n_below + n_above:
+        return []
+    detail = f"{n_below} slices below this one and {n_above} above {slice_name(headers[-1])} take no part"
+    return [LedgerEntry(headers[0].study_uid, headers[0].path, Code.GAP, detail)]
 
 
 _Placed = tuple[float, SliceHeader]
@@ -189,17 +234,9 @@ def _of_one_spacing(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], 
 
 def _slabs(headers: Sequence[SliceHeader]) -> tuple[list[list[SliceHeader]], list[LedgerEntry]]:
     """The slices of each gantry tilt, the most first, and entries for those turned in another way."""
-    clusters: list[list[SliceHeader]] = []
-    for header in headers:
-        for cluster in clusters:
-            if turned_by(header, cluster[0]) <= SAME_ORIENTATION_DEGREES:
-                cluster.append(header)
-                break
-        else:
-            clusters.append([header])
     slabs: list[list[SliceHeader]] = []
     refused = []
-    for cluster in sorted(clusters, key=len, reverse=True):
+    for cluster in sorted(_by_orientation(headers), key=len, reverse=True):
         if all(_is_other_tilt(cluster, slab) for slab in slabs):
             slabs.append(cluster)
             continue
@@ -208,6 +245,19 @@ def _slabs(headers: Sequence[SliceHeader]) -> tuple[list[list[SliceHeader]], lis
             detail = f"turned by {angle:.1f} degrees against {len(slabs[0])} slices of the series"
             refused.append(slice_entry(header, Code.OTHER_ORIENTATION, detail))
     return slabs, refused
+
+
+def _by_orientation(headers: Sequence[SliceHeader]) -> list[list[SliceHeader]]:
+    """The slices of each orientation."""
+    clusters: list[list[SliceHeader]] = []
+    for header in headers:
+        for cluster in clusters:
+            if turned_by(header, cluster[0]) <= SAME_ORIENTATION_DEGREES:
+                cluster.append(header)
+                break
+        else:
+            clusters.append([header])
+    return clusters
 
 
 def _along(axis: np.ndarray, slab: Sequence[SliceHeader]) -> tuple[list[_Placed], list[LedgerEntry]]:
@@ -248,31 +298,6 @@ def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) 
     )
     overlap = min(high, top) - max(low, bottom)
     return turned_by(a, b) <= TILTS_APART_DEGREES and overlap <= TILT_OVERLAP * min(high - low, top - bottom)
-
-
-def _beyond(
-    members: Sequence[SliceHeader],
-    ordered: Sequence[SliceHeader],
-    positions: Sequence[float],
-    axis: np.ndarray,
-) -> list[LedgerEntry]:
-    """An entry if slices that take no part lie beyond those that do: what they show is not seen.
-
-    Those turned in another way are left out: a reformat of the same head reaches further than its slices.
-    """
-    margin = median(b - a for a, b in pairwise(positions)) / 2 if len(positions) > 1 else SAME_POSITION_MM
-    taken = {id(header) for header in ordered}
-    heights = [
-        heights_along([header], axis)[0]
-        for header in members
-        if id(header) not in taken and turned_by(header, ordered[0]) <= SAME_ORIENTATION_DEGREES
-    ]
-    n_below = sum(height < positions[0] - margin for height in heights)
-    n_above = sum(height > positions[-1] + margin for height in heights)
-    if not n_below + n_above:
-        return []
-    detail = f"{n_below} slices below this one and {n_above} above {slice_name(ordered[-1])} take no part"
-    return [LedgerEntry(ordered[0].study_uid, ordered[0].path, Code.GAP, detail)]
 
 
 def _irregularities(

@@ -597,27 +597,34 @@ def test_slices_of_two_tilts_with_one_centre_are_both_kept():
     assert series.positions[8] - series.positions[7] == pytest.approx(0.01, abs=1e-6)
 
 
+def along_z(zs, orientation: tuple[float, ...]) -> list[SliceHeader]:
+    """Slices of any orientation with their first pixel at (0, 0, z)."""
+    return [header(z, number=90 + z, position=(0.0, 0.0, z), orientation=orientation) for z in zs]
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("other", "below"),
     [
-        tilt_slab([-10, -5], 15, 90),  # two slices are no slab
-        tilt_slab(range(10, 60, 5), 15, 90),  # the same part of the head again
-        tilt_slab(range(-30, 70, 5), 15, 90),  # two thirds of it
-        tilt_slab(range(-80, 0, 5), 40, 90),  # no gantry turns so far
-        [
-            header(z, number=90 + z, position=(0.0, 0.0, z), orientation=(0.96, 0.28, 0.0, -0.28, 0.96, 0.0))
-            for z in range(-80, 0, 5)
-        ],  # turned in the plane, by 16 degrees
-        [
-            header(z, number=90 + z, position=(0.0, 0.0, z), orientation=(0.96, 0.0, 0.28, 0.0, 1.0, 0.0))
-            for z in range(-80, 0, 5)
-        ],  # the head to one side
+        (tilt_slab([-10, -5], 15, 90), 2),  # two slices are no slab
+        (tilt_slab(range(10, 60, 5), 15, 90), 0),  # the same part of the head again
+        (tilt_slab(range(-30, 70, 5), 15, 90), 6),  # two thirds of it
+        (tilt_slab(range(-15, 135, 7), 15, 90), 0),  # a reformat of the whole: it reaches further
+        (tilt_slab(range(-80, 0, 5), 40, 90), 0),  # no gantry turns so far
+        (along_z(range(-80, 0, 5), (0.96, 0.28, 0.0, -0.28, 0.96, 0.0)), 16),  # turned in the plane
+        (along_z(range(-80, 0, 5), (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0)), 16),  # upside down
+        (along_z(range(-120, -40, 5), (0.96, 0.0, 0.28, 0.0, 1.0, 0.0)), 16),  # the head to one side
+        (along_z(range(-120, -40, 5), (1.0, 0.0, 0.0, 0.0, 0.0, -1.0)), 0),  # coronal
     ],
 )
-def test_what_is_no_second_tilt_is_refused(other):
+def test_what_is_no_second_tilt_is_refused(other, below):
+    """Beyond the others it is a part of the head that is not seen."""
     series = ordered([*tilt_slab(range(0, 120, 5), 0, 0), *other])
     assert series.positions == tuple(range(0, 120, 5))
-    assert codes(series) == [Code.OTHER_ORIENTATION] * len(other)
+    assert codes(series) == [Code.OTHER_ORIENTATION] * len(other) + [Code.GAP] * bool(below)
+    if below:
+        (first, last), gap = (series.headers[0].path, series.headers[-1].path), series.entries[-1]
+        told = f"{below} slices below this one and 0 above {last} take no part"
+        assert (gap.file, gap.detail) == (first, told)
 
 
 def test_groups_do_not_span_two_tilts():
@@ -964,3 +971,15 @@ def test_slices_of_another_kind_beyond_the_others_leave_the_scan_incomplete(chan
     assert (gap.file, gap.detail) == (kept[0].path, detail)
     within = [replace(header, path=f"w/{header.path}") for header in stack([10.0, 15.0], **changes)]
     assert Code.GAP not in codes(ordered([*kept, *within]))
+
+
+def test_refused_slices_beyond_a_joined_whole_leave_the_scan_incomplete():
+    """They are of its upper part."""
+    lower, upper = stack(range(0, 50, 5), series_uid="1"), stack(range(50, 100, 5), series_uid="2")
+    odd = header(105, series_uid="2", path="s/odd.dcm", rows=500)
+    (series,) = group_series([*lower, *upper, odd])["study"]
+    assert codes(series) == [Code.OTHER_SHAPE, Code.GAP, Code.SERIES_JOINED]
+    gap = series.entries[1]
+    detail = f"0 slices below this one and 1 above {upper[-1].path} take no part"
+    assert (gap.file, gap.detail) == (lower[0].path, detail)
+    assert series.left_out == (odd,)
