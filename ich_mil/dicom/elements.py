@@ -56,6 +56,10 @@ class NotDicomError(Exception):
     """The file is no DICOM file (PS3.10)."""
 
 
+class EmptyFileError(NotDicomError):
+    """A copy that failed: the file has no bytes, or zeros where it should begin."""
+
+
 @dataclass(frozen=True)
 class Elements:
     """The elements of one file that were asked for, as bytes.
@@ -136,6 +140,7 @@ def read_elements(path: Path, tags: Set[int]) -> Elements:
 
     Raises:
         NotDicomError: it does not begin as a DICOM file does.
+        EmptyFileError: and it is empty, or zeros stand there.
         OSError: it cannot be read.
         zlib.error: it is deflated and damaged.
     """
@@ -197,6 +202,8 @@ class _Head:
         file.seek(0)
         content = file.read(limit)
         has_preamble = content[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
+        if not has_preamble and not any(content[:_PREAMBLE]):
+            raise EmptyFileError
         if not has_preamble and (
             len(content) < 8 or struct.unpack("<H", content[:2])[0] not in _FIRST_GROUPS
         ):
@@ -207,7 +214,8 @@ class _Head:
         for tag, at, length in walk(content, self.start, explicit=True, little_endian=True):
             if tag >> 16 != 2:
                 break
-            meta[tag] = content[at : at + length].decode("ascii", "replace").strip(_BLANKS)
+            if at + length <= len(content):
+                meta[tag] = content[at : at + length].decode("ascii", "replace").strip(_BLANKS)
             self.start = at + length
         self.syntax = meta.get(_SYNTAX, "")
         self.media_sop_class = meta.get(_MEDIA_SOP_CLASS, "")
@@ -234,7 +242,7 @@ def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
         if tag == PIXEL_DATA:
             pixel_offset, pixel_length = at, -1 if length == UNDEFINED else length
             break
-        if tag in tags and length != UNDEFINED:
+        if tag in tags and at + length <= len(content):  # half a UID would be another one
             values[tag] = content[at : at + length]
 
     def sequences() -> Dataset:

@@ -28,7 +28,14 @@ from pydicom.uid import (
     MediaStorageDirectoryStorage,
 )
 
-from ich_mil.dicom.elements import CHARACTER_SET, Elements, NotDicomError, read_elements, tag_of
+from ich_mil.dicom.elements import (
+    CHARACTER_SET,
+    Elements,
+    EmptyFileError,
+    NotDicomError,
+    read_elements,
+    tag_of,
+)
 from ich_mil.dicom.frames import Frame, read_frames
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
@@ -186,7 +193,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
 
     Raises:
         DicomError: the file is refused, with code
-            `not-dicom` (text, AppleDouble, empty),
+            `not-dicom` (text, AppleDouble),
             `not-an-image` (DICOMDIR, no rows or columns, no pixel data),
             `not-ct` (another modality, SOP class or colour),
             `localizer` (ImageType says so),
@@ -195,7 +202,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, or one to other units),
             `not-opened` (the system says no),
-            `unreadable` (cannot be parsed, pixel data cut off, impossible sizes).
+            `unreadable` (empty, cut off, cannot be parsed, impossible sizes).
     """
     path = Path(path)
     with warnings.catch_warnings():
@@ -211,6 +218,9 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
                 raise
         except DicomError:
             raise
+        except EmptyFileError as error:
+            failed = "it is empty, or zeros stand where it should begin: a copy that failed"
+            raise refusal(path, Code.UNREADABLE, failed) from error
         except NotDicomError as error:
             raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
@@ -297,6 +307,8 @@ def _check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, 
         raise refusal(path, Code.NOT_CT, f"modality is {modality!r}, CT is needed")
     if sop_class not in _CT:
         raise refusal(path, Code.NOT_CT, f"SOP class is {UID(sop_class).name}, CT Image Storage is needed")
+    if not elements.values and elements.pixel_offset < 0:
+        raise refusal(path, Code.UNREADABLE, "its header ends before it says what it is: it is cut off")
     if not modality and not sop_class:
         raise refusal(path, Code.NOT_CT, "neither Modality nor SOP Class UID says that it is CT")
     image_type = [value.upper() for value in elements.texts(IMAGE_TYPE)]

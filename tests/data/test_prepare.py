@@ -510,7 +510,7 @@ def test_a_labelled_folder(study, tmp_path):
 def test_label_files_that_cannot_be_used(study, tmp_path, text, message):
     write_labels(study, text)
     (study / "d").mkdir()
-    (study / "d" / "notes.txt").touch()
+    (study / "d" / "notes.txt").write_text("no picture")
     with pytest.raises(DataError, match=r"labels\.csv") as caught:
         prepare("folder", study, tmp_path / "out", jobs=1)
     assert message in str(caught.value)

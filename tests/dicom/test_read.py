@@ -430,11 +430,13 @@ def test_padding_30768_survives_decoding(tmp_path):
 @pytest.mark.parametrize(
     ("content", "code"),
     [
-        (b"", Code.NOT_DICOM),
+        (b"", Code.UNREADABLE),  # it may have been a slice
+        (bytes(100), Code.UNREADABLE),
+        (bytes(200_000), Code.UNREADABLE),
         (b"ID,Label\n" * 100, Code.NOT_DICOM),
         (b"\0\5\x16\7\0\2\0\0Mac OS X", Code.NOT_DICOM),
     ],
-    ids=["empty", "text", "AppleDouble"],
+    ids=["empty", "zeros", "many zeros", "text", "AppleDouble"],
 )
 def test_not_dicom(tmp_path, content, code):
     path = tmp_path / "._x.dcm"
@@ -456,12 +458,17 @@ def test_trouble_of_the_system_is_told_from_a_damaged_file():
     assert (one_line(ValueError("two\n lines")), one_line(ValueError())) == ("two lines", "ValueError")
 
 
-def test_no_prefix_of_a_file_raises_anything_but_a_refusal(tmp_path):
-    whole = write(tmp_path).read_bytes()
-    path = tmp_path / "cut.dcm"
-    for n in range(0, len(whole) - 1, 7):
+def test_a_slice_that_is_cut_off_anywhere_is_unreadable_and_of_its_own_study(tmp_path):
+    """Neither another kind of file, of which nobody would know that it was a slice, nor of half a UID."""
+    path = write(tmp_path)
+    whole, (header,) = path.read_bytes(), read_headers(path)
+    for n in range(len(whole) - 1):
         path.write_bytes(whole[:n])
-        refused(read, path)
+        with pytest.raises(DicomError) as caught:
+            read(path)
+        assert caught.value.code == Code.UNREADABLE, n
+        assert caught.value.study_uid in ("", header.study_uid), n
+        assert caught.value.sop_uid in ("", header.sop_uid), n
 
 
 def test_noise_in_the_lower_rows_is_refused(tmp_path):
