@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ich_mil.data.store import FORMAT, scan_file
-from ich_mil.dicom.anatomy import head_refusal
+from ich_mil.dicom.anatomy import head_cut_off, head_refusal
 from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.order import Series, slice_entry, slice_name
-from ich_mil.dicom.planes import Edges, edges_of
+from ich_mil.dicom.planes import AXIAL_DEGREES, Edges, edges_of, tilt_degrees
 from ich_mil.dicom.read import read_slice
 from ich_mil.dicom.series import average_groups, group_series
 from ich_mil.errors import DicomError
@@ -212,6 +212,9 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         no_heads.add(_names(series.headers))
         done.clear()
     entries = [*refused, *not_chosen(series, candidates), *kind_entries(series), *series.entries]
+    is_axial = tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
+    if is_axial and (cut_off := head_cut_off(stack, spacing=series.headers[0].spacing)):
+        entries.append(LedgerEntry(task.scan, "", Code.PART_OF_HEAD, cut_off))
     if len(every_series) > 1:
         reason = f"{series.description or series.series_uid}: {reason_for(series, candidates)}"
         entries.append(LedgerEntry(task.scan, "", Code.SERIES_CHOSEN, reason))

@@ -58,6 +58,8 @@ MIN_AREA = 20.0
 # The same where there are fewer than `FEW` slices, which may all lie at the skull base or near the vertex.
 MIN_AREA_FEW = 3.0
 FEW = 5
+# Share of the brain on the best slice above which the head does not end with the lowest or the highest slice.
+CUT_OFF_FRACTION = 0.6
 # Slices that are looked at before a series is refused.
 MAX_LOOKS = 12
 
@@ -103,6 +105,38 @@ def head_refusal(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
         f"{slices} holds {largest:.1f} cm² of brain-range tissue inside bone; "
         f"{needed:g} cm² are needed of a head"
     )
+
+
+def head_cut_off(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str | None:
+    """Why a head goes on beyond the lowest or the highest slice, or None where it does not.
+
+    Towards the vertex and below the skull base there is less and less brain. Against the best of five evenly
+    spaced slices the highest of 55 CT-ICH scans has at most 19 %, the lowest at most 25 %; of 280 phantoms it
+    is 51 and 56 %. Without its upper 20 mm a CT-ICH scan has 47-76 % on what is then the highest slice,
+    without 30 mm 66-97 %. A loss below the brain is not found so, and one of fewer mm seldom.
+
+    Args:
+        hu: (n, H, W) HU of axial slices, lowest first.
+        spacing: distance of neighbouring rows and of neighbouring columns [mm].
+
+    Returns:
+        One sentence with what was measured, or None; also where fewer than `FEW` slices say little.
+
+    Raises:
+        ValueError: `hu` is empty or not three-dimensional, or a spacing is not a positive number.
+    """
+    _check(hu, spacing)
+    n = len(hu)
+    if n < FEW:
+        return None
+    looks = np.linspace(0, n - 1, FEW).round().astype(int)  # both ends and three between them
+    areas = brain_area(hu[looks], spacing)  # (FEW,)
+    most = float(areas.max())
+    ends = (("lowest", float(areas[0])), ("highest", float(areas[-1])))
+    cut = [f"the {which} slice holds {area:.0f}" for which, area in ends if area > CUT_OFF_FRACTION * most]
+    if most < MIN_AREA or not cut:
+        return None
+    return f"{' and '.join(cut)} of the {most:.0f} cm² of brain on the fullest one: the head goes on there"
 
 
 def brain_area(hu: NDArray[np.int16], spacing: tuple[float, float]) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 
 from ich_mil.data import scan as module
@@ -56,6 +57,18 @@ def test_a_slice_that_cannot_be_read_leaves_a_gap(series, tmp_path):
     assert gap.file.tolist() == [f"a/{series[3].name}"]
     assert f"a/{series[5].name}" in gap.detail.iloc[0]
     assert not told.detail.str.contains(str(tmp_path)).any()  # paths are those below the root
+
+
+def test_a_head_without_its_top_is_a_part_of_a_head(series, tmp_path):
+    """Nothing but the pictures says so: no slice is missing between the others."""
+    whole = prepare("unlabelled", tmp_path / "set", tmp_path / "whole", jobs=1)
+    assert Code.PART_OF_HEAD not in set(whole.ledger.code)
+    middle = pydicom.dcmread(series[len(series) // 2]).PixelData
+    phantoms.rewrite(series[-1], series[-1], PixelData=middle)
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    told = prepared.ledger[prepared.ledger.code == Code.PART_OF_HEAD]
+    assert told.scan.tolist() == prepared.scans.index.tolist()
+    assert told.detail.str.contains("^the highest slice holds .*: the head goes on there").all()
 
 
 def test_the_record_says_how_the_slices_lie_as_they_are_stored(series, tmp_path):

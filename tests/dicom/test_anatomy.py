@@ -10,7 +10,7 @@ import pytest
 from pydicom.data import get_testdata_file
 
 from ich_mil.dicom import anatomy
-from ich_mil.dicom.anatomy import brain_area, head_refusal
+from ich_mil.dicom.anatomy import brain_area, head_cut_off, head_refusal
 from ich_mil.dicom.hounsfield import to_hu
 from ich_mil.dicom.phantom_head import SITE_A, SITE_B
 from ich_mil.dicom.phantom_study import SeriesPlan, make_series
@@ -412,6 +412,28 @@ def test_part_of_a_head_passes(n, first, last):
     hu = np.full((n, 128, 128), AIR, np.int16)
     hu[first : last + 1] = picture
     assert head_refusal(hu, spacing=spacing) is None
+
+
+def test_a_head_that_goes_on_beyond_the_ends_is_told():
+    scales = [0.4, 0.6, 0.8, 1, 1, 1, 0.9, 0.7, 0.5]
+    hu = np.concatenate([head(scale, size=128).series(n=1)[0] for scale in scales])
+    spacing = (250 / 128, 250 / 128)
+    assert head_cut_off(hu, spacing=spacing) is None
+    assert head_cut_off(hu[:-2], spacing=spacing) == (
+        "the highest slice holds 121 of the 151 cm² of brain on the fullest one: the head goes on there"
+    )
+    both = head_cut_off(hu[3:6].repeat(2, axis=0), spacing=spacing)
+    assert both is not None
+    assert both.startswith("the lowest slice holds 151 and the highest slice holds 151 of the 151 cm²")
+    below = head_cut_off(hu[2:], spacing=spacing)
+    assert below is not None
+    assert below.startswith("the lowest slice holds 95 of")
+    assert head_cut_off(hu[3:6], spacing=spacing) is None  # too few to say
+
+
+def test_nothing_goes_on_where_there_is_no_brain():
+    hu, spacing = chest().series(n=9)
+    assert head_cut_off(hu, spacing=spacing) is None
 
 
 def test_a_head_with_streaks_on_a_third_of_its_slices_passes():
