@@ -29,7 +29,7 @@ from ich_mil.dicom.planes import (
     turned_by,
     unit,
 )
-from ich_mil.dicom.steps import alike, find_gaps, runs_of
+from ich_mil.dicom.steps import alike, find_gaps, runs_of, spaces_between
 from ich_mil.ledger import Code, LedgerEntry
 
 # Two gantry tilts in one scan, skull base and cerebrum: a gantry turns by 30 degrees at most, both one way.
@@ -312,6 +312,11 @@ def _irregularities(
         here = "this slice" if headers[i].pixels.frames == 1 else f"frame {headers[i].frame}"
         detail = f"{step:.2f} mm between {here} and {after}, {gaps[i]:.2f} mm is regular"
         entries.append(LedgerEntry(study, headers[i].path, Code.GAP, detail))
+    if spaces := spaces_between(headers, positions).keys() - gaps.keys():
+        first = headers[min(spaces)]
+        widest = max(positions[i + 1] - positions[i] for i in spaces)
+        detail = f"{len(spaces)} steps of up to {widest:.2f} mm between slices {first.thickness:g} mm thick"
+        entries.append(slice_entry(first, Code.GAP, f"{detail}: what lies between is not seen"))
     runs = runs_of([b - a for a, b in pairwise(positions)], skip=gaps.keys())
     lengths = [length for length, _ in runs]
     if runs and not alike(min(lengths), max(lengths)):

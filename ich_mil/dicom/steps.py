@@ -57,9 +57,28 @@ def find_gaps(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dic
         after = [length for length, slab in slabs if slab[0] > run[-1]][:1]
         regular = max(before + after, default=median(steps))
         for i in run:
-            thickness = [headers[i].thickness, headers[i + 1].thickness]
-            known = [value for value in thickness if value is not None]
-            meets = len(known) == 2 and steps[i] <= ABUTTING_FACTOR * sum(known) / 2
+            thickness = _thickness(headers, i)
+            meets = thickness is not None and steps[i] <= ABUTTING_FACTOR * thickness
             if steps[i] > GAP_FACTOR * regular and not meets:
                 gaps[i] = regular
     return gaps
+
+
+def spaces_between(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
+    """Steps much longer than the slices are thick, however regular: as if every second slice were missing.
+
+    Returns:
+        Index of the slice before -> the mean thickness of the two, mm; nothing where no thickness is told.
+    """
+    spaces: dict[int, float] = {}
+    for i, (below, above) in enumerate(pairwise(positions)):
+        thickness = _thickness(headers, i)
+        if thickness is not None and above - below > GAP_FACTOR * thickness:
+            spaces[i] = thickness
+    return spaces
+
+
+def _thickness(headers: Sequence[SliceHeader], i: int) -> float | None:
+    """The mean thickness of a slice and the next, mm; None where one is not told."""
+    here, after = headers[i].thickness, headers[i + 1].thickness
+    return None if here is None or after is None else (here + after) / 2

@@ -315,6 +315,26 @@ def test_thick_slices_that_meet_leave_no_gap():
     assert [e.file for e in series.entries if e.code == Code.GAP] == ["s/12-None.dcm"]
 
 
+@pytest.mark.parametrize(
+    ("positions", "thickness", "told"),
+    [
+        (
+            range(0, 100, 10),
+            5.0,
+            "9 steps of up to 10.00 mm between slices 5 mm thick",
+        ),  # every second is gone
+        ([*range(0, 50, 5), *range(50, 100, 10)], 5.0, "4 steps of up to 10.00 mm between slices 5 mm thick"),
+        (range(0, 100, 5), 3.0, "19 steps of up to 5.00 mm between slices 3 mm thick"),
+        (range(0, 100, 7), 5.0, ""),
+        (range(0, 100, 10), None, ""),  # it may be their thickness
+    ],
+)
+def test_regular_spaces_between_thin_slices_are_not_seen(positions, thickness, told):
+    series = ordered(stack(positions, thickness=thickness))
+    found = [entry.detail for entry in series.entries if entry.code == Code.GAP]
+    assert found == ([f"{told}: what lies between is not seen"] if told else [])
+
+
 def test_steps_that_differ_by_rounding_or_a_tenth_of_the_shorter_are_alike():
     assert alike(0.6, 0.75)  # 0.1 + 0.06
     assert not alike(0.6, 0.77)
