@@ -140,6 +140,9 @@ def kind_entries(chosen: Series) -> list[LedgerEntry]:
         At most two; none for a plain axial series that names no other body part and is as long as a head.
     """
     kinds = _kinds(chosen)
+    for kind, n_such in (("post-contrast", _n_with_agent(chosen)), ("bone", _n_sharp(chosen))):
+        if n_such and kind not in kinds:
+            kinds.append(f"{kind} in {n_such} of {len(chosen.headers)} slices")
     if _is_other_part(chosen):
         kinds.append("of another body part")
     if chosen.extent > LONGEST_MM:
@@ -167,16 +170,24 @@ def _text(series: Series) -> str:
 
 def _is_contrast(series: Series) -> bool:
     """A contrast agent in most headers, or a description that says so."""
-    with_agent = sum(header.contrast for header in series.headers)
     text = _text(series)
     said = _BOTH.search(text) or _CONTRAST.search(_NO_CONTRAST.sub(" ", text))
-    return 2 * with_agent > len(series.headers) or bool(said)
+    return 2 * _n_with_agent(series) > len(series.headers) or bool(said)
 
 
 def _is_bone(series: Series) -> bool:
     """A sharp kernel in most slices, or a description that says bone."""
-    sharp = sum(bool(_BONE_KERNEL.fullmatch(header.kernel)) for header in series.headers)
-    return 2 * sharp > len(series.headers) or bool(_BONE.search(_text(series)))
+    return 2 * _n_sharp(series) > len(series.headers) or bool(_BONE.search(_text(series)))
+
+
+def _n_with_agent(series: Series) -> int:
+    """Slices whose header names a contrast agent."""
+    return sum(header.contrast for header in series.headers)
+
+
+def _n_sharp(series: Series) -> int:
+    """Slices of a sharp kernel."""
+    return sum(bool(_BONE_KERNEL.fullmatch(header.kernel)) for header in series.headers)
 
 
 def _is_axial(series: Series) -> bool:

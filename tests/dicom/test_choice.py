@@ -301,6 +301,21 @@ def test_the_kind_of_what_is_chosen_is_noted(series, detail):
     assert kind_entries(series) == [LedgerEntry("study", "", Code.SERIES_KIND, detail)]
 
 
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"contrast": True}, "series 's' (a) is post-contrast in 16 of 32 slices"),
+        ({"kernel": "BONE"}, "series 's' (a) is bone in 16 of 32 slices"),
+    ],
+)
+def test_a_series_of_which_a_half_is_of_another_kind_is_noted(changes, detail):
+    """Not the majority: it is chosen as a plain one."""
+    half = series_of("a", 32, 5.0)
+    headers = [replace(one, **changes) if i % 2 else one for i, one in enumerate(half.headers)]
+    mixed = replace(half, headers=tuple(headers))
+    assert kind_entries(mixed) == [LedgerEntry("study", "", Code.SERIES_KIND, detail)]
+
+
 def test_a_plain_head_needs_no_note():
     for n in (32, 53):
         assert kind_entries(series_of("a", n, 5.0, description="CT Plain")) == []
