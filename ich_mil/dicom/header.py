@@ -197,7 +197,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `not-an-image` (DICOMDIR, no rows or columns, no pixel data),
             `not-ct` (another modality, SOP class or colour),
             `localizer` (ImageType says so),
-            `multi-frame` (several frames that are not described one by one),
+            `multi-frame` (several frames that are not described one by one, or of which some are localizers),
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, or one to other units),
@@ -262,14 +262,17 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     if n_frames != len(frames):
         reason = f"it holds {n_frames} frames and says of {len(frames)} where they lie; export single frames"
         raise refusal(path, Code.MULTI_FRAME, reason)
+    if n_localizers := sum("LOCALIZER" in frame.kind.upper().split("\\") for frame in frames):
+        if n_localizers == n_frames:
+            raise refusal(path, Code.LOCALIZER, "FrameType says LOCALIZER")
+        reason = f"{n_localizers} of its {n_frames} frames are localizers; export single frames"
+        raise refusal(path, Code.MULTI_FRAME, reason)
     pixels = _stored_pixels(path, elements, rows * columns, n_frames)
     with_agent = _NO_CONTRAST.fullmatch(elements.text(AGENT)) is None
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = _geometry(path, frame)
         slope, intercept = _rescale(path, frame, needs_hu=multi_frame)
-        if "LOCALIZER" in frame.kind.upper().split("\\"):
-            raise refusal(path, Code.LOCALIZER, f"FrameType of frame {index} says LOCALIZER")
         headers.append(
             SliceHeader(
                 path=str(path),

@@ -341,6 +341,9 @@ def test_a_frame_that_is_a_localizer_is_refused(tmp_path):
     with disable_value_validation():
         kind.FrameType = ["ORIGINAL", "PRIMARY", "Localizer", "NONE"]
     ds.PerFrameFunctionalGroupsSequence[1].CTImageFrameTypeSequence = [kind]
+    # the others may be slices
+    assert refused(read_headers, write_frames(tmp_path, ds)) == Code.MULTI_FRAME
+    ds.PerFrameFunctionalGroupsSequence[0].CTImageFrameTypeSequence = [kind]
     assert refused(read_headers, write_frames(tmp_path, ds)) == Code.LOCALIZER
 
 
