@@ -310,9 +310,9 @@ def _check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, 
         raise refusal(path, Code.NOT_CT, f"modality is {modality!r}, CT is needed")
     if sop_class not in _CT:
         raise refusal(path, Code.NOT_CT, f"SOP class is {UID(sop_class).name}, CT Image Storage is needed")
-    if not elements.values and elements.pixel_offset < 0:
-        raise refusal(path, Code.UNREADABLE, "its header ends before it says what it is: it is cut off")
     if not modality and not sop_class:
+        if elements.pixel_offset < 0 and STUDY_UID not in elements.values:  # which comes after both
+            raise refusal(path, Code.UNREADABLE, "its header ends before it says what it is: it is cut off")
         raise refusal(path, Code.NOT_CT, "neither Modality nor SOP Class UID says that it is CT")
     image_type = [value.upper() for value in elements.texts(IMAGE_TYPE)]
     if "LOCALIZER" in image_type:

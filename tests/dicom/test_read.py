@@ -461,9 +461,12 @@ def test_trouble_of_the_system_is_told_from_a_damaged_file():
     assert (one_line(ValueError("two\n lines")), one_line(ValueError())) == ("two lines", "ValueError")
 
 
-def test_a_slice_that_is_cut_off_anywhere_is_unreadable_and_of_its_own_study(tmp_path):
+@pytest.mark.parametrize("changes", [{}, {"SOPClassUID": None}], ids=["whole", "as RSNA"])
+def test_a_slice_that_is_cut_off_anywhere_is_unreadable_and_of_its_own_study(tmp_path, changes):
     """Neither another kind of file, of which nobody would know that it was a slice, nor of half a UID."""
-    path = write(tmp_path)
+    path, ds = tmp_path / "slice.dcm", ct_slice(**changes)
+    ds.preamble = bytes(128)
+    ds.save_as(path)
     whole, (header,) = path.read_bytes(), read_headers(path)
     for n in range(len(whole) - 1):
         path.write_bytes(whole[:n])
