@@ -189,7 +189,7 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
         and flatter), `accuracy`, `sensitivity`, `specificity`, `balanced_accuracy`, `f1` (these five at
         `THRESHOLD`), `log_loss`, `brier`, `ece`. Where there is one class only, `auc`, `ap`,
         `balanced_accuracy` and the operating points are NaN; `sensitivity` (`specificity`) where no scan is
-        positive (negative); `f1` where no scan is positive or called positive.
+        positive (negative); `f1` where no scan is positive.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
@@ -205,7 +205,7 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
         "sensitivity": float(recall_score(labels, called, pos_label=1, zero_division=np.nan)),
         "specificity": float(recall_score(labels, called, pos_label=0, zero_division=np.nan)),
         "balanced_accuracy": float(balanced_accuracy_score(labels, called)) if both else float("nan"),
-        "f1": float(f1_score(labels, called, zero_division=np.nan)),
+        "f1": float(f1_score(labels, called)) if labels.any() else float("nan"),
         **_losses(labels, probability),
         "ece": _ece(labels, probability),
     }

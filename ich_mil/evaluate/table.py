@@ -19,6 +19,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import (
+    OPERATING_POINTS,
     auc_inside,
     check_scores,
     scan_metrics,
@@ -74,22 +75,29 @@ def _why_nan(level: str, metric: str) -> str:
         return "no scan has slices of both kinds"
     if metric == "calibration_slope":
         return "one class only, or one threshold tells the classes apart, or all probabilities are alike"
-    return "no scan is positive or called positive" if metric == "f1" else "one class only"
+    return "no scan is positive" if metric == "f1" else "one class only"
 
 
 def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
     """How many patients stand behind each metric between 0 and 1 that is no loss; for `interval_of`.
+
+    Operating points rest on two classes, as their thresholds do: a sensitivity of 1 at few negative scans may
+    be less in a resample. F1 rests on half of the positive patients: where few of them are found, a share s,
+    it is up to 2s / (1 + s), twice that.
 
     Args:
         labels: (n,) in {0, 1}, of scans or slices.
         patients: (n,) keys.
     """
     positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
-    of_positives = ("sensitivity", "sensitivity_at_90", "sensitivity_at_95", "f1")
-    of_negatives = ("specificity", "specificity_at_90", "specificity_at_95")
-    behind = dict.fromkeys(("auc", "ap", "balanced_accuracy"), pairs(positive, negative))
-    behind |= dict.fromkeys(of_positives, len(positive)) | dict.fromkeys(of_negatives, len(negative))
-    return behind | {"accuracy": len(np.unique(patients))}
+    points = [f"{kind}_at_{x}" for kind in ("sensitivity", "specificity") for x in OPERATING_POINTS]
+    return {
+        **dict.fromkeys(("auc", "ap", "balanced_accuracy", *points), pairs(positive, negative)),
+        "sensitivity": len(positive),
+        "specificity": len(negative),
+        "f1": -(-len(positive) // 2),
+        "accuracy": len(np.unique(patients)),
+    }
 
 
 def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:

@@ -183,6 +183,7 @@ def resampled_scan_metrics(
     """The metrics of `metrics.scan_metrics` in each resample, each (R,); arguments as `resampled_ranking`."""
     called = (probability >= THRESHOLD).astype(np.int64)
     sensitivity, specificity = (resampled_recall(labels, called, counts, kind) for kind in (1, 0))
+    f1 = _divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts)
     return {
         **resampled_ranking(labels, probability, counts),
         **resampled_operating_points(labels, probability, counts),
@@ -190,7 +191,7 @@ def resampled_scan_metrics(
         "sensitivity": sensitivity,
         "specificity": specificity,
         "balanced_accuracy": (sensitivity + specificity) / 2,
-        "f1": _divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts),
+        "f1": np.where(np.isnan(sensitivity), np.nan, f1),
         **resampled_losses(labels, probability, counts),
         "ece": resampled_ece(labels, probability, counts),
     }

@@ -140,6 +140,7 @@ def test_one_class_only():
     assert result["accuracy"] == result["specificity"] == 1
     assert np.isnan(result["sensitivity"])
     assert result["brier"] == pytest.approx(0.14 / 3)
+    assert np.isnan(scan_metrics(np.zeros(3, int), np.array([0.1, 0.2, 0.9]))["f1"])  # though one is called
     assert scan_metrics(np.ones(2, int), np.array([0.9, 0.2]))["f1"] == pytest.approx(2 / 3)
 
 

@@ -122,6 +122,11 @@ def test_one_class_and_no_label_at_all(truth, model):
     for metric in ("balanced_accuracy", "sensitivity_at_90", "specificity_at_95"):
         assert np.isnan(number(frame, "GP", SCAN, metric).value)
         assert number(frame, "GP", SCAN, metric).note == "one class only"
+    zeros = {**truth, "labels": np.zeros(40, int)}
+    called = Scores("calls all", np.full(40, 0.9), None)
+    f1 = number(evaluate([called], **zeros, seed=0, resamples=60), "calls all", SCAN, "f1")
+    assert np.isnan([f1.value, f1.low, f1.high]).all()
+    assert f1.note == "no scan is positive"
     none = {**truth, "labels": np.full(40, -1), "slice_labels": np.full(len(model.slice), -1)}
     frame = evaluate([model], **none, seed=0, resamples=60)
     assert frame.value.isna().all()
@@ -135,9 +140,10 @@ def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth,
     frame = evaluate([perfect], **{**truth, "patients": patients}, seed=0, resamples=60)
     positive, negative = (len(np.unique(patients[truth["labels"] == kind])) for kind in (1, 0))
     assert positive > negative  # and pairs of one of each are as many as the negative ones
-    behind = dict.fromkeys(("sensitivity", "sensitivity_at_90", "sensitivity_at_95", "f1"), positive)
-    behind |= dict.fromkeys(("specificity", "specificity_at_90", "specificity_at_95"), negative)
+    behind = {"sensitivity": positive, "specificity": negative, "f1": (positive + 1) // 2}
     behind |= dict.fromkeys(("auc", "ap", "balanced_accuracy"), negative)
+    # the threshold rests on the other class
+    behind |= {f"{kind}_at_{x}": negative for kind in ("sensitivity", "specificity") for x in (90, 95)}
     for metric, n in {**behind, "accuracy": positive + negative}.items():
         row = number(frame, "perfect", SCAN, metric)
         assert (row.value, row.high) == (1, 1)

@@ -61,6 +61,8 @@ def test_resamples_of_one_class_are_nan():
     np.testing.assert_array_equal(result["specificity"], [1.0, np.nan, 1.0])
     for name in ("sensitivity_at_90", "specificity_at_90", "sensitivity_at_95", "specificity_at_95"):
         np.testing.assert_array_equal(result[name], [np.nan, np.nan, 0.0])
+    calls_all = resampled_scan_metrics(labels, np.full(3, 0.9), counts)
+    np.testing.assert_allclose(calls_all["f1"], [np.nan, 1.0, 0.8])
     ranking = resampled_ranking(labels, probability, counts)
     np.testing.assert_allclose(ranking["ap"], [np.nan, np.nan, 2 / 3])
     assert np.isfinite(resampled_losses(labels, probability, counts)["brier"]).all()
