@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from ich_mil.evaluate import bootstrap
 from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs, patient_bootstrap
@@ -181,8 +182,8 @@ def test_none_of_a_few_is_not_never():
 
 def test_the_interval_of_a_proportion_by_hand():
     found = of_proportion(Interval(0.7, 0.9, 4, 0.08), 0.8, 30)
-    # odds of 4, and 1.96 * 0.08 / (0.8 * 0.2) = 0.98 to either side of their log
-    odds = 4 * np.exp(np.array([-1, 1]) * 0.979982)
+    # odds of 4, and t₂₉ √(30/29) 0.08 / (0.8 * 0.2) to either side of their log
+    odds = 4 * np.exp(np.array([-1, 1]) * 2.045230 * np.sqrt(30 / 29) / 2)
     assert (found.low, found.high) == pytest.approx(tuple(odds / (1 + odds)), rel=1e-6)
     assert (found.ignored, found.error) == (4, 0.08)
     mirrored = of_proportion(Interval(0.1, 0.3, 4, 0.08), 0.2, 30)
@@ -191,6 +192,40 @@ def test_the_interval_of_a_proportion_by_hand():
     assert of_proportion(Interval(0.5, 0.5, 0, 0.0), 0.5, 30) == Interval(0.5, 0.5, 0, 0.0)
     far = of_proportion(Interval(0.0, 1.0, 0, 0.4), 1e-6, 30)
     assert 0 <= far.low < 1e-6 < far.high <= 1
+    # of one patient every resample gives the same too, and says nothing of others
+    assert of_proportion(Interval(0.5, 0.5, 0, 0.0), 0.5, 1) == Interval(0.0, 1.0, 0, 0.0)
+    # logit and back is 0.8999999999999999
+    assert of_proportion(Interval(0.9, 0.9, 0, 0.0), 0.9, 30).high == 0.9
+
+
+def test_the_interval_of_a_mean_over_patients_is_students():
+    # one number a patient, spread so little that the scale does not matter
+    values = 0.8 + 1e-4 * np.repeat([-1, 0, 1, 2], [3, 4, 3, 1])
+    n = len(values)
+    resampled = Interval(0.8, 0.8, 0, float(values.std() / np.sqrt(n)))  # of all nⁿ resamples
+    found = of_proportion(resampled, float(values.mean()), n)
+    reach = student.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    assert values.mean() - found.low == pytest.approx(reach, rel=1e-3)
+    assert found.high - values.mean() == pytest.approx(reach, rel=1e-3)
+
+
+# 5 positive scans among 60: the normal interval without n - 1 holds it 0.87 of the time
+def test_the_interval_of_an_auc_of_few_positive_patients_with_several_scans():
+    rng = np.random.default_rng(8)
+    truth = 0.9
+    inside = 0
+    for seed in range(200):
+        owner = np.repeat(np.arange(55), rng.integers(2, 6, 55))
+        labels = ((owner < 5) & (rng.random(len(owner)) < 0.7)).astype(int)
+        labels[0] = 1
+        noise = np.sqrt(0.5) * (rng.normal(size=55)[owner] + rng.normal(size=len(owner)))
+        score = noise + np.sqrt(2) * norm.ppf(truth) * labels
+        patients = owner.astype(str)
+        resampled = auc_interval(labels, score, patients, resamples=200, seed=seed)
+        behind = pairs(patients[labels == 1], patients[labels == 0])
+        found = of_proportion(resampled, scan_metrics(labels, expit(score))["auc"], behind)
+        inside += found.low <= truth <= found.high
+    assert inside / 200 >= 0.95
 
 
 def test_pairs_have_no_patient_in_common():

@@ -78,9 +78,13 @@ def test_means_and_intervals():
     }
     strict = found.intervals["strict"]
     assert strict.error == pytest.approx(np.sqrt((1 / 4 + 4 / 9 / 2) - (1 / 4 + 1 / 3) ** 2), abs=0.02)
-    assert (strict.low, strict.high) == (
-        pytest.approx(expit(np.log(2) - 1.96 * strict.error * 9 / 2), rel=1e-3),
-        pytest.approx(expit(np.log(2) + 1.96 * strict.error * 9 / 2), rel=1e-3),
+    assert (strict.low, strict.high) == (pytest.approx(0, abs=1e-6), pytest.approx(1))  # t of 1 is 12.7
+    three = localise(maps, masks, heads, ["a", "b", "c"], seed=0).intervals["strict"]
+    assert three.error == pytest.approx(np.sqrt(2 / 9 / 3), abs=0.02)
+    reach = 4.302653 * np.sqrt(3 / 2) * three.error * 9 / 2  # t of 2
+    assert (three.low, three.high) == (
+        pytest.approx(expit(np.log(2) - reach), rel=1e-3),
+        pytest.approx(expit(np.log(2) + reach), rel=1e-3),
     )
     assert (found.intervals["area"].low, found.intervals["area"].high) == (
         pytest.approx(0.2),

@@ -5,7 +5,7 @@ from sklearn.metrics import roc_auc_score
 
 from ich_mil.data.cq500_reads import FINDINGS, read_cq500_findings
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
+from ich_mil.evaluate.bootstrap import of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.subgroups import (
     COLUMNS,
@@ -51,7 +51,8 @@ def test_a_group_is_measured_as_a_set_of_its_own(data):
             resamples=80,
             seed=2,
         )
-        expected["auc"] = of_proportion(expected["auc"], row["auc"], patients=10)
+        behind = pairs(patients[chosen][y == 1], patients[chosen][y == 0])
+        expected["auc"] = of_proportion(expected["auc"], row["auc"], behind)
         for metric in ("auc", "log_loss"):
             interval = expected[metric]
             assert (row[f"{metric}_low"], row[f"{metric}_high"]) == (interval.low, interval.high)
@@ -63,7 +64,7 @@ def test_a_group_is_measured_as_a_set_of_its_own(data):
                 resamples=80,
                 seed=2,
             )["share"]
-            interval = of_proportion(interval, row[metric], patients=10)
+            interval = of_proportion(interval, row[metric], len(set(patients[chosen][of_class])))
             assert (row[f"{metric}_low"], row[f"{metric}_high"]) == (interval.low, interval.high)
         assert row["note"] == ""
 
