@@ -63,8 +63,8 @@ def _measured(metric: str, value: float, other: float, interval: Interval, draws
     """The columns that the bootstrap gives; ties count one half in `better`.
 
     An ECE gets none of them. Resampling adds to it, and more to that of the better calibrated model: of two
-    whose ECEs were 0 and 0.06, simulated with 60 or 490 scans, the interval held the difference 0.06 of the
-    time.
+    whose ECEs were 0 and 0.06, simulated with 60 or 490 scans, the interval held the difference 0 to 0.06
+    of the time.
     """
     gain = draws[~np.isnan(draws)] * (-1 if metric in LOWER_IS_BETTER else 1)
     row = {

@@ -123,7 +123,9 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
     """What the numbers of an `evaluate` frame rest on, how they were made, what is not available and why."""
     notes = [
         *_rests_on(frame),
-        f"95 % intervals: {frame['resamples'].max():,} resamples of patients; "
+        f"95 % intervals: {frame['resamples'].max():,} resamples of patients, of losses and of the "
+        "calibration line their percentiles, of AUC, AP, F1 and shares Student's t of the log odds, exact "
+        "where these are 0 or 1; "
         f"calls at probability {THRESHOLD}; "
         f"ECE: {CALIBRATION_BINS} equal-mass bins",
     ]

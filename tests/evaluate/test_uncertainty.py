@@ -2,6 +2,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from scipy.stats import entropy
 
 from ich_mil.errors import DataError
@@ -121,6 +122,29 @@ def test_one_patient_has_no_interval_and_is_told():
     table = uncertainty_table(np.array([0, 1]), {CLOSENESS: np.array([0.1, 0.9])}, ["a", "a"], seed=0)
     assert np.isnan([table.low[0], table.high[0]]).all()
     assert table.note[0] == "one patient: no interval"
+
+
+def test_no_error_of_a_few_scans_is_not_never():
+    some = {CLOSENESS: np.linspace(0, 1, 30)}
+    table = uncertainty_table(np.zeros(30), some, np.arange(30).astype(str), seed=0, resamples=50)
+    # (1 - high)³⁰ = 0.025
+    assert (table.aurc[0], table.low[0]) == (0, 0)
+    assert table.high[0] == pytest.approx(1 - 0.025 ** (1 / 30))
+    with pytest.raises(ValueError, match=r"in \[0, 1\], got 0 to 2"):
+        uncertainty_table(np.linspace(0, 2, 30), some, np.arange(30).astype(str), seed=0)
+
+
+# of calls at ½ by calibrated probabilities sigmoid(4 N(0, 1)); by percentiles 0.83
+def test_the_interval_of_an_area_holds_it_with_few_scans():
+    true, inside = 0.0332, 0
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        p = expit(4 * rng.normal(size=30))
+        wrong = (p >= 0.5) != (rng.random(30) < p)
+        measures = {CLOSENESS: uncertainties(p, p)[CLOSENESS]}
+        row = uncertainty_table(wrong, measures, np.arange(30).astype(str), seed=seed, resamples=100).iloc[0]
+        inside += row.low <= true <= row.high
+    assert inside / 150 >= 0.93
 
 
 def test_table_needs_what_it_compares_with():
