@@ -97,7 +97,7 @@ def report_run(run: Path) -> None:
         scans=results.scans,
         links=links,
         curves=pd.read_csv(log, index_col="epoch") if log.is_file() else None,
-        ledger={} if one.prepared is None else Counter(one.prepared.ledger.code),
+        ledger=None if one.prepared is None else Counter(one.prepared.ledger.code),
         limits=LIMITS,
     )
     write_text(run / "report.html", render_run(page))

@@ -63,10 +63,11 @@ class RunPage:
         config: the whole configuration as text (YAML).
         splits: size of each split.
         sets: the evaluated data sets, the most important first.
-        scans: predicted scans, in any order.
+        scans: predicted scans of the first of `sets`, in any order.
         links: relative address of a scan's page; scans without one are listed without a link.
         curves: training curves (index = epoch, a column each); None for none.
-        ledger: number of ledger lines by code (`ich_mil.ledger.Code`).
+        ledger: number of ledger lines by code (`ich_mil.ledger.Code`) of the first of `sets`; None where its
+            scans came as features.
         limits: what the model must not be taken for, a sentence each.
     """
 
@@ -78,7 +79,7 @@ class RunPage:
     scans: Sequence[ScanResult] = ()
     links: Mapping[str, str] = field(default_factory=dict)
     curves: pd.DataFrame | None = None
-    ledger: Mapping[str, int] = field(default_factory=dict)
+    ledger: Mapping[str, int] | None = field(default_factory=dict)
     limits: Sequence[str] = ()
 
 
@@ -94,6 +95,7 @@ def render_run(run: RunPage) -> str:
         "run.html.j2",
         page=run,
         sets=[_evaluated(one) for one in run.sets],
+        of_set=f": {run.sets[0].name}" if run.sets else "",
         curves=None if curves is None else data_uri(curves, "png"),
         scans=ordered[:MAX_SCANS],
         n_scans=len(ordered),

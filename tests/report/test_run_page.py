@@ -93,6 +93,19 @@ def test_run_shows_the_numbers_it_was_given(run):
     assert page.tags.count("img") == 3
 
 
+def test_checks_and_scans_name_their_set(run):
+    text = Page(render_run(replace(run, sets=[*run.sets, replace(run.sets[0], name="held-out folds")]))).text
+    assert "Input checks: CQ500" in text
+    assert "Scans, most probable first: CQ500" in text
+
+
+def test_features_are_not_said_to_have_been_checked(run):
+    for ledger, checked in ((None, False), ({}, True)):
+        text = Page(render_run(replace(run, ledger=ledger))).text
+        assert ("Nothing was refused, corrected or noted" in text) == checked
+        assert ("no image of theirs was read" in text) != checked
+
+
 def test_a_run_with_nothing_but_a_name():
     page = check_offline(render_run(RunPage("empty", MODEL, "")))
     assert "img" not in page.tags
