@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit, logit
-from scipy.stats import binomtest, t
+from scipy.stats import binomtest, norm, t
 
 LEVEL = 0.95
 """Coverage the intervals aim at."""
@@ -41,6 +41,14 @@ class Interval:
     error: float
 
 
+def _reach(patients: int) -> float:
+    """Standard deviations of resamples to either side of a mean over n patients: t √(n / (n - 1)).
+
+    Student's t of n - 1 degrees of freedom; the resamples divide by n.
+    """
+    return float(t.ppf((1 + LEVEL) / 2, patients - 1) * np.sqrt(patients / (patients - 1)))
+
+
 def patient_bootstrap(
     statistic: Callable[[np.ndarray], Mapping[str, np.ndarray]],
     patients: Sequence[str] | np.ndarray,
@@ -51,8 +59,10 @@ def patient_bootstrap(
     """Percentile intervals of `statistic` under resampling of whole patients.
 
     The same seed, patients and number of resamples give the same draws, so intervals of two models rest on
-    the same ones. Percentiles serve numbers without bounds, and differences; of few patients they are rather
-    too narrow (a log-loss is held 0.85 of the time with 20 patients, 0.92 with 60, 0.94 with 490; simulated).
+    the same ones. Percentiles serve numbers without bounds, and differences. Of few patients they are too
+    narrow; so they are those that a normal number has at Student's interval (Hesterberg 2015, the expanded
+    percentile interval). Simulated: a log-loss is held 0.90 to 0.92 of the time with 20 patients, 0.92 to
+    0.93 with 60; by the percentiles 2.5 and 97.5 0.86 to 0.90 and 0.92.
     A number between 0 and 1 needs `of_proportion`, and one that chance alone raises `of_error`.
 
     Args:
@@ -81,13 +91,13 @@ def patient_bootstrap(
         drawn = drawn * size + np.arange(size)[:, None]  # place in a (patients, size) table
         times = np.bincount(drawn.ravel(), minlength=n_patients * size).reshape(n_patients, size)
         parts.append(statistic(times.astype(np.float64)[owner]))  # (n, size)
-    tail = (1 - LEVEL) / 2
     intervals = {}
     for name in parts[0]:
         values = np.concatenate([part[name] for part in parts])
         usable = values[~np.isnan(values)]
         low = high = error = float("nan")
         if n_patients > 1 and len(usable):
+            tail = norm.cdf(-_reach(n_patients))
             low, high = (float(end) for end in np.quantile(usable, [tail, 1 - tail]))
             error = float(usable.std())
         intervals[name] = Interval(low=low, high=high, ignored=len(values) - len(usable), error=error)
@@ -154,7 +164,6 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
         return replace(interval, low=float(ends.low), high=float(ends.high))
     if patients == 1:
         return replace(interval, low=0.0, high=1.0)
-    error = interval.error * np.sqrt(patients / (patients - 1))
-    reach = t.ppf((1 + LEVEL) / 2, patients - 1) * error / (value * (1 - value))
+    reach = _reach(patients) * interval.error / (value * (1 - value))
     low, high = (float(expit(logit(value) + step)) for step in (-reach, reach))
     return replace(interval, low=min(low, value), high=max(high, value))
