@@ -194,7 +194,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
     Raises:
         DicomError: the file is refused, with code
             `not-dicom` (text, AppleDouble),
-            `not-an-image` (DICOMDIR, no rows or columns, no pixel data),
+            `not-an-image` (DICOMDIR),
             `not-ct` (another modality, SOP class or colour),
             `localizer` (ImageType says so),
             `multi-frame` (several frames that are not described one by one, or of which some are localizers),
@@ -202,7 +202,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, or one to other units),
             `not-opened` (the system says no),
-            `unreadable` (empty, cut off, cannot be parsed, impossible sizes).
+            `unreadable` (empty, cut off, no pixel data, cannot be parsed, impossible sizes).
     """
     path = Path(path)
     with warnings.catch_warnings():
