@@ -116,7 +116,7 @@ def main() -> None:
     ]
     text = (
         f"The truth, the share of {arguments.samples} samples whose interval held it, and in brackets that "
-        f"of plain percentiles; {RESAMPLES:,} resamples.\n\n{table(head, rows)}"
+        f"of percentiles alone; {RESAMPLES:,} resamples.\n\n{table(head, rows)}"
     )
     record(
         "Intervals: how often they hold the truth",

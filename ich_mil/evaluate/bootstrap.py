@@ -61,9 +61,9 @@ def patient_bootstrap(
     The same seed, patients and number of resamples give the same draws, so intervals of two models rest on
     the same ones. Percentiles serve numbers without bounds, and differences. Of few patients they are too
     narrow; so they are those that a normal number has at Student's interval (Hesterberg 2015, the expanded
-    percentile interval). Simulated: a log-loss is held 0.90 to 0.92 of the time with 20 patients, 0.92 to
-    0.93 with 60; by the percentiles 2.5 and 97.5 0.86 to 0.90 and 0.92.
-    A number between 0 and 1 needs `of_proportion`, and one that chance alone raises `of_error`.
+    percentile interval). A log-loss is held 0.72 to 0.86 of the time with 20 patients, 0.93 with 60, 0.94
+    with 490 (`python -m benchmarks.intervals`). A number between 0 and 1 needs `of_proportion`, and one that
+    chance alone raises `of_error`.
 
     Args:
         statistic: takes counts (n, R) float64, how often each row was drawn, and returns numbers (R,) by
@@ -114,7 +114,7 @@ def of_error(interval: Interval, value: float) -> Interval:
 
     (the basic bootstrap, Davison and Hinkley 1997, section 5.2), cut at 0 and widened to hold the value,
     which stays too high itself. Simulated with 10 bins, of 60 and 490 scans: an ECE of 0.05 to 0.1 is held
-    0.83 to 0.91 of the time, one of 0.03 0.71 to 0.90, one of 0 0.48 to 0.66; by percentiles 0 to 0.92, 0 to
+    0.83 to 0.91 of the time, one of 0.03 0.71 to 0.90, one of 0 0.48 to 0.91; by percentiles 0 to 0.92, 0 to
     0.08, never.
 
     Args:
@@ -143,9 +143,9 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
 
     with the standard deviation of the resamples for its error, which divides by n, and t of n - 1 degrees of
     freedom (for an AUC on this scale Pepe 2003, chapter 5; for average precision Boyd, Eng and Page 2013; for
-    t of few clusters Cameron and Miller 2015). Simulated: an AUC of 0.92 is held 0.99 of the time with 20
-    patients, 0.97 with 60, 0.95 with 490, and 0.94 with 5 positive ones among 490; by percentiles 0.84, 0.93,
-    0.95 and 0.75.
+    t of few clusters Cameron and Miller 2015). An AUC of 0.92 is held 0.99 of the time with 20 patients, 0.97
+    with 60, 0.95 with 490, 0.92 if 3 % of these are positive; by percentiles 0.85, 0.93, 0.94 and 0.85
+    (`python -m benchmarks.intervals`).
 
     One patient shows no spread: [0, 1]. At 0 and 1 all resamples agree, and [1, 1] would say that no other
     scan ever errs. None, or all, of n patients leave the exact interval of a share (Clopper and Pearson

@@ -7,8 +7,8 @@ In: labels in {0, 1} and probabilities. Out, of each resample of the scans, the 
 
 each by maximum likelihood. A calibrated model has intercept 0 and slope 1. Above 0 bleeds are more frequent
 than told; below 1 probabilities are too extreme, above 1 too timid. Unlike the calibration error neither
-grows by chance. Intervals over 600 to 1,000 resamples held the intercept 0.93 to 0.97 of the time and the
-slope 0.81 to 0.97 (simulated, 20 to 490 scans): with few scans the slope comes out too high.
+grows by chance. Intervals hold the intercept 0.90 to 0.96 of the time and the slope 0.71 to 0.94 (20 to 490
+patients, `python -m benchmarks.intervals`): with few scans the slope comes out too high.
 
 Source: Cox, *Two further applications of a model for binary regression*, Biometrika 45, 1958; Van Calster et
 al., *A calibration hierarchy for risk models was defined*, J. Clin. Epidemiol. 74, 2016.
