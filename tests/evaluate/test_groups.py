@@ -40,6 +40,17 @@ def test_by_hand_with_ties():
     assert found.auc == 0.875
 
 
+def test_a_group_that_is_always_less_certain_is_not_proven_to_be():
+    where = np.arange(12) < 4
+    for test in (higher_where, lambda *a, **k: higher_where_given_p(*a[:2], np.full(12, 0.5), *a[2:], **k)):
+        found = test(np.arange(12)[::-1], where, names(12), seed=0, resamples=50)
+        assert (found.auc, found.high) == (1, 1)
+        assert found.low == pytest.approx(0.025 ** (1 / 4))  # four pairs of patients
+        # all outside are scans of one patient: one pair
+        shared = test(np.arange(12)[::-1], where, [*"abcaaaaaaaaa"], seed=0, resamples=50)
+        assert shared.low == pytest.approx(0.025)
+
+
 def test_the_other_group_has_the_other_auc(scans):
     uncertainty, where, p = scans
     for test in (higher_where, lambda u, w, *a, **k: higher_where_given_p(u, w, p, *a, **k)):
