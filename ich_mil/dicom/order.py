@@ -95,7 +95,7 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
     kept, of_other_shape = _of_one_shape(kept)
     kept, of_other_spacing = _of_one_spacing(kept)
     slabs, turned = _slabs(kept)
-    axis = unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
+    axis = _mean_normal(slabs)
     placed: list[_Placed] = []
     in_the_same_place: list[LedgerEntry] = []
     tilts: list[tuple[int, float]] = []
@@ -160,8 +160,10 @@ def beyond_entries(
         headers: n slices in order.
         positions: n heights along the normal, mm, strictly rising.
     """
+    if not left_out:
+        return []
     slabs = _by_orientation(headers)
-    axis = unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
+    axis = _mean_normal(slabs)
     margin = median(b - a for a, b in pairwise(positions)) / 2 if len(positions) > 1 else SAME_POSITION_MM
     n_below = n_above = 0
     for group in _by_orientation(left_out):
@@ -245,6 +247,11 @@ def _slabs(headers: Sequence[SliceHeader]) -> tuple[list[list[SliceHeader]], lis
             detail = f"turned by {angle:.1f} degrees against {len(slabs[0])} slices of the series"
             refused.append(slice_entry(header, Code.OTHER_ORIENTATION, detail))
     return slabs, refused
+
+
+def _mean_normal(slabs: Sequence[Sequence[SliceHeader]]) -> np.ndarray:
+    """The unit normal of slices of several orientations together."""
+    return unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
 
 
 def _by_orientation(headers: Sequence[SliceHeader]) -> list[list[SliceHeader]]:

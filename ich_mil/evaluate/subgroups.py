@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import of_proportion, pairs, patient_bootstrap
+from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import THRESHOLD, check_scores, scan_metrics
+from ich_mil.evaluate.table import interval_of, patients_behind
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
 
@@ -70,11 +71,9 @@ def _row(
             resamples=resamples,
             seed=seed,
         )
-        behind = {"auc": pairs(patients[labels == 1], patients[labels == 0])}
-        behind |= {"sensitivity": with_positive, "specificity": with_negative}
-        for name, of_class in behind.items():
-            intervals[name] = of_proportion(intervals[name], row[name], of_class)
-        for name, interval in intervals.items():
+        behind = patients_behind(labels, patients)
+        for name, resampled in intervals.items():
+            interval = interval_of(name, row[name], resampled, behind)
             row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     return {**row, "note": "; ".join(notes)}
 
@@ -105,8 +104,8 @@ def subgroup_table(
     Returns:
         One row a group, in the order given, with the columns `COLUMNS`: `n` labelled scans, `positives` and
         `patients` among them, `auc`, `log_loss`, and at `THRESHOLD` `sensitivity` and `specificity`, each
-        with its 95 % interval. What is not defined, or rests on
-        fewer than `FEW` patients of a class, is NaN, and `note` says why.
+        with its 95 % interval. What is not defined, or rests on fewer than `FEW` patients of a class, is NaN,
+        and `note` says why.
 
     Raises:
         DataError: a label or probability cannot be used.

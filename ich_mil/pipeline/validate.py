@@ -193,7 +193,8 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
     attention = known_or_none(features.attention.numpy())
     position = known_or_none(position_score(features.positions.numpy()))
     constant = slice_prevalence(features.slice_labels.numpy())
-    calibrated = CnnSigmoid.load(model.folder / CNN_SIGMOID)
+    sigmoid = CnnSigmoid.load(model.folder / CNN_SIGMOID)
+    calibrated = None if cnn_scan is None or sigmoid is None else sigmoid(features.cnn_scan).numpy()
     rows = [
         Scores(
             "Gaussian-process head",
@@ -202,11 +203,10 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
             slice_is_probability=True,
         ),
         Scores("CNN alone", cnn_scan, cnn_slice, slice_is_probability=True),
+        *([] if calibrated is None else [Scores("CNN alone, calibrated", calibrated, None)]),
         *([] if attention is None else [Scores("CNN attention weight", None, attention)]),
         Scores("position only", prevalence, position),
     ]
-    if calibrated is not None and cnn_scan is not None:
-        rows.insert(2, Scores("CNN alone, calibrated", calibrated(features.cnn_scan).numpy(), None))
     if constant is not None:
         rows.append(Scores("slice prevalence", None, constant, slice_is_probability=True))
     return rows
