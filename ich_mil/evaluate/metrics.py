@@ -15,6 +15,7 @@ from sklearn.metrics import (
     brier_score_loss,
     f1_score,
     log_loss,
+    precision_score,
     recall_score,
     roc_curve,
 )
@@ -24,7 +25,7 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 
 THRESHOLD = 0.5
-"""Probability from which a scan counts as positive in accuracy, sensitivity, specificity and F1."""
+"""Probability from which a scan counts as positive where calls are measured, not probabilities."""
 
 OPERATING_POINTS = (90, 95)
 """Per cent of specificity (sensitivity) that a threshold must reach; the other of the two is the metric."""
@@ -208,6 +209,33 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
         "f1": float(f1_score(labels, called)) if labels.any() else float("nan"),
         **_losses(labels, probability),
         "ece": _ece(labels, probability),
+    }
+
+
+def predictive_values(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
+    """What calls at `THRESHOLD` are worth: the share of each kind of call that is right.
+
+    Unlike sensitivity and specificity they change with the share of positive scans, so they hold where that
+    is as in these scans.
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        probability: (B,) in [0, 1].
+
+    Returns:
+        `ppv` and `npv`, of the scans called positive and negative; NaN where none is called so, or there is
+        one class only, of which every call of the one kind is right.
+
+    Raises:
+        DataError: no label is known, or a probability is NaN or outside [0, 1].
+    """
+    labels, probability = known_scores(labels, probability, what="scan probabilities", probability=True)
+    if len(np.unique(labels)) < 2:
+        return {"ppv": float("nan"), "npv": float("nan")}
+    called = (probability >= THRESHOLD).astype(np.int64)
+    return {
+        name: float(precision_score(labels, called, pos_label=kind, zero_division=np.nan))
+        for name, kind in (("ppv", 1), ("npv", 0))
     }
 
 

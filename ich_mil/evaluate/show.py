@@ -27,6 +27,7 @@ _BLOCKS = (
         "Scan calls by class",
         [(SCAN, "sensitivity", "sensitivity"), (SCAN, "specificity", "specificity")],
     ),
+    ("Scan calls that are right", [(SCAN, "ppv", "PPV"), (SCAN, "npv", "NPV")]),
     (
         "Scan operating points",
         [
@@ -140,6 +141,13 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         notes.append(
             "intercept: how far the log odds of a bleed lie above those told (0 if calibrated); slope: how "
             "much they rise for each unit told (1 if calibrated; below it probabilities are too extreme)"
+        )
+    of_calls = frame[frame["metric"].isin(["ppv", "npv"]) & frame["value"].notna()]
+    if len(of_calls):
+        share = of_calls["positives"].iloc[0] / of_calls["n"].iloc[0]
+        notes.append(
+            "PPV, NPV: of the scans called positive (negative) the share that is; where other than "
+            f"{100 * share:.0f} % of scans are positive these are others"
         )
     used = frame[(frame["n"] > 0) & (frame["note"] == "")]
     scans = used[used["level"] == SCAN]

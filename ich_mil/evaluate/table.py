@@ -20,13 +20,16 @@ from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs,
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import (
     OPERATING_POINTS,
+    THRESHOLD,
     auc_inside,
     check_scores,
+    predictive_values,
     scan_metrics,
     slice_metrics,
     slice_probability_metrics,
 )
 from ich_mil.evaluate.weighted import (
+    resampled_predictive_values,
     resampled_ranking,
     resampled_scan_metrics,
     resampled_slice_probability_metrics,
@@ -38,7 +41,7 @@ COLUMNS += ["resamples", "ignored", "note"]
 
 _SCAN_METRICS = ["auc", "ap", "sensitivity_at_90", "specificity_at_90", "sensitivity_at_95"]
 _SCAN_METRICS += ["specificity_at_95", "accuracy", "sensitivity", "specificity", "balanced_accuracy", "f1"]
-_SCAN_METRICS += ["log_loss", "brier", "ece", "calibration_intercept", "calibration_slope"]
+_SCAN_METRICS += ["ppv", "npv", "log_loss", "brier", "ece", "calibration_intercept", "calibration_slope"]
 _PROBABILITY_METRICS = ("log_loss", "brier", "ece")
 _NUMBERS = ("value", "low", "high")
 
@@ -75,6 +78,8 @@ def _why_nan(level: str, metric: str) -> str:
         return "no scan has slices of both kinds"
     if metric == "calibration_slope":
         return "one class only, or one threshold tells the classes apart, or all probabilities are alike"
+    if metric in ("ppv", "npv"):
+        return "one class only, or no scan is called so"
     return "no scan is positive" if metric == "f1" else "one class only"
 
 
@@ -152,13 +157,17 @@ def _scan_rows(scores: Scores, labels: np.ndarray, patients: np.ndarray, bootstr
     if not known.any():
         return _missing(scores.name, SCAN, _SCAN_METRICS, facts, "no scan labels")
     labels, score, patients = labels[known], score[known], patients[known]
-    values = scan_metrics(labels, score) | calibration_line(labels, score)
+    single = (scan_metrics, predictive_values, calibration_line)
+    many = (resampled_scan_metrics, resampled_predictive_values, resampled_line)
+    values = {name: value for metrics in single for name, value in metrics(labels, score).items()}
 
     def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
-        return resampled_scan_metrics(labels, score, counts) | resampled_line(labels, score, counts)
+        return {name: value for metrics in many for name, value in metrics(labels, score, counts).items()}
 
-    intervals = bootstrap(resampled, patients)
-    return _measured(scores.name, SCAN, facts, values, intervals, patients_behind(labels, patients))
+    called = score >= THRESHOLD
+    behind = patients_behind(labels, patients)
+    behind |= {"ppv": len(np.unique(patients[called])), "npv": len(np.unique(patients[~called]))}
+    return _measured(scores.name, SCAN, facts, values, bootstrap(resampled, patients), behind)
 
 
 def _slice_rows(

@@ -35,7 +35,9 @@ def triage_table(
     `cleared`, `called_positive` and `to_look` share out all labelled scans. `missed` is the share of positive
     scans called negative and `sensitivity` = 1 - `missed`, so that a scan somebody looks at is not missed;
     likewise `false_alarms` and `specificity`. `sensitivity_decided` and `specificity_decided` are among the
-    scans that got a decision; `abstention_positive` and `abstention_negative` are the shares that got none.
+    scans that got a decision, and `ppv` and `npv` the shares of positive and negative decisions that are
+    right, where as many scans are positive as here; `abstention_positive` and `abstention_negative` are the
+    shares that got none.
 
     Args:
         triage: the fitted thresholds.
@@ -68,6 +70,7 @@ def triage_table(
     # why nothing was decided in a class
     open_positive = "every positive scan is to be looked at" if positive.any() else no_positive
     open_negative = "every negative scan is to be looked at" if negative.any() else no_negative
+    both = every & positive.any() & negative.any()  # of one class every call of the one kind is right
     parts = {  # name: the scans counted, among which, and why there may be none
         "cleared": (cleared, every, ""),
         "called_positive": (called, every, ""),
@@ -78,6 +81,8 @@ def triage_table(
         "specificity": (~called, negative, no_negative),
         "sensitivity_decided": (called, positive & ~look, open_positive),
         "specificity_decided": (cleared, negative & ~look, open_negative),
+        "ppv": (positive, called & both, "one class only, or no scan is called positive"),
+        "npv": (negative, cleared & both, "one class only, or no scan is cleared"),
         "abstention_positive": (look, positive, no_positive),
         "abstention_negative": (look, negative, no_negative),
     }

@@ -177,6 +177,20 @@ def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray,
     return _divide(right, (labels == kind).astype(np.float64) @ counts)
 
 
+def resampled_predictive_values(
+    labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
+) -> dict[str, np.ndarray]:
+    """`metrics.predictive_values` of each resample, each (R,); arguments as `resampled_ranking`."""
+    called = (probability >= THRESHOLD).astype(np.int64)
+    positives, total = labels.astype(np.float64) @ counts, counts.sum(axis=0)  # (R,)
+    both = (positives > 0) & (positives < total)
+    # calls and labels change places: of what is called so, how much is so
+    return {
+        name: np.where(both, resampled_recall(called, labels, counts, kind), np.nan)
+        for name, kind in (("ppv", 1), ("npv", 0))
+    }
+
+
 def resampled_scan_metrics(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:

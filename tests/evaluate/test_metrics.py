@@ -7,6 +7,7 @@ from ich_mil.evaluate.metrics import (
     auc_inside,
     calibration_bins,
     operating_points,
+    predictive_values,
     scan_metrics,
     slice_metrics,
     slice_probability_metrics,
@@ -88,6 +89,14 @@ def test_what_ranks_alone_decide_needs_the_order_only():
     (spared, alarms), (missed, found) = sk.confusion_matrix(labels, called)
     assert scan["sensitivity"] == found / (found + missed)
     assert scan["specificity"] == spared / (spared + alarms)
+    calls = {"ppv": found / (found + alarms), "npv": spared / (spared + missed)}
+    assert predictive_values(labels, probability) == calls
+
+
+@pytest.mark.parametrize(("labels", "absent"), [([0, 1], {"npv"}), ([1, 1], {"ppv", "npv"})])
+def test_without_such_calls_or_with_one_class_there_is_no_predictive_value(labels, absent):
+    found = predictive_values(np.array(labels), np.array([0.6, 0.9]))
+    assert {name for name, value in found.items() if np.isnan(value)} == absent
 
 
 def test_slice_probabilities_are_measured_as_scan_probabilities_are():

@@ -41,6 +41,8 @@ def test_each_number_stands_under_its_name(truth, model):
         ("Scan calls", "balanced"): (SCAN, "balanced_accuracy"),
         ("Scan calls by class", "sensitivity"): (SCAN, "sensitivity"),
         ("Scan calls by class", "specificity"): (SCAN, "specificity"),
+        ("Scan calls that are right", "PPV"): (SCAN, "ppv"),
+        ("Scan calls that are right", "NPV"): (SCAN, "npv"),
         ("Scan operating points", "sens. at 95 % spec."): (SCAN, "sensitivity_at_95"),
         ("Scan operating points", "spec. at 95 % sens."): (SCAN, "specificity_at_95"),
         ("Scan probabilities", "ECE"): (SCAN, "ece"),
@@ -59,12 +61,17 @@ def test_text_is_readable_in_110_columns(truth, model):
     frame = evaluate([model, long], **truth, seed=0, resamples=60)
     lines = format_table(frame).splitlines()
     rows = [line for line in lines if "[" in line]
-    assert len(rows) == 15  # two models in seven blocks, one in the eighth
+    assert len(rows) == 17  # two models in eight blocks, one in the ninth
     assert max(map(len, lines)) <= 110
     row = frame[(frame.model == "GP") & (frame.level == SCAN) & (frame.metric == "auc")].iloc[0]
     assert f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]" in lines[1]
     text = " ".join(line.strip() for line in lines)
-    for note in ("10 equal-mass bins", "Few patients (15)", "chosen on these very scans, so optimistic"):
+    for note in (
+        "where other than 50 % of scans are positive",
+        "10 equal-mass bins",
+        "Few patients (15)",
+        "chosen on these very scans, so optimistic",
+    ):
         assert note in text
 
 
@@ -83,6 +90,7 @@ def test_what_is_missing_is_said_with_its_reason(truth, model):
         "Scans",
         "Scan calls",
         "Scan calls by class",
+        "Scan calls that are right",
         "Scan operating points",
         "Scan probabilities",
         "Scan calibration",
@@ -93,6 +101,7 @@ def test_what_is_missing_is_said_with_its_reason(truth, model):
     assert "Scans AUC, Scans AP, Scan calls balanced, Scan calls by class specificity, Scan operating" in text
     assert "(one class only)" in text
     assert "so optimistic" not in text  # no operating point is shown
+    assert "where other than" not in text
     none = {**truth, "labels": np.full(40, -1)}
     assert "(no scan labels)" in format_table(evaluate([silent], **none, seed=0, resamples=60))
 

@@ -127,6 +127,9 @@ def test_one_class_and_no_label_at_all(truth, model):
     f1 = number(evaluate([called], **zeros, seed=0, resamples=60), "calls all", SCAN, "f1")
     assert np.isnan([f1.value, f1.low, f1.high]).all()
     assert f1.note == "no scan is positive"
+    silent = number(evaluate([called], **truth, seed=0, resamples=60), "calls all", SCAN, "npv")
+    assert np.isnan([silent.value, silent.low, silent.high]).all()
+    assert silent.note == "one class only, or no scan is called so"
     none = {**truth, "labels": np.full(40, -1), "slice_labels": np.full(len(model.slice), -1)}
     frame = evaluate([model], **none, seed=0, resamples=60)
     assert frame.value.isna().all()
@@ -142,6 +145,7 @@ def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth,
     assert positive > negative  # and pairs of one of each are as many as the negative ones
     behind = {"sensitivity": positive, "specificity": negative, "f1": (positive + 1) // 2}
     behind |= dict.fromkeys(("auc", "ap", "balanced_accuracy"), negative)
+    behind |= {"ppv": positive, "npv": negative}
     # the threshold rests on the other class
     behind |= {f"{kind}_at_{x}": negative for kind in ("sensitivity", "specificity") for x in (90, 95)}
     for metric, n in {**behind, "accuracy": positive + negative}.items():

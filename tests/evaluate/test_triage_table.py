@@ -35,6 +35,8 @@ def test_every_number_by_hand(triage):
         "specificity": (3, 4),
         "sensitivity_decided": (2, 3),
         "specificity_decided": (2, 3),
+        "ppv": (2, 3),
+        "npv": (2, 3),
         "abstention_positive": (2, 5),
         "abstention_negative": (1, 4),
     }
@@ -85,9 +87,18 @@ def test_numbers_that_are_not_defined_say_why(triage):
     assert notes["missed"] == notes["sensitivity"] == notes["abstention_positive"] == "no scan is positive"
     assert notes["specificity_decided"] == "every negative scan is to be looked at"
     assert notes["sensitivity_decided"] == "no scan is positive"
+    assert notes["ppv"] == "one class only, or no scan is called positive"
     np.testing.assert_array_equal(table["value"].isna(), table["note"] != "")
     np.testing.assert_array_equal(table["low"].isna(), table["note"] != "")
     assert table.set_index("metric").loc["to_look", "value"] == 1
+
+
+def test_of_one_class_no_call_has_a_predictive_value(triage):
+    p = np.array([0.1, 0.9, 0.9, 0.1])
+    table = triage_table(triage, np.ones(4, dtype=int), p, list("abcd"), seed=0, resamples=9)
+    found = table.set_index("metric")
+    assert found.loc[["ppv", "npv"], "value"].isna().all()  # not 1 and 0
+    assert found.loc["npv", "note"] == "one class only, or no scan is cleared"
 
 
 def test_resamples_without_a_positive_scan_are_counted(triage):

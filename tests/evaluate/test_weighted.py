@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from ich_mil.evaluate.metrics import scan_metrics, slice_probability_metrics
+from ich_mil.evaluate.metrics import predictive_values, scan_metrics, slice_probability_metrics
 from ich_mil.evaluate.weighted import (
     resampled_ece,
     resampled_losses,
     resampled_operating_points,
+    resampled_predictive_values,
     resampled_ranking,
     resampled_scan_metrics,
     resampled_slice_probability_metrics,
@@ -13,6 +14,7 @@ from ich_mil.evaluate.weighted import (
 
 SINGLE = [
     (resampled_scan_metrics, scan_metrics),
+    (resampled_predictive_values, predictive_values),
     (resampled_slice_probability_metrics, slice_probability_metrics),
 ]
 
