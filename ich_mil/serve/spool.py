@@ -2,8 +2,8 @@
 
 In: files of single DICOM objects, in any order, twice or damaged. Out: a `Job` for each study that has been
 silent for long enough. No name on disk is made of what the network said: a study is the digest of its UID, an
-object the digest of its UID and of its bytes. What was judged is a digest of the objects a study had at that
-time, so that an object that comes later makes it a new job, and one that comes twice does not.
+object the digest of its UID and place and of its bytes. What was judged is a digest of the objects a study
+had at that time, so that an object that comes later makes it a new job, and one that comes twice does not.
 
     incoming/                   being received; emptied at the start
     studies/KEY/study.json      the StudyInstanceUID
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.dicom.elements import read_elements
-from ich_mil.dicom.header import SOP_UID, STUDY_UID
+from ich_mil.dicom.header import POSITION, SOP_UID, STUDY_UID
 from ich_mil.errors import DataError, IchMilError
 from ich_mil.files import alone, remove_leftovers, write_json
 from ich_mil.progress import say
@@ -151,7 +151,7 @@ class Spool:
         """
         if self.is_full():
             raise SpoolFullError(f"{self.root}: {self._bytes / 1e9:.2f} GB are used, or its disk is full")
-        study_uid, own_uid = _uids(file)
+        study_uid, own_uid, place = _names(file)
         sop_uid = own_uid or sop_uid
         if not 0 < len(study_uid) <= UID_LENGTH:
             raise RefusedError(
@@ -162,7 +162,8 @@ class Spool:
             return False
         content = sync_file(file)
         key = digest_of(study_uid)
-        identity = digest_of(sop_uid) if sop_uid else content[:24]
+        # some anonymisers give every slice the same UID: at another position it is another slice
+        identity = digest_of(f"{sop_uid} {place}") if sop_uid else content[:24]
         folder = self._studies / key / "objects"
         target = folder / f"{identity}-{content[:16]}.dcm"
         with self._lock:
@@ -343,12 +344,12 @@ class Spool:
         return tree_size(self._studies) + tree_size(self._results)
 
 
-def _uids(file: Path) -> tuple[str, str]:
-    """StudyInstanceUID and SOPInstanceUID; '' where one cannot be read."""
+def _names(file: Path) -> tuple[str, str, str]:
+    """StudyInstanceUID, SOPInstanceUID and ImagePositionPatient; '' where one cannot be read."""
     try:
-        elements = read_elements(file, {STUDY_UID, SOP_UID})
-        return elements.text(STUDY_UID), elements.text(SOP_UID)
+        elements = read_elements(file, {STUDY_UID, SOP_UID, POSITION})
+        return elements.text(STUDY_UID), elements.text(SOP_UID), elements.text(POSITION)
     except OSError:
         raise
     except Exception:  # bytes from the network can break a reader in any way
-        return "", ""
+        return "", "", ""

@@ -189,6 +189,15 @@ def test_of_one_uid_the_last_bytes_count(spool):
     assert spool.counts()["bytes"] == pytest.approx(size, abs=200)  # the name of the study is not counted
 
 
+def test_slices_of_one_uid_at_several_positions_are_all_kept(spool):
+    same = {"SOPInstanceUID": "1.9"}
+    for z in range(3):
+        assert store(spool, ct_slice(uid(1), z, ImagePositionPatient=[0, 0, z], **same))
+    assert not store(spool, ct_slice(uid(1), 1, ImagePositionPatient=[0, 0, 1], **same))
+    kept = [dcmread(path).ImagePositionPatient[2] for path in spool.take().objects.iterdir()]
+    assert sorted(kept) == [0, 1, 2]
+
+
 def test_of_one_uid_the_last_bytes_count_also_after_a_kill_before_the_first_were_gone(tmp_path):
     """The sender had no answer: it sends again what is there already."""
     first, second = ct_slice(uid(1), 0), ct_slice(uid(1), 0, PixelData=bytes([1]) * 128)
