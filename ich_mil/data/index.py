@@ -25,7 +25,7 @@ from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.errors import DataError, DicomError
 from ich_mil.files import digest, escaped
-from ich_mil.ledger import PASSING, Code, LedgerEntry
+from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
 
 FORMAT = "ich_mil.index.4"
@@ -134,12 +134,16 @@ class HeaderIndex:
         return [_header(os.fsdecode(path), text) for path, text in rows]
 
     def refused(self) -> Iterator[LedgerEntry]:
-        """A ledger line for each file that is not a usable slice, by path."""
+        """A ledger line for each file that is not a usable slice, by path.
+
+        One that may be a slice and names no study counts to that whose files alone lie beside or below it.
+        """
         rows = self._database.execute(
             "SELECT scan, path, code, detail FROM file WHERE code != '' ORDER BY path"
         )
         for scan, path, code, detail in rows:
-            yield LedgerEntry(scan, os.fsdecode(path), Code(code), detail)
+            near = scan or (self._only_scan_near(path) if code in INCOMPLETE else "")
+            yield LedgerEntry(near, os.fsdecode(path), Code(code), detail)
 
     def refused_sources(self) -> dict[str, list[Source]]:
         """The refused files of each scan: a slice that cannot be read has a label all the same."""
@@ -158,6 +162,18 @@ class HeaderIndex:
         for scan, n_files, reason in rows:
             detail = f"none of its {n_files} files is a usable slice; one of them: {reason}"
             yield LedgerEntry(scan, "", Code.SCAN_EMPTY, detail)
+
+    def _only_scan_near(self, path: bytes) -> str:
+        """The only scan in the nearest folder above `path` that has files of any; '' where it has several."""
+        scans: list[tuple[str]] = []
+        while path and not scans:
+            path = os.path.dirname(path)  # noqa: PTH120 - bytes, as the file system has them
+            first, end = (path + b"/", path + b"0") if path else (b"", b"\xff" * 8)  # 0 comes after /
+            scans = self._database.execute(
+                "SELECT DISTINCT scan FROM file WHERE scan != '' AND path >= ? AND path < ? LIMIT 2",
+                (first, end),
+            ).fetchall()
+        return scans[0][0] if len(scans) == 1 else ""
 
     def _told(self, error: Exception) -> DataError:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:

@@ -55,6 +55,8 @@ _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 _WITHOUT_PIXELS = "though it says that it is CT: it is cut off, or only its header was exported"
 # RescaleType (0028,1054) values under which CT values are Hounsfield units, or not said (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
+# Names of archives; a .nii.gz is no archive but a NIfTI file.
+_ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii)\.(gz|bz2|xz|zst))", re.IGNORECASE)
 # How far a direction cosine may be from unit length or right angle: rounding to three decimals stays below.
 _COSINE_TOLERANCE = 5e-3
 # What stands in ContrastBolusAgent where none was given.
@@ -201,7 +203,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, or one to other units),
-            `not-opened` (the system says no),
+            `not-opened` (the system says no, or it is an archive such as .zip),
             `unreadable` (empty, cut off, no pixel data, cannot be parsed, impossible sizes).
     """
     path = Path(path)
@@ -222,6 +224,9 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             failed = "it is empty, or zeros stand where it should begin: a copy that failed"
             raise refusal(path, Code.UNREADABLE, failed) from error
         except NotDicomError as error:
+            if _ARCHIVE.fullmatch(path.name):
+                packed = "it is an archive, and what is in it was not looked at: unpack it"
+                raise refusal(path, Code.NOT_OPENED, packed) from error
             raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
             if reason := reason_of_the_system(error):

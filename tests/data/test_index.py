@@ -89,6 +89,29 @@ def test_a_refused_file_is_told_with_its_scan(root, tmp_path):
     assert told[path.name] == (study, Code.UNREADABLE)
 
 
+@pytest.mark.parametrize(
+    ("place", "owner"), [("a/x.dcm", "a"), ("a/empty/x.dcm", "a"), ("x.dcm", ""), ("other/x.dcm", "")]
+)
+def test_a_file_that_names_no_study_counts_to_the_only_one_beside_it(root, tmp_path, place, owner):
+    """Two studies in folders of their own, `a` and `a0`; the file has no bytes."""
+    studies = {}
+    for path in sorted(root.glob("*.dcm")):
+        studies.setdefault(read_headers(path)[0].study_uid, []).append(path)
+    base = tmp_path / "two"
+    for folder, paths in zip(("a", "a0"), studies.values(), strict=False):
+        (base / folder).mkdir(parents=True)
+        for path in paths:
+            shutil.copy(path, base / folder)
+    (base / place).parent.mkdir(exist_ok=True)
+    (base / place).touch()
+    (base / "a" / "notes.txt").write_text("no picture")
+    with opened(base, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        told = {entry.file: (entry.scan, entry.code) for entry in index.refused()}
+    want = next(iter(studies)) if owner else ""
+    assert told == {place: (want, Code.UNREADABLE), "a/notes.txt": ("", Code.NOT_DICOM)}
+
+
 def test_a_scan_of_refused_files_only_is_told(root, tmp_path):
     studies = {}
     for path in sorted(root.glob("*.dcm")):

@@ -448,6 +448,24 @@ def test_not_dicom(tmp_path, content, code):
     assert refused(read, path) == code
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("CT.zip", Code.NOT_OPENED),
+        ("study.tar.GZ", Code.NOT_OPENED),
+        ("IM0001.dcm.gz", Code.NOT_OPENED),
+        ("a.7z", Code.NOT_OPENED),
+        ("mask.nii.gz", Code.NOT_DICOM),
+        ("report.docx", Code.NOT_DICOM),
+        ("gz", Code.NOT_DICOM),
+    ],
+)
+def test_an_archive_may_hold_slices(tmp_path, name, code):
+    path = tmp_path / name
+    path.write_bytes(b"PK\3\4" + bytes(range(1, 200)))
+    assert refused(read_headers, path) == code
+
+
 def test_absent_file_and_folder(tmp_path):
     assert refused(read_headers, tmp_path / "absent.dcm") == Code.NOT_OPENED
     assert refused(read_headers, tmp_path) == Code.NOT_OPENED
