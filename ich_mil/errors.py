@@ -19,14 +19,15 @@ class DataError(IchMilError):
 class DicomError(IchMilError):
     """One DICOM file that is refused.
 
-    `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` the study it is of and `sop_uid` its own
-    name, '' where not known.
+    `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` and `series_uid` what it is of,
+    `sop_uid` its own name, '' where not known, and `orientation` its direction cosines, None where it has none.
     """
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
         self.code = code
-        self.study_uid = self.sop_uid = ""
+        self.study_uid = self.series_uid = self.sop_uid = ""
+        self.orientation: tuple[float, ...] | None = None
 
 
 class ModelError(IchMilError):

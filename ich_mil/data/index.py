@@ -28,16 +28,19 @@ from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
 
-FORMAT = "ich_mil.index.4"
+FORMAT = "ich_mil.index.5"
 CHUNK = 64
 """Files a worker takes at a time: reading a header takes a third of a millisecond, handing it over longer."""
+SEPARATORS = (",", ":")
+"""Of JSON, in which headers are compared as text."""
 COMMIT_SECONDS = 2.0
 """A killed run loses at most so much of its work."""
 
 _TABLES = """
 CREATE TABLE about (format TEXT, layout TEXT, root TEXT);
 CREATE TABLE file (
-    path BLOB PRIMARY KEY, size INTEGER, mtime INTEGER, scan TEXT, sop TEXT, code TEXT, detail TEXT
+    path BLOB PRIMARY KEY, size INTEGER, mtime INTEGER, scan TEXT, sop TEXT, code TEXT, detail TEXT,
+    series TEXT, orientation TEXT
 ) WITHOUT ROWID;
 CREATE TABLE slice (
     scan TEXT, path BLOB, frame INTEGER, sop TEXT, header TEXT, PRIMARY KEY (scan, path, frame)
@@ -60,7 +63,7 @@ class IndexedScan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Found:
-    """What a worker says of one file."""
+    """What a worker says of one file; `series` and `orientation` are of one that is refused."""
 
     path: str
     headers: tuple[SliceHeader, ...]
@@ -68,6 +71,8 @@ class _Found:
     sop: str
     code: str
     detail: str
+    series: str = ""
+    orientation: tuple[float, ...] | None = None
 
 
 class HeaderIndex:
@@ -144,6 +149,22 @@ class HeaderIndex:
         for scan, path, code, detail in rows:
             near = scan or (self._only_scan_near(path) if code in INCOMPLETE else "")
             yield LedgerEntry(near, os.fsdecode(path), Code(code), detail)
+
+    def lost_slices(self) -> Iterator[LedgerEntry]:
+        """A ledger line for each slice that says it is no CT, or a localizer.
+
+        It is parallel to CT slices of its series; one that says the truth is of another series or turned
+        another way. Where it was the first or the last slice no gap tells of it.
+        """
+        rows = self._database.execute(
+            "SELECT scan, path FROM file WHERE code IN (?, ?) AND EXISTS (SELECT * FROM slice "
+            "WHERE slice.scan = file.scan AND json_extract(header, '$.series_uid') = file.series "
+            "AND json_extract(header, '$.orientation') = file.orientation) ORDER BY path",
+            (Code.NOT_CT, Code.LOCALIZER),
+        )
+        for scan, path in rows:
+            detail = "it lies parallel to the CT slices of its series, which lacks it"
+            yield LedgerEntry(scan, os.fsdecode(path), Code.GAP, detail)
 
     def refused_sources(self) -> dict[str, list[Source]]:
         """The refused files of each scan: a slice that cannot be read has a label all the same."""
@@ -259,9 +280,10 @@ class HeaderIndex:
         """Write down what was found in some files."""
         for found in chunk:
             path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
+            orientation = json.dumps(found.orientation, separators=SEPARATORS)
             self._database.execute(
-                "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ? FROM found WHERE path = ?",
-                (scan, found.sop, found.code, escaped(found.detail), path),
+                "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ?, ?, ? FROM found WHERE path = ?",
+                (scan, found.sop, found.code, escaped(found.detail), found.series, orientation, path),
             )
             self._database.executemany(
                 "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
@@ -277,7 +299,8 @@ def _read_chunk(paths: Sequence[str], root: Path) -> list[_Found]:
             headers = read_headers(root / path)
         except DicomError as error:
             reason = str(error).removeprefix(f"{root}{os.sep}")
-            chunk.append(_Found(path, (), error.study_uid, error.sop_uid, error.code, reason))
+            place = (error.series_uid, error.orientation)
+            chunk.append(_Found(path, (), error.study_uid, error.sop_uid, error.code, reason, *place))
         else:
             key = patient_key(headers[0].patient_id)
             headers = tuple(replace(header, path="", patient_id=key) for header in headers)
@@ -287,7 +310,7 @@ def _read_chunk(paths: Sequence[str], root: Path) -> list[_Found]:
 
 def _text(header: SliceHeader) -> str:
     """A header as JSON."""
-    return json.dumps(vars(header) | {"pixels": vars(header.pixels)}, separators=(",", ":"))
+    return json.dumps(vars(header) | {"pixels": vars(header.pixels)}, separators=SEPARATORS)
 
 
 def _header(path: str, text: str) -> SliceHeader:

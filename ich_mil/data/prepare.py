@@ -205,6 +205,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
     ):
         table = CsvRows(table_file, COLUMNS)
         ledger.write(index.refused())
+        ledger.write(index.lost_slices())
         ledger.write(index.empty_scans())
         for scan in index.scans():
             record = read_record(out, scan.scan)

@@ -217,6 +217,8 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
                 return _headers(path, elements)
             except DicomError as error:
                 error.study_uid, error.sop_uid = elements.text(STUDY_UID), elements.text(SOP_UID)
+                error.series_uid = elements.text(SERIES_UID)
+                error.orientation = elements.decimals(ORIENTATION, 6)
                 raise
         except DicomError:
             raise

@@ -28,7 +28,7 @@ from ich_mil.dicom import read as read_module
 from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DataError
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
 from ich_mil.predictions import incomplete
 from tests import phantoms
 
@@ -177,6 +177,28 @@ def test_a_highest_slice_that_is_cut_off_in_its_header_leaves_the_scan_incomplet
     scan = read_headers(paths[0])[0].study_uid
     own = [LedgerEntry(**line) for line in prepared.ledger_by_scan[scan]]
     assert incomplete(own) == [Code.UNREADABLE]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"Modality": "CU"}, Code.NOT_CT),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, Code.LOCALIZER),
+        ({"PhotometricInterpretation": "RGB"}, Code.NOT_CT),
+    ],
+)
+def test_a_slice_that_says_it_is_none_leaves_the_scan_incomplete(study, tmp_path, changes, code):
+    """The highest one: no gap tells of it. A true localizer, and a picture of another series, do not."""
+    paths = sorted((study / "a").iterdir(), key=lambda path: dcmread(path).ImagePositionPatient[2])
+    phantoms.rewrite(paths[-1], paths[-1], **changes)
+    coronal = {"ImageOrientationPatient": [1, 0, 0, 0, 0, -1]}
+    phantoms.rewrite(paths[-1], study / "a" / "coronal.dcm", **changes, **coronal)
+    phantoms.rewrite(paths[-1], study / "a" / "other.dcm", **changes, SeriesInstanceUID="1.2.3")
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    own = prepared.ledger_by_scan[read_headers(paths[0])[0].study_uid]
+    assert sum(line["code"] == code for line in own) == 3
+    (gap,) = (line for line in own if line["code"] in INCOMPLETE)
+    assert (gap["code"], gap["file"]) == (Code.GAP, f"a/{paths[-1].name}")
 
 
 def test_a_study_of_unreadable_files_is_told(study, tmp_path):
