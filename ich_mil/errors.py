@@ -19,8 +19,8 @@ class DataError(IchMilError):
 class DicomError(IchMilError):
     """One DICOM file that is refused.
 
-    `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` and `series_uid` what it is of,
-    `sop_uid` its own name, '' where not known, and `orientation` its direction cosines, None where it has none.
+    `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` and `series_uid` what it is of and
+    `sop_uid` its own name, '' where not known; `orientation` its direction cosines, None where it has none.
     """
 
     def __init__(self, message: str, *, code: str) -> None:

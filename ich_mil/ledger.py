@@ -63,6 +63,8 @@ class Code(StrEnum):
     PIXELS_NOT_SQUARE = "pixels-not-square"
     """Rows are not as far apart as columns."""
     CENTRE_MOVES = "centre-moves"
+    OTHER_RESCALE = "other-rescale"
+    """Most slices of the series have another RescaleSlope or RescaleIntercept."""
     SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"
     SEVERAL_PATIENTS = "several-patients"
@@ -96,6 +98,7 @@ INCOMPLETE = frozenset(
         Code.SERIES_KIND,
         Code.PART_OF_HEAD,
         Code.GAP,
+        Code.OTHER_RESCALE,
         Code.SEVERAL_PATIENTS,
     }
 )

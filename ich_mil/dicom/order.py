@@ -349,6 +349,7 @@ def _irregularities(
         detail = f"series {uid}: the picture centre moves in the plane {len(moves)} times, by up to"
         detail = f"{detail} {furthest:.1f} mm, first after {at}"
         entries.append(LedgerEntry(study, "", Code.CENTRE_MOVES, detail))
+    entries += _other_rescales(headers)
     sops = Counter((header.sop_uid, header.frame) for header in headers)
     if n_repeated := sum(n for n in sops.values() if n > 1):
         detail = (
@@ -356,6 +357,19 @@ def _irregularities(
         )
         entries.append(LedgerEntry(study, "", Code.SOP_REPEATED, detail))
     return entries
+
+
+def _other_rescales(headers: Sequence[SliceHeader]) -> list[LedgerEntry]:
+    """An entry for each slice whose rescale is not that of most others; none where each may have its own."""
+    rescales = [f"slope {h.pixels.slope:g} and intercept {h.pixels.intercept:g} HU" for h in headers]
+    usual, n_usual = Counter(rescales).most_common(1)[0]
+    if 2 * n_usual <= len(headers):
+        return []
+    return [
+        slice_entry(header, Code.OTHER_RESCALE, f"{rescale}; {n_usual} slices of the series have {usual}")
+        for header, rescale in zip(headers, rescales, strict=True)
+        if rescale != usual
+    ]
 
 
 def _flips(header: SliceHeader) -> str:

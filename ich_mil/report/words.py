@@ -68,6 +68,7 @@ CODES = {
     Code.FLIPPED: "stored rows or columns run the other way; pictures are shown as stored",
     Code.PIXELS_NOT_SQUARE: "pixels are not square: pictures, and what the model saw, are stretched",
     Code.CENTRE_MOVES: "picture centre moves",
+    Code.OTHER_RESCALE: "another Hounsfield scale than the rest of its series",
     Code.SOP_REPEATED: "slice identifier used twice",
     Code.MODALITY_MISSING: "modality not stated",
     Code.SEVERAL_PATIENTS: "several patient identifiers in one study",
@@ -97,6 +98,7 @@ NOTED = frozenset(
         Code.GAP,
         Code.FLIPPED,
         Code.PIXELS_NOT_SQUARE,
+        Code.OTHER_RESCALE,
         Code.SEVERAL_PATIENTS,
         Code.LEARNED_FROM,
     }
