@@ -63,6 +63,8 @@ class Code(StrEnum):
     PIXELS_NOT_SQUARE = "pixels-not-square"
     """Rows are not as far apart as columns."""
     CENTRE_MOVES = "centre-moves"
+    OTHER_PICTURE = "other-picture"
+    """Of two slices in one place, which differ, one takes no part."""
     OTHER_RESCALE = "other-rescale"
     """Most slices of the series have another RescaleSlope or RescaleIntercept."""
     SOP_REPEATED = "sop-repeated"
@@ -98,6 +100,7 @@ INCOMPLETE = frozenset(
         Code.SERIES_KIND,
         Code.PART_OF_HEAD,
         Code.GAP,
+        Code.OTHER_PICTURE,
         Code.OTHER_RESCALE,
         Code.SEVERAL_PATIENTS,
     }

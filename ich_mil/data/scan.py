@@ -9,6 +9,7 @@ Legend: `n` slices of the scan, `H, W` pixels.
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -212,6 +213,7 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         no_heads.add(_names(series.headers))
         done.clear()
     entries = [*refused, *not_chosen(series, candidates), *kind_entries(series), *series.entries]
+    entries += _other_pictures(series, task.root)
     is_axial = tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
     if is_axial and (cut_off := head_cut_off(stack, spacing=series.headers[0].spacing)):
         entries.append(LedgerEntry(task.scan, "", Code.PART_OF_HEAD, cut_off))
@@ -228,6 +230,24 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         entries.append(LedgerEntry(task.scan, "", Code.AVERAGED, detail))
     entries += [entry for item in slices for entry in item.entries]
     return _Chosen(series, stack, [item.row for item in slices]), entries
+
+
+def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
+    """A line for each duplicate that shows something else than the slice which stands in its place."""
+    doubles = {entry.file for entry in series.entries if entry.code == Code.DUPLICATE}
+    entries = []
+    for header in series.left_out:
+        if header.path not in doubles:
+            continue
+        used = min(series.headers, key=lambda one: math.dist(one.position, header.position))
+        try:
+            same = np.array_equal(read_slice(header, root=root)[0], read_slice(used, root=root)[0])
+        except DicomError:  # a picture that cannot be read shows nothing else
+            continue
+        if not same:
+            detail = f"its picture is not that of {slice_name(used)}, which is in the same place"
+            entries.append(slice_entry(header, Code.OTHER_PICTURE, detail))
+    return entries
 
 
 def _names(headers: Sequence[SliceHeader]) -> tuple[str, ...]:

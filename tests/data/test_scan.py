@@ -17,7 +17,7 @@ from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.planes import Edges
 from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DataError
-from ich_mil.ledger import Code
+from ich_mil.ledger import INCOMPLETE, Code
 from tests import phantoms
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
@@ -44,6 +44,21 @@ def test_a_duplicate_takes_the_place_of_a_slice_that_cannot_be_read(series, tmp_
     told = prepared.ledger.set_index("file").code
     assert told[f"a/{good.name}"] == Code.FLAT
     assert Code.GAP not in set(told)
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_of_two_pictures_of_one_place_one_was_not_looked_at(series, tmp_path, differs):
+    phantoms.rewrite(series[4], series[4].with_name("twin.dcm"), SOPInstanceUID="9.9.9", InstanceNumber=999)
+    if differs:
+        other = pydicom.dcmread(series[5]).PixelData
+        phantoms.rewrite(series[4].with_name("twin.dcm"), PixelData=other)
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    (scan,) = prepared.scans.index
+    (double,) = (line for line in prepared.ledger_by_scan[scan] if line["code"] == Code.DUPLICATE)
+    told = [line for line in prepared.ledger_by_scan[scan] if line["code"] in INCOMPLETE]
+    assert double["file"] == "a/twin.dcm"
+    assert [(line["code"], line["file"]) for line in told] == [(Code.OTHER_PICTURE, "a/twin.dcm")] * differs
+    assert all(f"a/{series[4].name}" in line["detail"] for line in told)
 
 
 def test_a_slice_that_cannot_be_read_leaves_a_gap(series, tmp_path):
