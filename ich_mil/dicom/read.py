@@ -22,6 +22,12 @@ from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
 from ich_mil.ledger import Code
 
+# Zeros from some row to the end are a copy that failed if they are as many rows as of a noisy picture, and
+# pixels that are not zero end with a row that is full of them: a round field of view ends with few, a
+# picture that is padded with zeros begins with them too.
+ZERO_FRACTION = 1 / 16
+FULL_ROW = 1 / 2
+
 
 def read_slice(
     header: SliceHeader, *, root: Path = Path()
@@ -40,7 +46,7 @@ def read_slice(
             `no-hu-scale` (an intercept of about 0 and no air, or a picture in the bits above BitsStored),
             `not-opened` (the system says no),
             `no-decoder` (a package is missing; it is named),
-            `unreadable` (cut off, or not what the header says),
+            `unreadable` (cut off, zeros from some row on, or not what the header says),
             `flat` (all pixels equal),
             `noise` (rows whose neighbouring pixels are unrelated).
     """
@@ -116,4 +122,19 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     order = ">" if pixels.syntax == ExplicitVRBigEndian else "<"
     kind = f"{order}{'i' if pixels.signed else 'u'}{pixels.bits_allocated // 8}"
     values = content.view(kind).reshape(header.rows, header.columns)
+    n_whole = _rows_before_zeros(values)
+    if n_whole < header.rows:
+        raise CodecError(f"zeros from row {n_whole} on: a copy that failed")
     return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _rows_before_zeros(values: np.ndarray) -> int:
+    """Rows of stored values (H, W) before those that a failed copy left as zeros; H where none are.
+
+    The last row that is not of zeros may be cut within.
+    """
+    if values[-1].any() or not values[0].any():
+        return len(values)
+    n = int(np.flatnonzero(values.any(axis=1))[-1]) + 1
+    few = len(values) - n < ZERO_FRACTION * len(values) or n < 2
+    return len(values) if few or np.count_nonzero(values[n - 2]) < FULL_ROW * values.shape[1] else n

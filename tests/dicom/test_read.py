@@ -1,5 +1,6 @@
 """Every kind of file that is refused, with its code; what a header becomes; real files."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -510,6 +511,36 @@ def test_noise_in_the_lower_rows_is_refused(tmp_path):
 
 
 # Real files
+
+
+def zero_below(picture: np.ndarray, kept: float) -> np.ndarray:
+    """Zeros from the given share of the pixels on, as a copy that failed leaves them."""
+    cut = picture.copy()
+    cut.reshape(-1)[round(kept * picture.size) :] = 0
+    return cut
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.507, 0.93])
+def test_zeros_from_some_row_on_are_a_copy_that_failed(tmp_path, kept):
+    picture = np.random.default_rng(0).integers(1, 2000, (64, 64)).astype(np.int16)
+    pixels = zero_below(picture, kept)
+    path = write(tmp_path, Rows=64, Columns=64, PixelData=pixels.tobytes())
+    with pytest.raises(DicomError, match=f"zeros from row {math.ceil(64 * kept)} on: a copy") as caught:
+        read(path)
+    assert caught.value.code == Code.UNREADABLE
+
+
+def test_zeros_around_a_picture_are_no_damage(tmp_path):
+    """A round field of view, a padded picture, and one of which three rows are zero."""
+    picture = np.random.default_rng(0).integers(1, 2000, (64, 64)).astype(np.int16)
+    down, across = np.mgrid[:64, :64]
+    round_view = np.where(np.hypot(down - 20, across - 32) < 24, picture, 0)
+    round_view[0] = picture[0]
+    padded = picture.copy()
+    padded[:5] = padded[-5:] = 0
+    for pixels in (round_view, padded, zero_below(picture, 61 / 64)):
+        path = write(tmp_path, Rows=64, Columns=64, PixelData=pixels.astype(np.int16).tobytes())
+        read(path)
 
 
 @pytest.mark.realdata
