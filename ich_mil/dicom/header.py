@@ -37,6 +37,7 @@ from ich_mil.dicom.elements import (
     tag_of,
 )
 from ich_mil.dicom.frames import Frame, read_frames
+from ich_mil.dicom.medium import lost_images
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 
@@ -203,7 +204,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, or one to other units),
-            `not-opened` (the system says no, or it is an archive such as .zip),
+            `not-opened` (the system says no; an archive such as .zip; a DICOMDIR of which images are absent),
             `unreadable` (empty, cut off, no pixel data, cannot be parsed, impossible sizes).
     """
     path = Path(path)
@@ -216,7 +217,8 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             try:
                 return _headers(path, elements)
             except DicomError as error:
-                error.study_uid, error.sop_uid = elements.text(STUDY_UID), elements.text(SOP_UID)
+                error.study_uid = error.study_uid or elements.text(STUDY_UID)
+                error.sop_uid = elements.text(SOP_UID)
                 error.series_uid = elements.text(SERIES_UID)
                 error.orientation = elements.decimals(ORIENTATION, 6)
                 raise
@@ -312,6 +314,12 @@ def _check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, 
     sop_class = elements.text(SOP_CLASS) or elements.media_sop_class
     modality = elements.text(MODALITY).upper()
     if sop_class == MediaStorageDirectoryStorage:
+        if lost := lost_images(path, elements.sequences()):
+            (_, name), studies = lost[0], {study for study, _ in lost}
+            reason = f"it is a DICOMDIR, and {len(lost)} of the images it names are not there, such as {name}"
+            error = refusal(path, Code.NOT_OPENED, reason)
+            error.study_uid = studies.pop() if len(studies) == 1 else ""
+            raise error
         raise refusal(path, Code.NOT_AN_IMAGE, "it is a DICOMDIR, the index of a medium")
     if modality not in ("", "CT"):
         raise refusal(path, Code.NOT_CT, f"modality is {modality!r}, CT is needed")
