@@ -11,7 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Sequence
-from datetime import date, time
+from datetime import date
 from uuid import UUID, uuid5
 
 from pydicom.charset import convert_encodings
@@ -29,7 +29,7 @@ _ASCII = {"", "ISO_IR 6", "ISO 2022 IR 6"}
 _NAME_PARTS, _NAME_GROUPS, _NAME_CHARACTERS = 5, 3, 64
 _UID = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*")
 _DATE = re.compile(r"([0-9]{4})[.-]?([0-9]{2})[.-]?([0-9]{2})")
-_TIME = re.compile(r"([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})(\.[0-9]{1,6})?)?)?")
+_TIME = re.compile(r"([01][0-9]|2[0-3])(?::?([0-5][0-9])(?::?([0-5][0-9]|60)(\.[0-9]{1,6})?)?)?")
 
 
 def derived_uid(*parts: str) -> str:
@@ -68,8 +68,8 @@ def decoded(raw: bytes, character_sets: Sequence[str]) -> str:
 
 
 def line(text: str, most: int = LO) -> str:
-    """Text of one line (LO, SH, CS) of at most so many characters."""
-    return " ".join(printable(text).replace("\\", "/").split())[:most].rstrip()
+    """Text of one line (LO, SH, CS) of at most so many characters; blanks within it stay."""
+    return re.sub(r"[^\S ]+", " ", printable(text).replace("\\", "/")).strip()[:most].rstrip()
 
 
 def identifier(text: str, most: int = LO) -> str:
@@ -95,22 +95,18 @@ def day(text: str) -> str:
     """A date (DA) as YYYYMMDD, also from the older YYYY.MM.DD; '' where it is none."""
     found = _DATE.fullmatch(text)
     try:
-        return date(*map(int, found.groups())).strftime("%Y%m%d") if found else ""
+        return date(*map(int, found.groups())).isoformat().replace("-", "") if found else ""
     except ValueError:
         return ""
 
 
 def clock(text: str) -> str:
-    """A time (TM) as HHMMSS.FFFFFF, as much as is there, also from HH:MM:SS; '' where it is none."""
+    """A time (TM) as HHMMSS.FFFFFF, as much as is there, also from HH:MM:SS; '' where it is none.
+
+    SS is 60 in a leap second.
+    """
     found = _TIME.fullmatch(text)
-    if found is None:
-        return ""
-    hour, minute, second, _ = (part or "" for part in found.groups())
-    try:
-        time(int(hour), int(minute or 0), int(second or 0))
-    except ValueError:
-        return ""
-    return "".join(part or "" for part in found.groups())
+    return "".join(part or "" for part in found.groups()) if found else ""
 
 
 def sex(text: str) -> str:

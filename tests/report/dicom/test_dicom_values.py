@@ -83,11 +83,13 @@ def test_a_name_has_three_groups_of_five_parts_and_sixty_four_characters():
     assert person_name("a\\b\nc\0\N{RIGHT-TO-LEFT OVERRIDE}d") == "a b c��d"
     assert person_name("x" * 60 + "^yz" + " u" * 9) == "x" * 60 + "^yz"
     assert person_name("Doe==") == "Doe"
+    assert person_name("van  Dyk^Jo") == "van  Dyk^Jo"
     assert person_name("") == ""
 
 
 def test_an_identifier_is_whole_or_left_out():
     assert identifier("P-1 é") == "P-1 é"
+    assert identifier("AB  12") == "AB  12"
     assert identifier("x" * 64) == "x" * 64
     assert identifier("x" * 65) == ""
     assert identifier("a\\b") == ""
@@ -108,6 +110,8 @@ def test_lines_are_shortened_and_paragraphs_are_not():
     [
         ("20190229", ""),
         ("20200229", "20200229"),
+        ("00010101", "00010101"),
+        ("00000101", ""),
         ("2020.02.29", "20200229"),
         ("2020-02-29", "20200229"),
         ("1.1.2020", ""),
@@ -125,6 +129,7 @@ def test_days(text, value):
         ("101530.123456", "101530.123456"),
         ("10:15:30", "101530"),
         ("1015", "1015"),
+        ("235960", "235960"),
         ("10", "10"),
         ("1", ""),
         ("251530", ""),
