@@ -176,8 +176,8 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
     """Metrics of scan probabilities.
 
     `ece` = Σ_k n_k/B · |mean probability - fraction positive| over `calibration_bins`. It is never negative,
-    so a perfect model scores above 0, the more so the fewer scans a bin holds (0.18 to 0.24 with 20 scans,
-    0.11 to 0.14 with 60, 0.04 to 0.05 with 490, simulated); for the same reason a resample scores higher than
+    so a perfect model scores above 0, the more so the fewer scans a bin holds (0.15 to 0.26 with 20 scans,
+    0.09 to 0.15 with 60, 0.03 to 0.05 with 490, simulated); for the same reason a resample scores higher than
     its sample, see `bootstrap.of_error`. `log_loss` holds probabilities of exactly 0 and 1 at the float64
     epsilon, as scikit-learn does.
 

@@ -172,6 +172,10 @@ def uncertainty_table(
         A row a measure: `uncertainty, n, patients, aurc, low, high, random, best, e_aurc, difference,
         difference_low, difference_high, note`; difference is AURC less that of `CLOSENESS`, below 0 is
         better. With one patient the ends of the intervals are NaN, and the note says so.
+
+    Raises:
+        DataError: no scan, or a value that is not finite.
+        ValueError: lengths that do not fit, a loss outside [0, 1], or `CLOSENESS` is missing.
     """
     if CLOSENESS not in measures:
         raise ValueError(f"measures must hold {CLOSENESS!r} to compare with, got {', '.join(measures)}")
@@ -223,6 +227,10 @@ def error_by_decile(wrong: np.ndarray, uncertainty: np.ndarray, *, bins: int = D
         A row a filled bin, most certain first; columns `bin`, `n`, `uncertainty` (mean), `wrong`,
         `error_rate`, `low` and `high`.
         The 95 % interval is Wilson's, which takes scans as independent: too narrow where patients have many.
+
+    Raises:
+        DataError: no scan, or a value that is not finite.
+        ValueError: lengths that do not fit, or `wrong` is not true or false.
     """
     wrong, uncertainty = scan_rows(wrong=wrong, uncertainty=uncertainty)
     if not np.isin(wrong, (0, 1)).all():

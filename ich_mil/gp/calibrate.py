@@ -88,7 +88,7 @@ def cross_fit(
         As `calibrate`.
 
     Raises:
-        DataError: fewer scans of a label than folds.
+        DataError: fewer patients of a label than folds; or as in `ich_mil.gp.fit.fit`.
     """
     if settings.calibration == "none":
         return None

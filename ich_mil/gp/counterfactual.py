@@ -114,7 +114,8 @@ def counterfactuals(
 
     Raises:
         DataError: input that does not fit, see `ich_mil.gp.predict.sample_scans`.
-        ValueError: not one slice probability a slice; a calibration fitted to another rule than the head's.
+        ValueError: not one slice probability a slice; a calibration fitted to another rule than the head's;
+            fewer than 2 samples.
     """
     if slice_mean.shape != x.shape[:1]:
         raise ValueError(f"there are {len(x)} slices, but slice_mean is of shape {tuple(slice_mean.shape)}")

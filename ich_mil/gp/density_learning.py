@@ -58,7 +58,7 @@ def choose_density(
         `settings` with `density`, `alpha` and `beta` replaced.
 
     Raises:
-        DataError: as in `ich_mil.gp.fit.fit`.
+        DataError, ConfigError: as in `ich_mil.gp.fit.fit`.
     """
     cells = [replace(settings, density="logistic")]
     cells += [replace(settings, density="gamma", alpha=a, beta=b) for a, b in product(alphas, betas)]

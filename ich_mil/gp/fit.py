@@ -77,7 +77,8 @@ def fit(
     Raises:
         DataError: shapes do not fit, a slice is not `measurable`, a label is not 0/1 or one label is missing;
             the settings smooth, and where slices lie is not known; there are fewer scans than ranks.
-        ConfigError: a kernel that is not one of D features; a density in a family other than ψ-VGPMIL.
+        ConfigError: a kernel that is not one of D features, or that cannot be learned as the settings ask; a
+            density in a family other than ψ-VGPMIL.
     """
     bags = on_device(Bags(x, offsets, labels, positions), x.device)
     held = None if validation is None else on_device(Bags(*validation), x.device)
@@ -122,7 +123,7 @@ def fit_many(
         The jobs of one group after the other, which share kernel and inducing points.
 
     Raises:
-        DataError: as in `fit`.
+        DataError, ConfigError: as in `fit`.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     shared = {name: getattr(HeadSettings(), name) for name in OWN}

@@ -137,6 +137,7 @@ class Head(BaseEstimator):
 
         Raises:
             DataError: input that cannot be used.
+            ConfigError: a kernel or density that cannot be used.
             ValueError: a parameter out of range.
         """
         settings, density, kernel = self._parts()
@@ -184,8 +185,8 @@ class Head(BaseEstimator):
 
         Bags come in the order of the offsets, or of `np.unique(bags)`. Both numbers are over `SAMPLES` draws
         that follow from the rows of the bag: it has the same numbers in any company, and other draws with its
-        rows in another order or another precision. The means of two sets of draws are within about a
-        thirtieth of the standard deviation.
+        rows in another order or another precision. The means of two sets of draws differ by a thirtieth of
+        the standard deviation, on average.
         """
         predictions, _ = self._predictions(X, bags, positions)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
@@ -253,6 +254,9 @@ class Head(BaseEstimator):
         Args:
             folder: of a saved head.
             kernel: one like it, if the head was fitted with a kernel object of yours.
+
+        Raises:
+            ModelError: there is no such head, or it needs another `kernel`.
         """
         model = load_head(Path(folder), kernel=kernel)
         head = cls(**vars(model.settings) | ({} if kernel is None else {"kernel": kernel}))

@@ -4,10 +4,10 @@ In: a head, its slices, q(w) and π - ½. Out: the same head with other hyperpar
 (Castro-Macías et al. 2024, Eq. 29 and step 8 of Algorithm 1).
 
 The paper takes gradient steps on J with q(u) held fixed. That q was fitted under the old kernel, and its KL
-ties the new one to the old: on the RSNA features 200 steps raise J by 1 after 3 sweeps and by 11 after 30.
-Here q(w) is at every λ the best one for fixed Θ and π, and J rises by 61 and by 22 in one call: this leaves
-a bound F(λ) on J, which L-BFGS-B climbs (`ich_mil.gp.objective`). J has the last word: where it would end
-lower than it was, nothing is changed.
+ties the new one to the old: on the RSNA features (ℓ = D) 200 steps raise J by 1 after 3 sweeps and by 11
+after 30. Here q(w) is at every λ the best one for fixed Θ and π, and J rises by 61 and by 22 in one call.
+What is climbed, by L-BFGS-B, is a bound F(λ) on J (`ich_mil.gp.objective`). J has the last word: where it
+would end lower than it was, nothing is changed.
 
 Shapes: N slices, D features, M inducing points.
 """

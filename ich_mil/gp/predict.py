@@ -76,10 +76,10 @@ def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     Args:
         model: the head.
         x: (n, D) raw features.
-        w: (L, M) whitened inducing values, from `draw_weights`, or m for the mean.
+        w: (L, M) whitened inducing values, from `draw_weights`, or m (M,) for the mean.
 
     Returns:
-        (L, n).
+        (L, n), or (n,) of m.
     """
     return w @ model.project(x, model.prior_root())[0]
 
@@ -161,7 +161,7 @@ def sample_latents(
 ) -> Iterator[Tensor]:
     """Samples of the whole function f (L, n) of one scan after the other, before any smoothing along z.
 
-    Args and errors are those of `sample_scans`.
+    Args and errors are those of `sample_scans`, but for positions.
 
     Yields:
         (L, n) float64 for each scan.
@@ -286,6 +286,9 @@ def scan_samples(
 
     Returns:
         Two tensors (L, B).
+
+    Raises:
+        ValueError, DataError: as `sample_scans`.
     """
     of_scan, of_slices = [], []
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):

@@ -73,7 +73,7 @@ PRESETS = {
         start="random",
     ),
 }
-"""Named variants; log Z = 0 in the last two, and the public code's factors 1/N, 1/M only scale its steps."""
+"""Named variants. log Z is a setting (`log_z`); the public code's factors 1/N, 1/M only scale its steps."""
 
 OWNERS = {
     "preset": {"psi": "ψ-VGPMIL"},
@@ -116,7 +116,8 @@ class HeadSettings:
         lengthscale_squared: ℓ. None: as in the preset, times the number of features D.
         learn: what is learned by maximising the objective of Eq. 29 (`ich_mil.gp.hyperparameters`).
         outer: how often; between two, the coordinate ascent goes on for `sweeps`.
-        log_z: random Fourier features for log Z in that objective; 0 leaves log Z out, as the public code.
+        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out, as the
+            public code does.
         sweeps: at most so many.
         patience: stop after so many sweeps without a better validation loss.
         tolerance: converged when no μ changes by more in a sweep.
@@ -130,7 +131,7 @@ class HeadSettings:
         calibration: of probabilities on held-out scans: `platt`, `temperature`, `isotonic` or `none`.
         calibration_folds: where there are no validation scans, so many heads are fitted to calibrate on the
             scans each has not seen.
-        seed: of k-means, of random starts and of Gibbs chains.
+        seed: of k-means, of random starts, of Gibbs chains and of the Fourier features of log Z.
     """
 
     family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi"

@@ -233,7 +233,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         """
         R = self._residual_covariance(self.standardise(x), phi, residual)
         root, failed = torch.linalg.cholesky_ex(R)
-        if failed:  # by rounding: the smallest eigenvalue is ε, that of a large variance 1e-16 times it
+        if failed:  # rounding moves eigenvalues by 1e-16 of the variance; the smallest one is ε
             root, failed = torch.linalg.cholesky_ex(R + 1e-9 * float(residual.max()) * identity(len(R), R))
         if failed:
             raise DataError(

@@ -42,7 +42,7 @@ def percent(probability: float) -> str:
 
 
 def relative_link(address: str) -> str:
-    """`address` quoted, so that it can only name a file beside the page.
+    """`address` quoted, so that it can only be a path from the page's own folder: no other host, no script.
 
     Raises:
         ValueError: it starts with a slash or backslash.

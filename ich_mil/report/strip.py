@@ -19,7 +19,7 @@ LEFT, RIGHT = 58.0, 992.0
 TOP, BOTTOM = 34.0, 160.0
 """Where 100 % and 0 % are."""
 TICKS = 12
-"""Slice numbers under the strip, at most."""
+"""Slice numbers under the strip, at most, beside 1."""
 CHARACTER = 7.6
 """Width of a character of a run's name."""
 

@@ -7,7 +7,7 @@ slices do and refer to all images these were made from. What differs between sli
 is said per frame. Slices of another frame of reference, as in a scan of several series, make objects, and a
 series, of their own.
 
-Source: DICOM PS3.3 A.75 (Parametric Map), C.7.6.16 (functional groups), C.11.18 (real world values).
+Source: DICOM PS3.3 A.75 (Parametric Map), C.7.6.16 (functional groups), C.7.6.16.2.11 (real world values).
 Shapes: k slices with maps, H, W pixels.
 """
 
