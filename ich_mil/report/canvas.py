@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from ich_mil.report.text import printable
 
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7"
-GREY = "#5f6672"
-"""Text and axes: contrast about 4 : 1 against both a white and a near-black page."""
+GREY = "#727986"
+"""Text and axes: contrast above 4.2 : 1 against both grounds of a page, white and near-black."""
 
 _DPI = 150
 METADATA: Any = {"Software": None}  # the default names a web address

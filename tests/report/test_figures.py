@@ -1,11 +1,15 @@
 import io
+import re
+from importlib.resources import files
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from ich_mil.report import figures, protocol_figures
+from ich_mil.report.canvas import GREY
 
 
 def pixels(png):
@@ -104,3 +108,17 @@ def test_ticks_of_epochs_are_whole(epochs, monkeypatch):
     ticks = [tick for tick in ax.get_xticks() if low <= tick <= high]
     assert ticks
     assert all(tick == round(tick) for tick in ticks)
+
+
+def test_grey_text_is_read_on_both_grounds_of_the_page():
+    def light(colour):  # WCAG 2.2, relative luminance
+        parts = np.array(to_rgb(colour))
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    style = files("ich_mil.report").joinpath("templates", "style.css").read_text()
+    grounds = set(re.findall(r"--ground: (#\w+);", style))
+    assert len(grounds) == 2
+    for ground in grounds:
+        dark, bright = sorted([light(GREY), light(ground)])
+        assert (bright + 0.05) / (dark + 0.05) > 4.2
