@@ -1,10 +1,10 @@
 """Which object this is: series, instance, equipment, time.
 
 In: the results, what they are about, and the moment of writing. Out: an `Identity`, which names the objects
-of one scan. UIDs follow from model, program version, scan, numbers, maps and source images with the way
-they lie, which is drawn: the same results written twice have the same UIDs, so an archive that gets them
-twice holds them once; other results, also by the same model, are other objects in other series. Only dates
-and times say when the objects were written.
+of one scan. UIDs follow from model, program version, scan, numbers, maps, and source images with their
+orientation (letters in the pictures show it): the same results written twice have the same UIDs, so an
+archive that gets them twice holds them once; other results, also by the same model, are other objects in
+other series. Only dates and times say when the objects were written.
 """
 
 import json
