@@ -9,9 +9,9 @@ the whole line,
 
     Z(α, β) = β^(½ - α) √(2π) Γ(α - ½) / Γ(α),   α > ½
 
-Σ_n E[log ψ(f_n)] - N log Z fits ψ to the latent values, and ψ in turn shrinks those. On the RSNA features,
-three sweeps and one maximisation by turns, θ(0) = α / β goes from 0.4 over 0.7, 5 and 200 to 16,000, and μ
-to 0.
+Σ_n E[log ψ(f_n)] - N log Z fits ψ to the latent values, and ψ in turn shrinks those. On the RSNA features
+(ℓ = D), three sweeps and one maximisation by turns, θ(0) = α / β goes from 0.4 over 0.7, 5 and 200 to 16,000,
+and μ to 0.
 """
 
 import math
