@@ -65,6 +65,7 @@ def over_seeds(
         One row a metric, with the columns `COLUMNS`; `note` says why a number is absent.
 
     Raises:
+        DataError: a score is NaN for some and not for all, or no probability where it must be one.
         ValueError: no repeat; repeats of different patients, with other slices, or with other scans or slices
             labelled.
     """
