@@ -56,8 +56,8 @@ _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 _WITHOUT_PIXELS = "though it says that it is CT: it is cut off, or only its header was exported"
 # RescaleType (0028,1054) values under which CT values are Hounsfield units, or not said (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
-# Names of archives; a .nii.gz is no archive but a NIfTI file.
-_ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii)\.(gz|bz2|xz|zst))", re.IGNORECASE)
+# Names of archives; a .nii.gz or .csv.gz is no archive but a NIfTI file or a table.
+_ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|zst))", re.IGNORECASE)
 # How far a direction cosine may be from unit length or right angle: rounding to three decimals stays below.
 _COSINE_TOLERANCE = 5e-3
 # What stands in ContrastBolusAgent where none was given.

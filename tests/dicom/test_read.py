@@ -457,6 +457,7 @@ def test_not_dicom(tmp_path, content, code):
         ("IM0001.dcm.gz", Code.NOT_OPENED),
         ("a.7z", Code.NOT_OPENED),
         ("mask.nii.gz", Code.NOT_DICOM),
+        ("labels.csv.gz", Code.NOT_DICOM),
         ("report.docx", Code.NOT_DICOM),
         ("gz", Code.NOT_DICOM),
     ],
