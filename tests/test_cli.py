@@ -256,11 +256,13 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
         path.write_bytes(path.read_bytes()[:-3000])
     one = next((export / "good").rglob("*.dcm"))
     phantoms.rewrite(one, export / "nameless.dcm", StudyInstanceUID="", SOPInstanceUID="1.2.3")
+    (export / "good" / "packed.zip").write_bytes(b"PK")
     words = ["predict", export, "--model", place / "run", "--out", tmp_path / "out", "--jobs", 1]
     capsys.readouterr()
     assert main([str(word) for word in words]) == 0
     told = capsys.readouterr().out
     assert "no slice could be used" in told
+    assert "; not seen whole: could not be opened\n" in told
     assert "files of no known study, which were not judged: 1; the first: nameless.dcm: " in told
     tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert len(tree["scans"]) == 1

@@ -15,9 +15,10 @@ from ich_mil.ledger import Code
 from ich_mil.model import load_model
 from ich_mil.pipeline.pages import Shown, remove_shown, show_predictions
 from ich_mil.pipeline.triage import read_triage
-from ich_mil.predictions import Results, in_no_study, make_results, write_results
+from ich_mil.predictions import Results, in_no_study, incomplete, make_results, write_results
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
+from ich_mil.report.words import CODES
 
 
 class Judge:
@@ -89,7 +90,12 @@ def predict_folder(
         show_predictions(results, prepared, out, shown)
     for scan in results.scans:
         low, high = scan.interval_95
-        say(f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}")
+        told = (
+            f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}"
+        )
+        if why := incomplete(scan.ledger):
+            told = f"{told}; not seen whole: {', '.join(CODES[code] for code in why)}"
+        say(told)
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
         say(f"{empty}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
