@@ -114,7 +114,10 @@ def extract_features(
 
     Raises:
         ProcessError: a worker has ended, or cannot hand on what it has read.
+        ValueError: a model in training mode.
     """
+    if model.training:
+        raise ValueError("features are of a model in evaluation mode; call its eval()")
     device, ranks = next(model.parameters()).device, these_ranks()
     dataset, pictures = ScanDataset(prepared, scans), Pictures(windows, image_size)
     sizes = dataset.sizes

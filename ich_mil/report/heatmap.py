@@ -55,6 +55,8 @@ LEFT_OUT = 0.03
 """Share of the norm of the slopes that need not be carried: a direction costs a pass through the CNN."""
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def slice_maps(
     cnn: AttentionCnn, head: SparseGP, pictures: Tensor, chosen: Sequence[int], weights: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -64,19 +66,26 @@ def slice_maps(
         cnn: frozen, in evaluation mode.
         head: fitted.
         pictures: (n, C, S, S) in [0, 1], all slices of the scan.
-        chosen: k indices of slices.
+        chosen: k indices of slices, at least one.
         weights: (L, M) whitened posterior samples (`ich_mil.gp.predict.draw_weights`).
 
     Returns:
         Two (k, g, g) float64 tensors on the scale of the latent function f. They cover the picture; a cell is
         two pixels wide.
+
+    Raises:
+        IndexError: an index that is none of a slice.
+        ValueError: a CNN in training mode.
     """
+    if cnn.training:
+        raise ValueError("maps are of a CNN in evaluation mode; call its eval()")
+    weights = weights.clone()  # autograd refuses those that were drawn in inference mode
     size = pictures.shape[-1]
     parts = split_encoder(cnn.encoder, windows=pictures.shape[1], image_size=size, side=MAP_SIDE)
     start = _first_map(parts, pictures.mean(0, keepdim=True))  # (1, F, h, w)
     means, stds = [], []
     for n in chosen:
-        end = _first_map(parts, pictures[n : n + 1])
+        end = _first_map(parts, pictures[n][None])
         evidence = _evidence(cnn, parts, head, start, end, weights)  # (L, h, w)
         place = _placed(parts, evidence.shape[-1], size).to(evidence)  # (g, h)
         evidence = place @ evidence @ place.mT  # (L, g, g)

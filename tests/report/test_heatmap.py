@@ -1,5 +1,7 @@
 """Maps of evidence: they add up to what the model says, lie where the difference is, and spread as f does."""
 
+import copy
+
 import pytest
 import torch
 
@@ -154,3 +156,23 @@ def test_cells_lie_where_the_encoder_has_them():
     torch.testing.assert_close(
         variance[inner], torch.full((22,), 17.0, dtype=torch.float64), rtol=1e-2, atol=0
     )
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_maps_are_the_same_where_no_gradient_is_kept(planted, mode):
+    cnn, head, pictures = planted
+    weights = draw_weights(head, 4, seed=0)
+    wanted = slice_maps(cnn, head, pictures[20:28], [6], weights)
+    with mode():
+        found = slice_maps(cnn, head, pictures[20:28].clone(), [6], weights.clone())
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_slices_that_are_not_there_and_a_cnn_in_training_are_refused(planted):
+    cnn, head, pictures = planted
+    weights = draw_weights(head, 2, seed=0)
+    with pytest.raises(IndexError, match="index 8 is out of bounds"):
+        slice_maps(cnn, head, pictures[20:28], [8], weights)
+    training = copy.deepcopy(cnn).train()  # its maps would move the running means
+    with pytest.raises(ValueError, match=r"call its eval\(\)"):
+        slice_maps(training, head, pictures[20:28], [6], weights)

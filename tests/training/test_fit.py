@@ -568,6 +568,8 @@ def test_features_of_a_scan_do_not_depend_on_the_others(prepared):
     assert alone.slice_names == prepared.slices(scans[3]).sop.tolist()
     expected = torch.tensor(prepared.slices(scans[3]).slice_label.tolist())
     assert torch.equal(alone.slice_labels, expected)
+    with pytest.raises(ValueError, match=r"call its eval\(\)"):  # dropout would draw, batch norm move
+        extract_features(model.train(), prepared, scans[3:4], windows=WINDOWS, image_size=32)
 
 
 def test_features_come_with_all_that_is_known_of_their_scans(prepared):
