@@ -30,8 +30,9 @@ from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
+from ich_mil.errors import DataError
 from ich_mil.gp.ascent import FitReport
-from ich_mil.gp.bags import Held, Values, check_bags, pack, pack_labelled, pack_positions
+from ich_mil.gp.bags import Bags, Held, Values, check_bags, pack, pack_labelled, pack_positions
 from ich_mil.gp.calibrate import calibrate, cross_fit
 from ich_mil.gp.densities import Density
 from ich_mil.gp.fit import fit
@@ -55,6 +56,16 @@ def _usual_tensors() -> Iterator[None]:
     whole = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]
     with torch.inference_mode(False), on_cpu, whole[0], whole[1]:
         yield
+
+
+def _pack_held(validation: Held) -> Bags:
+    """Validation scans packed; what is wrong with them is told as theirs."""
+    if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):
+        raise ValueError("validation must be (X, bags, labels), or (X, bags, labels, positions)")
+    try:
+        return pack_labelled(*validation)
+    except DataError as error:
+        raise DataError(f"validation: {error}") from error
 
 
 class Head(BaseEstimator):
@@ -138,11 +149,11 @@ class Head(BaseEstimator):
         Raises:
             DataError: input that cannot be used.
             ConfigError: a kernel or density that cannot be used.
-            ValueError: a parameter out of range.
+            ValueError: a parameter out of range, or a `validation` of other parts.
         """
         settings, density, kernel = self._parts()
         train = pack_labelled(X, bags, labels, positions)
-        held = None if validation is None else pack_labelled(*validation)
+        held = None if validation is None else _pack_held(validation)
         check_bags(*train[:3], "training scans")
         calibration = None
         if held is None:  # first, so that too few scans for the folds are told at once

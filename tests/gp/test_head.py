@@ -361,6 +361,10 @@ def test_more_bad_input_is_named_before_anything_is_kept():
         head.fit(x, offsets, labels, groups=["a", "b", "c"])
     with pytest.raises(DataError, match="validation scans: 1 features a slice, training scans have 3"):
         head.fit(x, offsets, labels, validation=(x[:, :1], offsets, labels))
+    with pytest.raises(DataError, match=r"validation: labels must be 0 or 1, got -1"):
+        head.fit(x, offsets, labels, validation=(x, offsets, labels - 1))
+    with pytest.raises(ValueError, match=r"validation must be \(X, bags, labels\), or"):
+        head.fit(x, offsets, labels, validation=(x, labels))
     with pytest.raises(DataError, match=r"X must be a table \(N, D\) of numbers \("):
         head.fit(np.full((4, 2), "a", dtype=object), [0, 2, 4], [0, 1])
     with pytest.raises(ConfigError, match="a density is of ψ-VGPMIL, not of the family 'probit'"):
