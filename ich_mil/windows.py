@@ -49,16 +49,19 @@ def apply_windows(hu: Tensor, windows: Windows) -> Tensor:
 
     Args:
         hu: (n, H, W) int16 Hounsfield units.
-        windows: C pairs (level, width) in HU.
+        windows: C pairs (level, width) in HU, as `parse_windows` gives them.
 
     Returns:
         (n, C, H, W) float32 in [0, 1].
 
     Raises:
-        TypeError: `hu` is not int16.
+        TypeError: `hu` is no int16 tensor.
+        ValueError: `hu` is not a stack of slices.
     """
-    if hu.dtype != torch.int16:
-        raise TypeError(f"HU are int16 tensors, got {hu.dtype}")
+    if not isinstance(hu, Tensor) or hu.dtype != torch.int16:
+        raise TypeError(f"HU are an int16 tensor (torch.from_numpy), got {type(hu).__name__} of {hu.dtype}")
+    if hu.ndim != 3:
+        raise ValueError(f"HU are a stack of slices (n, H, W), got shape {tuple(hu.shape)}")
     return _look_up(hu, windows) if hu.device.type == "cpu" else _compute(hu, windows)
 
 

@@ -69,8 +69,15 @@ def test_result_and_input_are_not_shared():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8])
 def test_other_than_int16_is_refused(dtype):
-    with pytest.raises(TypeError, match="HU are int16 tensors, got torch"):
+    with pytest.raises(TypeError, match=r"HU are an int16 tensor .*, got Tensor of torch"):
         apply_windows(torch.zeros(1, 2, 2, dtype=dtype), PRESETS["papers"])
+
+
+def test_an_array_or_a_single_slice_is_refused():
+    with pytest.raises(TypeError, match=r"\(torch\.from_numpy\), got ndarray of int16"):
+        apply_windows(np.zeros((1, 2, 2), np.int16), PRESETS["papers"])
+    with pytest.raises(ValueError, match=r"a stack of slices \(n, H, W\), got shape \(4, 2\)"):
+        apply_windows(torch.zeros(4, 2, dtype=torch.int16), PRESETS["papers"])
 
 
 def test_free_choice_and_refusals():

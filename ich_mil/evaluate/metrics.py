@@ -54,7 +54,7 @@ def check_scores(
     if labels.ndim != 1 or labels.shape != score.shape:
         raise ValueError(f"{what}: labels {labels.shape} and scores {score.shape} must be two equal rows")
     if not np.isin(labels, (0, 1, UNKNOWN)).all():
-        bad = labels[~np.isin(labels, (0, 1, UNKNOWN))][0]
+        bad = labels[~np.isin(labels, (0, 1, UNKNOWN))].tolist()[0]
         raise DataError(f"{what}: a label must be 0, 1 or {UNKNOWN} (unknown), got {bad!r}")
     wrong = ~np.isfinite(score)
     if wrong.any():
@@ -63,7 +63,8 @@ def check_scores(
             f"{int(np.flatnonzero(wrong)[0])}; nothing can be measured from them"
         )
     if probability and len(score) and (score.min() < 0 or score.max() > 1):
-        raise DataError(f"{what}: a probability must lie in [0, 1], got {score.min():g} to {score.max():g}")
+        ends = f"{score.min():.9g} to {score.max():.9g}"
+        raise DataError(f"{what}: a probability must lie in [0, 1], got {ends}")
     return labels.astype(np.int64), score
 
 
@@ -253,14 +254,18 @@ def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tupl
     Args:
         labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
         score: (N,) finite.
-        scans: (N,) the scan of each slice.
+        scans: (N,) int, the scan of each slice.
 
     Returns:
         The K scans that count, in ascending order, and their AUC (K,).
     """
     labels, score = check_scores(labels, score, what="slice scores", probability=False)
-    known = labels != UNKNOWN
-    labels, score, scans = labels[known], score[known], np.asarray(scans)[known]
+    scans, known = np.asarray(scans), labels != UNKNOWN
+    if scans.shape != labels.shape or not np.issubdtype(scans.dtype, np.integer):
+        raise ValueError(
+            f"scans must be a whole number for each of {len(labels)} slices, got {scans.dtype} {scans.shape}"
+        )
+    labels, score, scans = labels[known], score[known], scans[known]
     order = np.argsort(scans, kind="stable")
     starts = np.flatnonzero(np.diff(scans[order], prepend=scans[order][:1] - 1))
     ids, values = [], []
@@ -292,6 +297,7 @@ def slice_metrics(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> d
 
     Raises:
         DataError: no label is known, or a score is NaN.
+        ValueError: `scans` are not N whole numbers.
     """
     inside = auc_inside(labels, score, scans)[1]
     labels, score = known_scores(labels, score, what="slice scores", probability=False)

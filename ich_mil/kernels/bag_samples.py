@@ -69,7 +69,7 @@ def bag_samples(
         The moments, with divisor L, and the samples of scans.
 
     Raises:
-        ValueError: a bag without an instance; shapes that do not fit; another rule; no sample.
+        ValueError: a bag without an instance; shapes that do not fit; another dtype; another rule; no sample.
     """
     n, n_bags = len(bag_index(offsets)), len(offsets) - 1
     if mu.shape != sigma.shape or mu.shape[1:] != (n,) or keys.shape != (n_bags,):
@@ -77,6 +77,8 @@ def bag_samples(
             f"mu {tuple(mu.shape)} and sigma {tuple(sigma.shape)} must be (R, {n}), as the offsets say, "
             f"and keys {tuple(keys.shape)} must be ({n_bags},)"
         )
+    if mu.dtype != torch.float64 or sigma.dtype != torch.float64:
+        raise ValueError(f"mu and sigma must be float64, got {mu.dtype} and {sigma.dtype}")
     if samples < 1 or rule not in ("noisy_or", "max"):
         raise ValueError(f"needs at least one sample and a rule noisy_or or max, got {samples} and {rule!r}")
     if by_triton(impl, mu.device):

@@ -20,8 +20,10 @@ def bag_index(offsets: Tensor) -> Tensor:
         (N,) int64.
 
     Raises:
-        ValueError: if `offsets` does not start at 0, or a bag is empty.
+        ValueError: if `offsets` are not whole numbers, do not start at 0, or a bag is empty.
     """
+    if offsets.is_floating_point():
+        raise ValueError(f"offsets must be whole numbers, got {offsets.dtype}")
     if offsets.ndim != 1 or len(offsets) < 2 or int(offsets[0]) != 0:
         raise ValueError(f"offsets must be one-dimensional, start at 0 and name a bag, got {offsets}")
     sizes = offsets.diff()

@@ -167,6 +167,7 @@ def test_probabilities_of_exactly_zero_and_one(probability):
         ([0, 1, 1], [0.1, 0.3, np.inf], "NaN or infinite"),
         ([0, 1], [0.1, 1.2], "0.1 to 1.2"),
         ([0, 1], [-0.1, 0.5], "-0.1 to 0.5"),
+        ([0, 1], [0.1, 1 + 1e-7], "0.1 to 1.0000001"),
         ([0, 2], [0.1, 0.2], "got .*2"),
         ([-1, -1], [0.1, 0.2], "none of the 2 labels is known"),
     ],
@@ -179,6 +180,9 @@ def test_what_cannot_be_measured_says_why(labels, probability, message):
 def test_unequal_lengths_are_the_callers_mistake():
     with pytest.raises(ValueError, match="equal rows"):
         scan_metrics(np.array([0, 1]), np.array([0.1]))
+    for scans in (np.array(["a", "a"]), np.array([0]), np.array([0.0, 0.0])):
+        with pytest.raises(ValueError, match="a whole number for each of 2 slices, got"):
+            slice_metrics(np.array([0, 1]), np.array([0.1, 0.2]), scans)
 
 
 def test_slice_metrics_by_hand():

@@ -230,6 +230,9 @@ def test_shapes_that_do_not_fit_are_refused(impl, kernel_device):
             bag_samples(one, two, offsets, keys, **how)
     with pytest.raises(ValueError, match=r"and keys \(2,\) must be \(3,\)"):
         bag_samples(mu, sigma, offsets, keys[:2], **how)
+    for one, two in ((mu.float(), sigma), (mu, sigma.float())):
+        with pytest.raises(ValueError, match=r"must be float64, got torch\.float(32|64) and torch\.float"):
+            bag_samples(one, two, offsets, keys, **how)
 
 
 def test_opcheck(kernel_device):

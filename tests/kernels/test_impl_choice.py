@@ -17,3 +17,8 @@ from ich_mil.kernels.choice import by_triton
 )
 def test_the_version_that_runs(impl, device, fused):
     assert by_triton(impl, torch.device(device)) is fused
+
+
+def test_another_version_is_refused():
+    with pytest.raises(ValueError, match="impl must be one of auto, torch, triton, got 'cuda'"):
+        by_triton("cuda", torch.device("cuda"))

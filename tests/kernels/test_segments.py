@@ -40,7 +40,7 @@ def test_softmax_is_exact_for_scores_that_would_overflow():
     torch.testing.assert_close(weights, expected, rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("offsets", [3, [0], [1, 2], [0, 2, 2], [0, 3, 2], [[0], [2]]])
+@pytest.mark.parametrize("offsets", [3, [0], [1, 2], [0, 2, 2], [0, 3, 2], [[0], [2]], [0.0, 2.0]])
 def test_bad_offsets_raise(offsets):
     with pytest.raises(ValueError, match=r"offsets must|at least one instance"):
         bag_index(torch.tensor(offsets))
