@@ -1,12 +1,15 @@
 """One run from data to a model: what its steps are told, what a resumed one does no more, what is refused."""
 
+import json
 from dataclasses import replace
 
+import gpytorch
 import pandas as pd
 import pytest
 import torch
 import yaml
 
+import ich_mil
 from ich_mil.config import RunConfig, SetSettings, SplitSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, load_splits
@@ -77,6 +80,31 @@ def test_the_cnn_is_trained_as_the_run_says(config, told):
     with pytest.raises(ReachedError):
         train(thin, resume=False)
     assert told["prepared"].scans.slices.sum() > 2 * thick.slices.sum()
+
+
+def test_a_run_says_with_which_versions_it_was_begun(config, told):
+    with pytest.raises(ReachedError):
+        train(config, resume=False)
+    versions = json.loads((config.out / "run.json").read_text())["versions"]
+    assert versions == {
+        "ich_mil": ich_mil.__version__,
+        "torch": torch.__version__,
+        "gpytorch": gpytorch.__version__,
+    }
+
+
+def test_an_external_set_of_patients_to_learn_from_is_refused_before_the_cnn_is_trained(
+    config, told, site, tmp_path
+):
+    shared = replace(config, external=SetSettings("rsna", str(site)))
+    with pytest.raises(DataError, match=r"site: . of its patients were trained or calibrated on: P"):
+        train(shared, resume=False)
+    assert not told
+    assert not (config.out / "run.json").exists()
+    other = phantoms.rsna(tmp_path / "other", studies=8, seed=1)
+    apart = replace(config, external=SetSettings("rsna", str(other)), prepared=tmp_path / "apart")
+    with pytest.raises(ReachedError):
+        train(apart, resume=False)
 
 
 def test_a_cnn_that_is_there_is_not_trained_again_and_sees_all_scans_as_it_was_trained(

@@ -4,7 +4,7 @@ In: a `RunConfig`. Out, in `config.out`:
 
     config.yaml            the whole configuration
     splits.csv             scan, patient, label, split
-    run.json               format, configuration and its hash
+    run.json               format, configuration and its hash, versions of what it was begun with
     cnn/                   Lightning checkpoints and log.csv
     cnn.safetensors/.json  the frozen CNN
     features/train.safetensors   features of all labelled scans
@@ -26,10 +26,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import gpytorch
 import pandas as pd
 import torch
 import yaml
 
+from ich_mil import __version__
 from ich_mil.config import PLACES, RunConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.labels import name_some
@@ -37,7 +39,9 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import (
     check_current,
     check_same,
+    check_unseen,
     draw_splits,
+    learned_from,
     load_splits,
     read_splits,
     write_splits,
@@ -190,6 +194,7 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
         labels, folds = torch.tensor(learn.label.tolist()), config.head.calibration_folds
         with _named(config.train.path):  # what cannot be calibrated is told before anything is written
             folds_of(labels, learn.patient.tolist(), folds=folds, seed=config.head.seed)
+    _check_external(config, splits)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
     about = {
         "format": RUN_FORMAT,
@@ -197,10 +202,25 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
         "table": table,
         "config_hash": config.hash,
         "config": config.as_dict(),
+        "versions": {
+            "ich_mil": __version__,
+            "torch": str(torch.__version__),
+            "gpytorch": gpytorch.__version__,
+        },
     }
     write_json(config.out / "run.json", about)
     write_splits(splits, path)
     return splits
+
+
+def _check_external(config: RunConfig, splits: pd.DataFrame) -> None:
+    """Prepare external pictures, and refuse those of patients to learn from before the CNN is trained."""
+    one = config.external
+    if one is None or one.layout == "features":
+        return
+    folder = config.prepared / "external"
+    prepared = prepare(one.layout, one.path, folder, jobs=config.workers, thickness_mm=config.thickness_mm)
+    check_unseen(prepared.scans.patient, prepared.scans.index, learned_from(splits), str(one.path))
 
 
 @contextmanager
