@@ -530,6 +530,7 @@ def test_a_feature_run_without_validation_scans_is_the_cross_fitted_head(tmp_pat
     assert (abs(scans[other.scans].to_numpy() - p) < 5 * 1.5 * std / 1000**0.5 + 1e-9).all()
     card = (tmp_path / "run" / "report.html").read_text()
     assert "Platt scaling on held-out scans" in card
+    assert f"torch {torch.__version__}, gpytorch " in card
 
 
 def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):

@@ -128,11 +128,8 @@ def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, sc
     )
     trained = []
     monkeypatch.setattr(module, "train", lambda run, *, resume: trained.append((run, resume)))
-    monkeypatch.setattr(module, "training_sets", lambda run: sets)
     monkeypatch.setattr(module, "load_model", lambda folder: folder)
-    monkeypatch.setattr(
-        module, "measured_sets", lambda model, run: [sets["validation"], sets["test"], external]
-    )
+    monkeypatch.setattr(module, "run_sets", lambda model, run: sets | {"external": external})
     one, config = networks(place)
     tasks = list(tasks_of(one, config))
     wanted = [(width, seed) for width in (8, 32) for seed in (0, 1)]
@@ -147,7 +144,7 @@ def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, sc
         assert task.ledgers == {"away": "ledger"}
     drawn = draw_splits(scans, validation=0.25, test=0.25, seed=3)
     assert load_splits(folder / "heads_splits.csv").to_numpy().tolist() == drawn.to_numpy().tolist()
-    monkeypatch.setattr(module, "measured_sets", lambda model, run: [sets["validation"], sets["test"]])
+    monkeypatch.setattr(module, "run_sets", lambda model, run: sets)
     assert [task.scored for task in tasks_of(one, config)] == [{"test": test}] * 4  # goes on
     other = networks(place, seed=4)
     with pytest.raises(ConfigError, match="networks were trained on another split"):

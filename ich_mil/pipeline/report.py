@@ -19,7 +19,7 @@ from ich_mil.files import write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import load_model, read_run
 from ich_mil.pipeline.pages import write_study_page
-from ich_mil.pipeline.validate import MeasuredSet, measured_sets, score_rows, training_sets
+from ich_mil.pipeline.validate import MeasuredSet, run_sets, score_rows
 from ich_mil.predictions import Results, read_results
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
@@ -44,14 +44,15 @@ def report_run(run: Path) -> None:
         ModelError: `run` is not finished, or measured on nothing.
     """
     model = load_model(run)
-    if "site" in read_run(run):
+    about = read_run(run)
+    if "site" in about:
         raise ModelError(
             f"{run}: is a recalibrated model and has no report; 'validate' prints its table, the folder of "
             "'predict' has its pages"
         )
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
     sets: list[EvaluatedSet] = []
-    measured = measured_sets(model, config)
+    train, *measured = run_sets(model, config).values()
     if not measured:
         raise ModelError(f"{run}: has no validation, test or external scans, so there is nothing to report")
     for one in measured:
@@ -92,7 +93,8 @@ def report_run(run: Path) -> None:
         name=run.name,
         model=model.provenance,
         config=(run / "config.yaml").read_text(encoding="utf-8"),
-        splits=[_count(training_sets(config)["train"]), *map(_count, measured)],
+        versions=about.get("versions", {}),  # runs of earlier versions have none
+        splits=[_count(train), *map(_count, measured)],
         sets=sets,
         scans=results.scans,
         links=links,

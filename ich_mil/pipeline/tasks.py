@@ -29,7 +29,7 @@ from ich_mil.gp.folds import folds_of
 from ich_mil.model import load_model
 from ich_mil.models.attention_cnn import CnnSettings
 from ich_mil.pipeline.train import train
-from ich_mil.pipeline.validate import measured_sets, training_sets
+from ich_mil.pipeline.validate import run_sets
 from ich_mil.progress import say
 from ich_mil.protocol import BenchmarkSet, ProtocolConfig
 
@@ -127,11 +127,9 @@ def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
                 split=SplitSettings(file=splits),
             )
             train(run, resume=True)
-            parts = training_sets(run)
-            measured = {"test": parts["test"]} if "test" in parts else {}
-            for other in measured_sets(load_model(run.out), run):
-                if other.name == "external":
-                    measured[one.external_name] = other
+            parts = run_sets(load_model(run.out), run)
+            names = {"test": "test", "external": one.external_name}
+            measured = {names[name]: part for name, part in parts.items() if name in names}
             scored = {name: other.features for name, other in measured.items()}
             ledgers = {
                 name: other.prepared.ledger for name, other in measured.items() if other.prepared is not None

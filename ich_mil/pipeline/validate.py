@@ -33,10 +33,10 @@ from ich_mil.progress import say
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """A labelled set to measure a model on.
+    """A labelled set of a run.
 
     Attributes:
-        name: `validation`, `test` or `external`; also the name of its folder in the run.
+        name: `train`, `validation`, `test` or `external`; also the name of its folder where it is measured.
         title: what it is, in words.
         features: of its scans.
         prepared: where its pictures lie; None for public features.
@@ -48,8 +48,25 @@ class MeasuredSet:
     prepared: PreparedSet | None
 
 
-def training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
-    """The train, validation and test scans of a run (those that exist), with their features."""
+def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
+    """The train, validation, test and external scans of a run (those that exist), with their features.
+
+    The external set is prepared and given features if it was not yet. `DataError` if it holds a scan the run
+    has learned from, under whatever name.
+    """
+    sets = _training_sets(config)
+    if config.external is not None:
+        stored = config.out / "features" / "external.safetensors"
+        place = config.prepared / "external"
+        external = external_set(model, config.external, place, stored, config.workers)
+        for name, one in sets.items():
+            if name != "test":
+                check_no_twins(external.features, one.features, str(config.external.path))
+        sets["external"] = external
+    return sets
+
+
+def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     splits = load_splits(config.out / "splits.csv")
     prepared: PreparedSet | None = None
     if config.train.layout == "features":
@@ -64,24 +81,6 @@ def training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
         for name, scans in chosen.items()
         if scans
     }
-
-
-def measured_sets(model: TrainedModel, config: RunConfig) -> list[MeasuredSet]:
-    """The sets a run is measured on; the external one is prepared and given features if it was not yet.
-
-    `DataError` if it holds a scan the run has learned from, under whatever name.
-    """
-    own = training_sets(config)
-    sets = [one for name, one in own.items() if name != "train"]
-    if config.external is not None:
-        stored = config.out / "features" / "external.safetensors"
-        place = config.prepared / "external"
-        external = external_set(model, config.external, place, stored, config.workers)
-        for name, one in own.items():
-            if name != "test":
-                check_no_twins(external.features, one.features, str(config.external.path))
-        sets.append(external)
-    return sets
 
 
 def external_set(
@@ -132,9 +131,10 @@ def validate_run(config: RunConfig) -> bool:
         Whether it has such scans.
     """
     model = load_model(config.out)
-    sets = measured_sets(model, config)
-    for one in sets:
-        measure(model, one, config.out / one.name)
+    sets = run_sets(model, config)
+    del sets["train"]
+    for name, one in sets.items():
+        measure(model, one, config.out / name)
     return bool(sets)
 
 

@@ -61,6 +61,7 @@ class RunPage:
         name: name of the run.
         model: which model it trained.
         config: the whole configuration as text (YAML).
+        versions: of the packages it was begun with, by name.
         splits: size of each split.
         sets: the evaluated data sets, the most important first.
         scans: predicted scans of the first of `sets`, in any order.
@@ -74,6 +75,7 @@ class RunPage:
     name: str
     model: Provenance
     config: str
+    versions: Mapping[str, str] = field(default_factory=dict)
     splits: Sequence[SplitCount] = ()
     sets: Sequence[EvaluatedSet] = ()
     scans: Sequence[ScanResult] = ()

@@ -44,6 +44,7 @@ def run():
         curves=pd.DataFrame({"train_loss": [0.9, 0.5], "val_loss": [0.8, 0.7]}),
         ledger={"localizer": 33},
         limits=["Adult scans without contrast only."],
+        versions={"ich_mil": "4.5", "torch": "9.8+cpu"},
     )
 
 
@@ -63,6 +64,7 @@ def test_hostile_texts_are_only_text(run, text):
         links={text: link},
         ledger={text: 3},
         limits=[text],
+        versions={text: text, "torch": text},
         sets=[replace(run.sets[0], name=text, table=run.sets[0].table.replace({"model": {"CNN": text}}))],
     )
     html = render_run(hostile)
@@ -88,6 +90,7 @@ def test_run_shows_the_numbers_it_was_given(run):
     assert "no slice labels" in page.text
     assert "model: papers" in page.text
     assert "Adult scans without contrast only." in page.text
+    assert "Begun with ich_mil 4.5, torch 9.8+cpu." in page.text
     assert page.text.index("0.988") < page.text.index("0.123")
     assert "studies/scan-high.html" in page.addresses
     assert page.tags.count("img") == 3
