@@ -260,6 +260,16 @@ def test_missing_files_are_told_before_anything_is_fitted(place, tmp_path, capsy
         assert not (tmp_path / "out").exists()
 
 
+def test_a_table_that_cannot_be_used_leaves_no_folder(place, tmp_path, capsys):
+    one = yaml.safe_load(protocol(place).read_text())["sets"][0]
+    pd.read_csv(place / "other.csv").assign(bag_label=7).to_csv(tmp_path / "bad.csv", index=False)
+    for what in ("root", "external"):
+        sets = [one | {what: str(tmp_path / "bad.csv")}]
+        assert cli.main(["reproduce", str(protocol(place, out=str(tmp_path / "out"), sets=sets))]) == 2
+        assert "bad.csv: line 2: bag_label must be 0 or 1" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
 def test_a_head_named_like_a_baseline_is_refused(place, tmp_path, capsys):
     path = protocol(place, out=str(tmp_path / "out"), heads={"CNN alone": {}}, main="CNN alone")
     assert cli.main(["reproduce", str(path)]) == 2

@@ -63,18 +63,20 @@ def reproduce(config: ProtocolConfig) -> Path:
     """
     models = models_of(config)
     _check_inputs(config)
+    # networks are trained for the others; a table that cannot be used leaves no folder behind
+    ready = {one.name: list(tasks_of(one, config)) for one in config.sets if one.kind != "pictures"}
     about = {"format": PROTOCOL_FORMAT, "config_hash": config.hash}
     with alone(config.out, doing="writing"):
         check_about(config.out / "protocol.json", about)
         write_json(config.out / "protocol.json", about)
-        return _fit_and_measure(config, models)
+        return _fit_and_measure(config, models, ready)
 
 
-def _fit_and_measure(config: ProtocolConfig, models: list[Model]) -> Path:
-    """Fit and measure set after set, and write the report."""
+def _fit_and_measure(config: ProtocolConfig, models: list[Model], ready: dict[str, list[Task]]) -> Path:
+    """Fit and measure set after set, and write the report; `ready` has the tasks of tables and bags."""
     chapters: list[Chapter] = []
     for one in config.sets:
-        tasks = list(tasks_of(one, config))
+        tasks = ready.get(one.name) or list(tasks_of(one, config))
         units = [(model, task) for task in tasks for model in models]
         # one GPU is kept busy by one process
         jobs = 1 if device().type == "cuda" else min(config.jobs or os.cpu_count() or 1, len(units))
