@@ -168,8 +168,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     return dict(about)
 
 
-def load_model(folder: Path) -> TrainedModel:
+def load_model(folder: str | Path) -> TrainedModel:
     """The model of a run. `ModelError` if the run is not finished, or of another version."""
+    folder = Path(folder)
     about = read_run(folder)
     names = ("cnn", "head") if about["cnn"] else ("head",)
     files = [folder / f"{name}{end}" for name in names for end in (".json", ".safetensors")]

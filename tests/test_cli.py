@@ -703,7 +703,7 @@ def test_closed_output_is_no_error(place, tmp_path):
     words = [sys.executable, "-c", program, "prepare", str(place / "a"), "--layout", "rsna"]
     line = shlex.join([*words, "--out", str(tmp_path / "out"), "--jobs", "1"])
     assert subprocess.run(["sh", "-c", f"{line} >&- 2>&-"], check=False).returncode == 0
-    assert len(open_prepared(tmp_path / "out").scans) == 16
+    assert len(open_prepared(str(tmp_path / "out")).scans) == 16
 
 
 def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):

@@ -108,7 +108,7 @@ def test_the_intercept_alone_changes_and_fits_the_site(place):
         assert getattr(ours.calibration, name) == getattr(run.calibration, name)
     p = load_model(place / "ours").predict(site).scan_mean
     assert float(p.mean()) == pytest.approx(float(smoothed_targets(site.labels).mean()), rel=1e-9)
-    before, after = (load_model(place / name).scan_logits(site) for name in ("run", "ours"))
+    before, after = (load_model(str(place / name)).scan_logits(site) for name in ("run", "ours"))
     assert torch.equal(before, after)
 
 

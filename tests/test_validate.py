@@ -34,7 +34,7 @@ def model(tmp_path):
 @pytest.fixture
 def features(tmp_path):
     write_features(tmp_path / "f.csv", 6, 0)
-    found = read_feature_csv(tmp_path / "f.csv")
+    found = read_feature_csv(str(tmp_path / "f.csv"))
     generator = torch.Generator().manual_seed(0)
     names = (*CNN, "positions")
     return replace(

@@ -140,7 +140,7 @@ def check_features(features: FeatureSet, source: str) -> None:
         )
 
 
-def write_features(features: FeatureSet, path: Path, *, source: str = "") -> None:
+def write_features(features: FeatureSet, path: str | Path, *, source: str = "") -> None:
     """Write `features` to the safetensors file `path`; `source` says what they were made from."""
     check_features(features, str(path))
     metadata = {
@@ -148,13 +148,13 @@ def write_features(features: FeatureSet, path: Path, *, source: str = "") -> Non
         "source": source,
         **{name: json.dumps(getattr(features, name)) for name in _STRINGS},
     }
-    with whole_file(path) as temporary:
+    with whole_file(Path(path)) as temporary:
         tensors = {name: getattr(features, name) for name in (*_TENSORS, *_OPTIONAL)}
         known = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
         save_file(known, temporary, metadata)
 
 
-def read_features(path: Path) -> FeatureSet:
+def read_features(path: str | Path) -> FeatureSet:
     """Read what `write_features` wrote. Raises `DataError` with the file's name if it is something else."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -220,7 +220,7 @@ def _read_table(path: Path) -> pd.DataFrame:
     return table
 
 
-def read_feature_csv(path: Path) -> FeatureSet:
+def read_feature_csv(path: str | Path) -> FeatureSet:
     """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
 
     Raises:
@@ -228,6 +228,7 @@ def read_feature_csv(path: Path) -> FeatureSet:
             probability differ within a scan, a slice is there twice, a feature is NaN, a probability is
             outside [0, 1].
     """
+    path = Path(path)
     table = _read_table(path)
     code, scans = pd.factorize(table.bag_name)
     table = table.iloc[np.argsort(code, kind="stable")].reset_index(drop=True)

@@ -136,8 +136,9 @@ class PreparedSet:
         return dict(lines)
 
 
-def open_prepared(folder: Path) -> PreparedSet:
+def open_prepared(folder: str | Path) -> PreparedSet:
     """Open a prepared set. `DataError` if the folder is none, or of another version."""
+    folder = Path(folder)
     try:
         about = {**json.loads((folder / "prepared.json").read_text(encoding="utf-8"))}
         with (folder / "slices.csv").open("rb") as file:

@@ -14,6 +14,8 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, t
 
+from ich_mil.evaluate.metrics import patient_keys
+
 LEVEL = 0.95
 """Coverage the intervals aim at."""
 
@@ -77,10 +79,11 @@ def patient_bootstrap(
 
     Raises:
         ValueError: there is no row, or no resample is asked for.
+        DataError: a row has no patient.
     """
     if len(patients) == 0 or resamples < 1:
         raise ValueError(f"need at least one row and one resample, got {len(patients)} and {resamples}")
-    owner = np.unique(np.asarray(patients, dtype=str), return_inverse=True)[1]  # (n,)
+    owner = np.unique(patient_keys(patients), return_inverse=True)[1]  # (n,)
     n_patients = int(owner.max()) + 1
     generator = np.random.default_rng(seed)
     chunk = max(1, _CHUNK // len(owner))

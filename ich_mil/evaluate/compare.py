@@ -18,7 +18,7 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.evaluate.delong import delong_test
-from ich_mil.evaluate.metrics import auc_inside, check_scores, scan_metrics
+from ich_mil.evaluate.metrics import auc_inside, check_scores, patient_keys, scan_metrics
 from ich_mil.evaluate.weighted import resampled_scan_metrics
 
 COLUMNS = ["model", "reference", "metric", "value", "reference_value", "difference", "low", "high", "better"]
@@ -129,7 +129,7 @@ def compare(
         DataError: a score is NaN or no probability (the message names the model), or there is one class only.
         ValueError: lengths do not fit, or the reference or a model to compare is missing.
     """
-    others, owner = _others(scores, reference), np.asarray(patients, dtype=str)
+    others, owner = _others(scores, reference), patient_keys(patients)
     checked = {}
     for name, score in scores.items():
         truth, checked[name] = check_scores(labels, score, what=f"model {name!r}", probability=True)
@@ -200,7 +200,7 @@ def compare_slices(
         DataError: a score is NaN (the message names the model), or no scan has slices of both kinds.
         ValueError: lengths do not fit, or the reference or a model to compare is missing.
     """
-    others, owner = _others(scores, reference), np.asarray(patients, dtype=str)
+    others, owner = _others(scores, reference), patient_keys(patients)
     offsets = np.asarray(offsets)
     if len(offsets) != len(owner) + 1 or offsets[-1] != len(slice_labels):
         raise ValueError(

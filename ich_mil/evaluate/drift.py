@@ -27,6 +27,7 @@ from typing import Self
 import numpy as np
 
 from ich_mil.errors import DataError
+from ich_mil.evaluate.metrics import patient_keys
 from ich_mil.evaluate.two_samples import chance, column_distances, energy_distances, whitened
 
 DEALS = 999
@@ -137,7 +138,7 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features and score side by side (B, C + 1), and patients (B,)."""
     columns, score = np.asarray(features, dtype=np.float64), np.asarray(scores, dtype=np.float64)
-    keys = np.asarray(patients, dtype=str)
+    keys = patient_keys(patients)
     if columns.ndim != 2 or columns.shape[1] == 0 or not score.shape == keys.shape == columns.shape[:1]:
         raise ValueError(
             f"{what}: features {columns.shape}, scores {score.shape} and patients {keys.shape} do not fit"

@@ -19,7 +19,7 @@ from scipy.stats import mannwhitneyu, norm, rankdata
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_proportion, pairs, patient_bootstrap
-from ich_mil.evaluate.metrics import equal_mass
+from ich_mil.evaluate.metrics import equal_mass, patient_keys
 from ich_mil.evaluate.uncertainty import scan_rows
 from ich_mil.evaluate.weighted import resampled_ranking
 
@@ -92,7 +92,7 @@ def _higher(
 ) -> HigherWhere:
     if not np.isin(where, (0, 1)).all():
         raise ValueError("where must be true or false for each scan")
-    where, keys = where.astype(np.int64), np.asarray(patients, dtype=str)
+    where, keys = where.astype(np.int64), patient_keys(patients)
     if keys.shape != where.shape:
         raise ValueError(f"need one patient a scan, got {len(keys)} for {len(where)} scans")
     notes = []

@@ -6,7 +6,10 @@ unlabelled is left out; a number that is not defined (one class only) is NaN; a 
 Shapes: B scans, N slices (packed), K bins or scans as stated.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 from sklearn.metrics import (
     accuracy_score,
@@ -66,6 +69,25 @@ def check_scores(
         ends = f"{score.min():.9g} to {score.max():.9g}"
         raise DataError(f"{what}: a probability must lie in [0, 1], got {ends}")
     return labels.astype(np.int64), score
+
+
+def patient_keys(patients: Sequence[str] | np.ndarray) -> np.ndarray:
+    """The patient of each scan as text (B,).
+
+    Raises:
+        DataError: a scan has none: all such would count as one patient.
+    """
+    if isinstance(patients, np.ndarray) and patients.dtype.kind == "U":
+        return patients
+    keys = np.asarray(patients, dtype=object)
+    missing = np.flatnonzero(pd.isna(keys))
+    if len(missing):
+        first = missing[0]
+        raise DataError(
+            f"patients: {len(missing)} of {len(keys)} are {keys[first]}, the first is number {first}; "
+            "give each scan without a known patient a key of its own"
+        )
+    return keys.astype(str)
 
 
 def known_scores(

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
+from ich_mil.evaluate.metrics import patient_keys
 from ich_mil.evaluate.weighted import resampled_ece, resampled_losses
 from ich_mil.gp.calibration import Calibration, platt, smoothed_targets
 
@@ -92,7 +93,7 @@ def _known(
 ) -> tuple[Tensor, np.ndarray, np.ndarray]:
     """Logits (L, B), labels (B,) and patients (B,) of the labelled scans."""
     z = torch.atleast_2d(torch.as_tensor(logits).detach().cpu().double())
-    y, keys = np.asarray(labels), np.asarray(patients, dtype=str)
+    y, keys = np.asarray(labels), patient_keys(patients)
     if z.ndim != 2 or y.shape != (z.shape[1],) or keys.shape != y.shape:
         raise ValueError(f"logits {tuple(z.shape)}, labels {y.shape} and patients {keys.shape} do not fit")
     if not np.isin(y, (0, 1, UNKNOWN)).all():

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import patient_bootstrap
-from ich_mil.evaluate.metrics import THRESHOLD, check_scores, scan_metrics
+from ich_mil.evaluate.metrics import THRESHOLD, check_scores, patient_keys, scan_metrics
 from ich_mil.evaluate.table import interval_of, patients_behind
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
@@ -112,7 +112,7 @@ def subgroup_table(
         ValueError: a group is not (B,) bool, or the lengths do not fit.
     """
     labels, probability = check_scores(labels, probability, what="scan probabilities", probability=True)
-    owner = np.asarray(patients, dtype=str)
+    owner = patient_keys(patients)
     if len(owner) != len(labels):
         raise ValueError(f"{len(labels)} labels and {len(owner)} patients do not fit")
     rows = []

@@ -23,6 +23,7 @@ from ich_mil.evaluate.metrics import (
     THRESHOLD,
     auc_inside,
     check_scores,
+    patient_keys,
     predictive_values,
     scan_metrics,
     slice_metrics,
@@ -237,10 +238,11 @@ def evaluate(
         `ignored` because the number is not defined in them, and `note`: why `value` is NaN, else empty.
 
     Raises:
-        DataError: a score is NaN or infinite, or a probability outside [0, 1]; the message names the model.
+        DataError: a score is NaN or infinite, or a probability outside [0, 1] (the message names the model);
+            a scan without a patient.
         ValueError: sizes or names do not fit together.
     """
-    labels, offsets, owner = np.asarray(labels), np.asarray(offsets), np.asarray(patients, dtype=str)
+    labels, offsets, owner = np.asarray(labels), np.asarray(offsets), patient_keys(patients)
     if not len(labels) == len(owner) == len(offsets) - 1:
         raise ValueError(f"{len(labels)} labels, {len(owner)} patients and {len(offsets)} offsets do not fit")
     bags = np.repeat(np.arange(len(labels)), np.diff(offsets))  # (N,)

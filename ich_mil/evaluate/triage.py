@@ -28,7 +28,7 @@ import numpy as np
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.metrics import check_scores
+from ich_mil.evaluate.metrics import check_scores, patient_keys
 from ich_mil.evaluate.promises import METHODS, Method, Promise, allowed
 
 NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
@@ -221,7 +221,7 @@ def fit_triage(
     counted = "{} calibration scans"
     if patients is not None:
         counted = "patients with {} calibration scans"
-        owner = np.asarray(patients, dtype=str)
+        owner = patient_keys(patients)
         positives = hardest(positives, owner[labels == 1])
         negatives = hardest(negatives, owner[labels == 0])
     miss = Promise(method, float(sensitivity), float(confidence), next_positives)

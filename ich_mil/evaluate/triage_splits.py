@@ -23,7 +23,7 @@ from scipy.stats import binomtest
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL
-from ich_mil.evaluate.metrics import check_scores
+from ich_mil.evaluate.metrics import check_scores, patient_keys
 from ich_mil.evaluate.promises import Method, allowed, chance_next
 from ich_mil.evaluate.triage import LOOK, Triage, fit_triage, hardest
 
@@ -150,7 +150,7 @@ def verify(
         raise ValueError(f"need one split at least, got {splits}")
     known = labels != UNKNOWN
     labels, p = labels[known], p[known]
-    names, owner = np.unique(np.asarray(patients, dtype=str)[known], return_inverse=True)
+    names, owner = np.unique(patient_keys(patients)[known], return_inverse=True)
     positive = _by_patient(p[labels == 1], owner[labels == 1], len(names))  # (U,)
     negative = -_by_patient(-p[labels == 0], owner[labels == 0], len(names))  # (U,)
     generator = np.random.default_rng(seed)

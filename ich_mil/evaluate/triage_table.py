@@ -14,7 +14,7 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
-from ich_mil.evaluate.metrics import check_scores
+from ich_mil.evaluate.metrics import check_scores, patient_keys
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage
 
 COLUMNS = ["metric", "value", "low", "high", "count", "n", "patients", "unlabelled", "resamples", "ignored"]
@@ -57,7 +57,7 @@ def triage_table(
         ValueError: sizes do not fit together.
     """
     labels, p = check_scores(labels, probability, what="triage", probability=True)
-    owner = np.asarray(patients, dtype=str)
+    owner = patient_keys(patients)
     if len(owner) != len(labels):
         raise ValueError(f"{len(owner)} patients for {len(labels)} scans")
     known = labels != UNKNOWN

@@ -21,7 +21,7 @@ from scipy.stats import binomtest
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL, of_proportion, patient_bootstrap
-from ich_mil.evaluate.metrics import equal_mass
+from ich_mil.evaluate.metrics import equal_mass, patient_keys
 
 CLOSENESS = "closeness of p to ½"
 """Name of the uncertainty that every other one is compared with."""
@@ -189,7 +189,7 @@ def uncertainty_table(
         return areas | {f"{name} - ": area - areas[CLOSENESS] for name, area in areas.items()}
 
     intervals = patient_bootstrap(statistic, patients, resamples=resamples, seed=seed)
-    n_patients = len(np.unique(np.asarray(patients, dtype=str)))
+    n_patients = len(np.unique(patient_keys(patients)))
     closeness = risk_coverage(loss, columns[CLOSENESS]).aurc
     rows = []
     for name, values in columns.items():

@@ -31,8 +31,9 @@ EXTRACTION = 2
 """Counts up when `extract_features` gives more or other values: stored features are made again."""
 
 
-def save_cnn(model: AttentionCnn, folder: Path, *, settings: CnnSettings, windows: Windows) -> None:
+def save_cnn(model: AttentionCnn, folder: str | Path, *, settings: CnnSettings, windows: Windows) -> None:
     """Write `cnn.safetensors` and `cnn.json` into `folder`."""
+    folder = Path(folder)
     with whole_file(folder / "cnn.safetensors") as temporary:
         save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
     # initial weights are of no use once there are trained ones
@@ -40,12 +41,13 @@ def save_cnn(model: AttentionCnn, folder: Path, *, settings: CnnSettings, window
     write_json(folder / "cnn.json", {"format": FORMAT, "windows": windows, "settings": about})
 
 
-def load_cnn(folder: Path) -> tuple[AttentionCnn, CnnSettings, Windows]:
+def load_cnn(folder: str | Path) -> tuple[AttentionCnn, CnnSettings, Windows]:
     """Read what `save_cnn` wrote; the model is in evaluation mode.
 
     Raises:
         ModelError: missing, of another version, or weights of another shape.
     """
+    folder = Path(folder)
     path = folder / "cnn.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))

@@ -157,6 +157,15 @@ def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth,
     assert "one threshold tells the classes apart" in slope.note
 
 
+@pytest.mark.parametrize("absent", [None, float("nan")])
+def test_scans_without_a_patient_are_not_taken_for_those_of_one(truth, model, absent):
+    patients = [absent, *truth["patients"][1:-1], absent]
+    with pytest.raises(DataError, match=r"2 of 40 are (None|nan), the first is number 0; give each scan"):
+        evaluate([model], **{**truth, "patients": patients}, seed=0, resamples=10)
+    numbered = evaluate([model], **{**truth, "patients": np.arange(40)}, seed=0, resamples=10)
+    assert set(numbered[numbered.level == SCAN].patients) == {40}
+
+
 def test_nan_scores_name_the_model(truth, model):
     broken = Scores("diverged", np.where(np.arange(40) == 3, np.nan, model.scan), None)
     with pytest.raises(DataError, match=r"model 'diverged', scan scores: 1 of 40 scores are NaN"):

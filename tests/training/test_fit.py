@@ -505,8 +505,8 @@ def test_a_damaged_log_is_named(prepared, splits, one_epoch, tmp_path):
 def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
     torch.manual_seed(1)
     model = AttentionCnn(CNN, windows=3).eval()
-    save_cnn(model, tmp_path, settings=CNN, windows=WINDOWS)
-    loaded, settings, windows = load_cnn(tmp_path)
+    save_cnn(model, str(tmp_path), settings=CNN, windows=WINDOWS)
+    loaded, settings, windows = load_cnn(str(tmp_path))
     assert (settings, windows) == (CNN, WINDOWS)
     assert torch.equal(predictions(loaded, prepared)[1], predictions(model, prepared)[1])
 
