@@ -36,6 +36,11 @@ MOST_HEADER_BYTES = 1 << 25
 INFLATE_BYTES = 1 << 29
 """A deflated file is read up to here: 500 frames of 512 x 512 take half of it."""
 
+NATIVE = frozenset(
+    {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
+)
+"""Transfer syntaxes whose pixels are not compressed frame by frame (PS3.5 A.1-A.5)."""
+
 _SYNTAX = 0x00020010
 _MEDIA_SOP_CLASS = 0x00020002
 CHARACTER_SET = 0x00080005

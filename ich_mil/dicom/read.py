@@ -16,10 +16,11 @@ from pydicom.encaps import get_frame
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from ich_mil.dicom.codec import CodecError, NoDecoderError, decode
-from ich_mil.dicom.elements import inflate
-from ich_mil.dicom.header import NATIVE, SliceHeader, one_line, reason_of_the_system, refusal
+from ich_mil.dicom.elements import NATIVE, inflate
+from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
+from ich_mil.dicom.refusal import refusal, refusal_of
 from ich_mil.ledger import Code
 
 # Zeros from some row to the end are a copy that failed if they are as many rows as of a noisy picture, and
@@ -56,10 +57,8 @@ def read_slice(
     except NoDecoderError as error:
         raise refusal(path, Code.NO_DECODER, str(error)) from error
     except Exception as error:  # decoders raise anything; they have no common base class
-        if reason := reason_of_the_system(error):
-            raise refusal(path, Code.NOT_OPENED, f"it cannot be opened: {reason}") from error
-        reason = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded: {one_line(error)}"
-        raise refusal(path, Code.UNREADABLE, reason) from error
+        failed = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded"
+        raise refusal_of(path, error, failed=failed) from error
     pixels = header.pixels
     try:
         hu, notes = to_hu(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.dicom.elements import read_elements
-from ich_mil.dicom.header import POSITION, SOP_UID, STUDY_UID
+from ich_mil.dicom.tags import POSITION, SOP_UID, STUDY_UID
 from ich_mil.errors import DataError, IchMilError
 from ich_mil.files import alone, remove_leftovers, write_json
 from ich_mil.progress import say

@@ -16,8 +16,9 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from ich_mil.dicom.header import SliceHeader, StoredPixels, one_line, read_headers, reason_of_the_system
+from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.dicom.read import read_slice
+from ich_mil.dicom.refusal import refusal_of
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, add_encapsulated, add_native, data_set, enhanced, file_bytes
@@ -474,11 +475,22 @@ def test_absent_file_and_folder(tmp_path):
 
 
 def test_trouble_of_the_system_is_told_from_a_damaged_file():
-    assert reason_of_the_system(MemoryError()) == "there is too little memory"
-    assert reason_of_the_system(PermissionError(13, "as raised")) == "Permission denied"
-    for error in (OSError("of pydicom, without a number"), ValueError("13")):
-        assert reason_of_the_system(error) is None
-    assert (one_line(ValueError("two\n lines")), one_line(ValueError())) == ("two lines", "ValueError")
+    of_system = {
+        MemoryError(): "there is too little memory",
+        PermissionError(13, "as raised"): "Permission denied",
+    }
+    of_file = {
+        OSError("of pydicom, without a number"): "of pydicom, without a number",
+        ValueError("two\n lines"): "two lines",
+        ValueError("9" * 200): "9" * 160,
+        ValueError(): "ValueError",
+    }
+    for error, said in of_system.items():
+        told = refusal_of(Path("a.dcm"), error, failed="it failed")
+        assert (told.code, str(told)) == (Code.NOT_OPENED, f"a.dcm: it cannot be opened: {said}")
+    for error, said in of_file.items():
+        told = refusal_of(Path("a.dcm"), error, failed="it failed")
+        assert (told.code, str(told)) == (Code.UNREADABLE, f"a.dcm: it failed: {said}")
 
 
 @pytest.mark.parametrize("changes", [{}, {"SOPClassUID": None}], ids=["whole", "as RSNA"])

@@ -15,7 +15,7 @@ from pynetdicom import AE
 from pynetdicom.sop_class import Verification
 
 from ich_mil.dicom import codec
-from ich_mil.dicom.header import NATIVE
+from ich_mil.dicom.elements import NATIVE
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.serve import listener, worker
 from ich_mil.serve import node as node_module

@@ -27,8 +27,9 @@ from pydicom.uid import CTImageStorage
 from ich_mil.data.scan import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements, tag_of
-from ich_mil.dicom.header import SOP_CLASS, SliceHeader, read_headers
+from ich_mil.dicom.header import SliceHeader, read_headers
 from ich_mil.dicom.order import slice_file
+from ich_mil.dicom.tags import SOP_CLASS
 from ich_mil.errors import DataError, DicomError
 from ich_mil.predictions import ScanResult
 from ich_mil.report.dicom.patient import CARRIED, REQUIRED, patient_and_study

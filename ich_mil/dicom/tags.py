@@ -1,0 +1,48 @@
+"""The elements that we read of a header, by tag.
+
+Source: DICOM PS3.6 6 (the dictionary).
+"""
+
+from ich_mil.dicom.elements import CHARACTER_SET, tag_of
+
+SOP_CLASS = tag_of("SOPClassUID")
+SOP_UID = tag_of("SOPInstanceUID")
+STUDY_UID = tag_of("StudyInstanceUID")
+SERIES_UID = tag_of("SeriesInstanceUID")
+PATIENT_ID = tag_of("PatientID")
+MODALITY = tag_of("Modality")
+IMAGE_TYPE = tag_of("ImageType")
+NUMBER_OF_FRAMES = tag_of("NumberOfFrames")
+SAMPLES = tag_of("SamplesPerPixel")
+PHOTOMETRIC = tag_of("PhotometricInterpretation")
+ROWS = tag_of("Rows")
+COLUMNS = tag_of("Columns")
+POSITION = tag_of("ImagePositionPatient")
+ORIENTATION = tag_of("ImageOrientationPatient")
+SPACING = tag_of("PixelSpacing")
+THICKNESS = tag_of("SliceThickness")
+INSTANCE = tag_of("InstanceNumber")
+ACQUISITION = tag_of("AcquisitionNumber")
+DESCRIPTION = tag_of("SeriesDescription")
+KERNEL = tag_of("ConvolutionKernel")
+BODY_PART = tag_of("BodyPartExamined")
+AGENT = tag_of("ContrastBolusAgent")
+BITS_ALLOCATED = tag_of("BitsAllocated")
+BITS_STORED = tag_of("BitsStored")
+SIGNED = tag_of("PixelRepresentation")
+SLOPE = tag_of("RescaleSlope")
+INTERCEPT = tag_of("RescaleIntercept")
+RESCALE_TYPE = tag_of("RescaleType")
+PADDING = tag_of("PixelPaddingValue")
+PADDING_LIMIT = tag_of("PixelPaddingRangeLimit")
+
+# fmt: off
+HEADER_TAGS = frozenset((
+    CHARACTER_SET, SOP_CLASS, SOP_UID, STUDY_UID, SERIES_UID, PATIENT_ID, MODALITY, IMAGE_TYPE, ROWS, COLUMNS,
+    NUMBER_OF_FRAMES, SAMPLES, PHOTOMETRIC, POSITION, ORIENTATION, SPACING, THICKNESS, INSTANCE, ACQUISITION,
+    DESCRIPTION,
+    KERNEL, BODY_PART, AGENT, BITS_ALLOCATED, BITS_STORED, SIGNED, SLOPE, INTERCEPT, RESCALE_TYPE, PADDING,
+    PADDING_LIMIT,
+))
+# fmt: on
+"""All of them: what a pass over a file has to keep."""
