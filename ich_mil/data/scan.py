@@ -24,10 +24,11 @@ from ich_mil.data.store import FORMAT, scan_file
 from ich_mil.dicom.anatomy import head_cut_off, head_refusal
 from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.header import SliceHeader
-from ich_mil.dicom.order import Series, slice_entry, slice_name
+from ich_mil.dicom.order import Series
 from ich_mil.dicom.planes import AXIAL_DEGREES, Edges, edges_of, tilt_degrees
 from ich_mil.dicom.read import read_slice
 from ich_mil.dicom.series import average_groups, group_series
+from ich_mil.dicom.slice_name import slice_entry, slice_name
 from ich_mil.errors import DicomError
 from ich_mil.files import digest, write_array, write_text
 from ich_mil.ledger import Code, LedgerEntry

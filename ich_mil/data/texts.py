@@ -10,7 +10,7 @@ from pathlib import Path
 from ich_mil.data.scan import read_record
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, NotDicomError, read_elements, tag_of
-from ich_mil.dicom.order import slice_file
+from ich_mil.dicom.slice_name import slice_file
 from ich_mil.errors import DataError
 
 KEYWORDS = (

@@ -9,16 +9,16 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
 import numpy as np
 
-from ich_mil.dicom.order import LEFT_OUT, Series, beyond_entries, order_slices
+from ich_mil.dicom.irregularities import beyond_entries
+from ich_mil.dicom.order import LEFT_OUT, Series, order_slices
 from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, normal_of, turned_by
-from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of
+from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of, steps_of
 from ich_mil.ledger import Code, LedgerEntry
 
 # Numbers of series and whole UIDs in a folder name do not say what the series is.
@@ -118,7 +118,7 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
     if any(entry.code in LEFT_OUT for entry in whole.entries):
         return list(parts)
     if how == "interleaved":
-        steps, thickness = [b - a for a, b in pairwise(whole.positions)], whole.headers[0].thickness
+        steps, thickness = steps_of(whole.positions), whole.headers[0].thickness
         side_by_side = thickness is not None and 0 < thickness <= ABUTTING_FACTOR * median(steps)
         if len(runs_of(steps)) != 1 or not side_by_side:
             return list(parts)

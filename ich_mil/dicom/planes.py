@@ -17,6 +17,9 @@ from ich_mil.dicom.header import SliceHeader
 SAME_POSITION_MM = 0.01
 # Orientations that differ by less are the same.
 SAME_ORIENTATION_DEGREES = 0.5
+# Pixel spacings (and with them fields of view) that differ by no more are the same: makers round to 3 digits.
+# Those of rows and of columns too: such pixels are square.
+SAME_SPACING = 0.01
 TILT_DEGREES = 1.0
 AXIAL_DEGREES = 45.0
 # A picture centre that moves further in the plane than this is of another field of view: couches and rounding
@@ -85,6 +88,11 @@ def heights_along(slab: Sequence[SliceHeader], axis: np.ndarray) -> list[float]:
     """Where the centres of slices of one orientation lie along the unit vector `axis` (3,), mm."""
     to_centre = float(np.dot(_to_centre(slab[0]), axis))
     return [float(np.dot(header.position, axis)) + to_centre for header in slab]
+
+
+def same_spacing(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two pixel spacings (mm) differ by no more than rounding."""
+    return all(math.isclose(one, other, rel_tol=SAME_SPACING) for one, other in zip(a, b, strict=True))
 
 
 def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:

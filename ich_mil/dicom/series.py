@@ -17,7 +17,7 @@ from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.join import join_series
 from ich_mil.dicom.order import Series, order_slices
 from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, centre_moves, normal_of, turned_by
-from ich_mil.dicom.steps import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of
+from ich_mil.dicom.steps import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of, steps_of
 
 # Most head CT is read in slices of 5 mm.
 AVERAGE_TO_MM = 5.0
@@ -68,7 +68,7 @@ def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[
         raise ValueError(f"thickness must be positive; got {thickness} mm")
     groups: list[tuple[int, ...]] = []
     for stretch in _stretches(series):
-        steps = [series.positions[j] - series.positions[i] for i, j in pairwise(stretch)]
+        steps = steps_of([series.positions[i] for i in stretch])
         spacing = median(steps) if steps else math.inf
         known = [mm for i in stretch if (mm := series.headers[i].thickness) is not None]
         slice_mm = median(known) if known else 0.0
@@ -125,7 +125,7 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
         passes[-1] += slices
     for one in passes:
         heights = sorted(height for height, _ in one)
-        if len(one) <= SLAB_STEPS or len(runs_of([b - a for a, b in pairwise(heights)])) != 1:
+        if len(one) <= SLAB_STEPS or len(runs_of(steps_of(heights))) != 1:
             return [members]
     return [[header for _, header in one] for one in passes]
 
@@ -133,7 +133,7 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
 def _stretches(series: Series) -> list[list[int]]:
     """Slices of one scan, tilt, field of view and spacing with no gap between them, as lists of indices."""
     headers = series.headers
-    steps = [b - a for a, b in pairwise(series.positions)]
+    steps = steps_of(series.positions)
     cuts = {*find_gaps(headers, series.positions), *centre_moves(headers, series.positions)}
     last = {header.series_uid: i for i, header in enumerate(headers)}
     reach = 0

@@ -20,6 +20,11 @@ GAP_FACTOR = 1.5
 ABUTTING_FACTOR = 1.2
 
 
+def steps_of(positions: Sequence[float]) -> list[float]:
+    """The n - 1 steps between n positions in order, mm."""
+    return [b - a for a, b in pairwise(positions)]
+
+
 def alike(a: float, b: float) -> bool:
     """Whether two steps (mm) differ by no more than rounding."""
     return abs(a - b) <= STEP_TOLERANCE_MM + STEP_TOLERANCE * min(a, b)
@@ -46,7 +51,7 @@ def find_gaps(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dic
     slabs beside it (or, without slabs, against the median step), and is no gap where the slices are so thick
     that they meet.
     """
-    steps = [b - a for a, b in pairwise(positions)]
+    steps = steps_of(positions)
     runs = runs_of(steps)
     slabs = [(length, run) for length, run in runs if len(run) >= SLAB_STEPS]
     gaps: dict[int, float] = {}
@@ -71,9 +76,9 @@ def spaces_between(headers: Sequence[SliceHeader], positions: Sequence[float]) -
         Index of the slice before -> the mean thickness of the two, mm; nothing where no thickness is told.
     """
     spaces: dict[int, float] = {}
-    for i, (below, above) in enumerate(pairwise(positions)):
+    for i, step in enumerate(steps_of(positions)):
         thickness = _thickness(headers, i)
-        if thickness is not None and above - below > GAP_FACTOR * thickness:
+        if thickness is not None and step > GAP_FACTOR * thickness:
             spaces[i] = thickness
     return spaces
 

@@ -8,8 +8,9 @@ import pytest
 
 from ich_mil.dicom.choice import reason_for
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
-from ich_mil.dicom.order import Series, slice_name
+from ich_mil.dicom.order import Series
 from ich_mil.dicom.series import average_groups, group_series
+from ich_mil.dicom.slice_name import slice_name
 from ich_mil.dicom.steps import alike, runs_of
 from ich_mil.ledger import Code
 

@@ -28,7 +28,7 @@ from ich_mil.data.scan import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements, tag_of
 from ich_mil.dicom.header import SliceHeader, read_headers
-from ich_mil.dicom.order import slice_file
+from ich_mil.dicom.slice_name import slice_file
 from ich_mil.dicom.tags import SOP_CLASS
 from ich_mil.errors import DataError, DicomError
 from ich_mil.predictions import ScanResult

@@ -1,0 +1,208 @@
+"""What is irregular in a series, told in the ledger.
+
+In: the slices of one series in order with their heights, and those that take no part. Out: a ledger entry for
+each gap (`ich_mil.dicom.steps` says what is one) and each irregularity. Nothing is changed or left out here.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import numpy as np
+
+from ich_mil.dicom.header import SliceHeader
+from ich_mil.dicom.planes import (
+    AXIAL_DEGREES,
+    SAME_ORIENTATION_DEGREES,
+    SAME_POSITION_MM,
+    TILT_DEGREES,
+    centre_moves,
+    heights_along,
+    normal_of,
+    same_spacing,
+    tilt_degrees,
+    turned_by,
+)
+from ich_mil.dicom.slice_name import slice_entry, slice_name
+from ich_mil.dicom.steps import alike, find_gaps, runs_of, spaces_between, steps_of
+from ich_mil.dicom.tilts import TILTS_APART_DEGREES, by_orientation, mean_normal
+from ich_mil.ledger import Code, LedgerEntry
+
+# Along x, y and z, and against them (PS3.3 C.7.6.2.1.1).
+_COURSES = (
+    ("right to left", "left to right"),
+    ("front to back", "back to front"),
+    ("feet to head", "head to feet"),
+)
+# Runs of steps that are written out.
+_MOST_RUNS = 8
+
+
+def irregularities(
+    series_uid: str,
+    headers: Sequence[SliceHeader],
+    positions: Sequence[float],
+    tilts: Sequence[tuple[int, float]],
+) -> list[LedgerEntry]:
+    """What is irregular in an ordered series.
+
+    Args:
+        series_uid: as the ledger names it.
+        headers: n slices in order.
+        positions: n heights along the normal, mm, strictly rising.
+        tilts: of each gantry tilt the number of its slices and its degrees.
+
+    Returns:
+        Gaps by height, then what is said of the series as a whole or of single slices.
+    """
+    gaps = find_gaps(headers, positions)
+    entries = _gaps(headers, positions, gaps)
+
+    def note(code: Code, words: str) -> None:
+        if words:
+            entries.append(LedgerEntry(headers[0].study_uid, "", code, f"series {series_uid}: {words}"))
+
+    note(Code.SPACING_CHANGES, _step_runs(positions, gaps))
+    note(Code.TILTED, _tilts(tilts))
+    note(Code.FLIPPED, _flips(headers[0]))
+    note(Code.PIXELS_NOT_SQUARE, _sides(headers[0]))
+    note(Code.CENTRE_MOVES, _moves(headers, positions))
+    entries += _other_rescales(headers)
+    note(Code.SOP_REPEATED, _repeated_sops(headers))
+    return entries
+
+
+def beyond_entries(
+    left_out: Sequence[SliceHeader], headers: Sequence[SliceHeader], positions: Sequence[float]
+) -> list[LedgerEntry]:
+    """An entry if slices that take no part lie beyond those that do: what they show is not seen.
+
+    Those whose planes a gantry could not have, sagittal and coronal ones, are left aside, and so are those of
+    one orientation that cover all the others besides: a reformat of the same head reaches further than it.
+
+    Args:
+        left_out: slices that take no part.
+        headers: n slices in order.
+        positions: n heights along the normal, mm, strictly rising.
+    """
+    if not left_out:
+        return []
+    slabs = by_orientation(headers)
+    axis = mean_normal(slabs)
+    margin = median(steps_of(positions)) / 2 if len(positions) > 1 else SAME_POSITION_MM
+    n_below = n_above = 0
+    for group in by_orientation(left_out):
+        if np.dot(normal_of(group[0]), axis) < math.cos(math.radians(TILTS_APART_DEGREES)):
+            continue
+        heights = [heights_along([header], axis)[0] for header in group]  # centres of pictures of any size
+        below = sum(height < positions[0] - margin for height in heights)
+        above = sum(height > positions[-1] + margin for height in heights)
+        covers = min(heights) <= positions[0] + margin and max(heights) >= positions[-1] - margin
+        turned = all(turned_by(group[0], slab[0]) > SAME_ORIENTATION_DEGREES for slab in slabs)
+        if turned and covers and below + above < len(group) / 2:
+            continue
+        n_below, n_above = n_below + below, n_above + above
+    if not n_below + n_above:
+        return []
+    detail = f"{n_below} slices below this one and {n_above} above {slice_name(headers[-1])} take no part"
+    return [LedgerEntry(headers[0].study_uid, headers[0].path, Code.GAP, detail)]
+
+
+def _gaps(
+    headers: Sequence[SliceHeader], positions: Sequence[float], gaps: dict[int, float]
+) -> list[LedgerEntry]:
+    """An entry for each gap, and one for the spaces between slices that are thinner than their steps."""
+    steps = steps_of(positions)
+    entries = []
+    for i in sorted(gaps):
+        here = "this slice" if headers[i].pixels.frames == 1 else f"frame {headers[i].frame}"
+        detail = (
+            f"{steps[i]:.2f} mm between {here} and {slice_name(headers[i + 1])}, {gaps[i]:.2f} mm is regular"
+        )
+        entries.append(LedgerEntry(headers[i].study_uid, headers[i].path, Code.GAP, detail))
+    if spaces := spaces_between(headers, positions).keys() - gaps.keys():
+        first, widest = headers[min(spaces)], max(steps[i] for i in spaces)
+        detail = f"{len(spaces)} steps of up to {widest:.2f} mm between slices {first.thickness:g} mm thick"
+        entries.append(slice_entry(first, Code.GAP, f"{detail}: what lies between is not seen"))
+    return entries
+
+
+def _step_runs(positions: Sequence[float], gaps: Iterable[int]) -> str:
+    """The stretches of alike steps, where there are several; empty where the steps are regular."""
+    runs = runs_of(steps_of(positions), skip=gaps)
+    lengths = [length for length, _ in runs]
+    if not runs or alike(min(lengths), max(lengths)):
+        return ""
+    shown = ", ".join(f"{len(steps)} x {length:.2f}" for length, steps in runs[:_MOST_RUNS])
+    return f"steps in mm are {shown}{', ...' if len(runs) > _MOST_RUNS else ''}"
+
+
+def _tilts(tilts: Sequence[tuple[int, float]]) -> str:
+    """How far slices are tilted that are axial; empty where they are upright."""
+    if len(tilts) > 1:
+        shown = ", ".join(f"{n} by {tilt:.1f}" for n, tilt in tilts)
+        return f"slices have several tilts: {shown} degrees; ordered by their centres"
+    ((_, tilt),) = tilts
+    if TILT_DEGREES <= tilt <= AXIAL_DEGREES:
+        return f"slices are tilted by {tilt:.1f} degrees; ordered along their normal"
+    return ""
+
+
+def _flips(header: SliceHeader) -> str:
+    """How the rows and columns of an axial slice run, in words; empty where they run as is usual.
+
+    Patient axes are LPS: x from right to left, y from front to back. Usual are rows along x (the patient's
+    left at the right of the picture) and columns along y.
+    """
+    if tilt_degrees(header) > AXIAL_DEGREES:
+        return ""
+    flips = []
+    for name, usual, direction in (
+        ("rows", 0, header.orientation[:3]),
+        ("columns", 1, header.orientation[3:]),
+    ):
+        axis = int(np.argmax(np.abs(direction)))
+        if axis != usual or direction[axis] < 0:
+            flips.append(f"{name} run from {_COURSES[axis][int(direction[axis] < 0)]}")
+    return f"{', '.join(flips)}; the pixels are left as they are" if flips else ""
+
+
+def _sides(header: SliceHeader) -> str:
+    """How far rows and columns are apart; empty where pixels are square."""
+    down, across = header.spacing
+    if same_spacing([down], [across]):
+        return ""
+    return f"rows are {down:g} mm apart, columns {across:g} mm; the pixels are left as they are"
+
+
+def _moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> str:
+    """How often and how far the picture centre leaves its line; empty where it does not."""
+    moves = centre_moves(headers, positions)
+    if not moves:
+        return ""
+    first, furthest = slice_name(headers[min(moves)]), max(moves.values())
+    how = f"{len(moves)} times, by up to {furthest:.1f} mm, first after {first}"
+    return f"the picture centre moves in the plane {how}"
+
+
+def _other_rescales(headers: Sequence[SliceHeader]) -> list[LedgerEntry]:
+    """An entry for each slice whose rescale is not that of most others; none where each may have its own."""
+    rescales = [f"slope {h.pixels.slope:g} and intercept {h.pixels.intercept:g} HU" for h in headers]
+    usual, n_usual = Counter(rescales).most_common(1)[0]
+    if 2 * n_usual <= len(headers):
+        return []
+    return [
+        slice_entry(header, Code.OTHER_RESCALE, f"{rescale}; {n_usual} slices of the series have {usual}")
+        for header, rescale in zip(headers, rescales, strict=True)
+        if rescale != usual
+    ]
+
+
+def _repeated_sops(headers: Sequence[SliceHeader]) -> str:
+    """How many slices share their SOP instance; empty where none do."""
+    sops = Counter((header.sop_uid, header.frame) for header in headers)
+    n_repeated = sum(n for n in sops.values() if n > 1)
+    return (
+        f"{n_repeated} slices share a SOP Instance UID with another at another position" if n_repeated else ""
+    )
