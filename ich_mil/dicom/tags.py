@@ -36,13 +36,5 @@ RESCALE_TYPE = tag_of("RescaleType")
 PADDING = tag_of("PixelPaddingValue")
 PADDING_LIMIT = tag_of("PixelPaddingRangeLimit")
 
-# fmt: off
-HEADER_TAGS = frozenset((
-    CHARACTER_SET, SOP_CLASS, SOP_UID, STUDY_UID, SERIES_UID, PATIENT_ID, MODALITY, IMAGE_TYPE, ROWS, COLUMNS,
-    NUMBER_OF_FRAMES, SAMPLES, PHOTOMETRIC, POSITION, ORIENTATION, SPACING, THICKNESS, INSTANCE, ACQUISITION,
-    DESCRIPTION,
-    KERNEL, BODY_PART, AGENT, BITS_ALLOCATED, BITS_STORED, SIGNED, SLOPE, INTERCEPT, RESCALE_TYPE, PADDING,
-    PADDING_LIMIT,
-))
-# fmt: on
-"""All of them: what a pass over a file has to keep."""
+HEADER_TAGS = frozenset({CHARACTER_SET, *(tag for name, tag in globals().items() if name.isupper())})
+"""All of these: what a pass over a file has to keep."""

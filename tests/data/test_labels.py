@@ -9,7 +9,7 @@ from ich_mil.data.labels import UNKNOWN, read_label_csv
 from ich_mil.data.rsna import RsnaCollection
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
-from tests.dicom.test_read import write
+from tests.dicom.small_files import write
 
 SUBTYPES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural", "any")
 

@@ -8,7 +8,7 @@ import pytest
 from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.order import Series
 from ich_mil.ledger import Code, LedgerEntry
-from tests.dicom.test_series import PIXELS, header, ordered, series_of, stack, tilted
+from tests.dicom.headers import PIXELS, header, ordered, series_of, stack, tilted
 
 
 def coronal(uid: str, n: int, step: float) -> Series:

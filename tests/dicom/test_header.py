@@ -1,0 +1,162 @@
+"""What a header becomes."""
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
+from ich_mil.ledger import Code
+from tests.dicom.encodings import SIGNED, enhanced
+from tests.dicom.small_files import STORED, ct_slice, read, write, write_frames
+
+
+def test_header_and_hu(tmp_path):
+    path = write(tmp_path)
+    assert read_headers(str(path)) == read_headers(path)
+    assert read_headers(path)[0] == SliceHeader(
+        path=str(path),
+        frame=0,
+        sop_uid="1.2.3.1",
+        study_uid="1.2.3",
+        series_uid="1.2.3.4",
+        patient_id="P1",
+        rows=4,
+        columns=4,
+        position=(-125.0, -120.5, 30.0),
+        orientation=(1.0, 0.0, 0.0, 0.0, 1.0, 0.0),
+        spacing=(0.5, 0.45),
+        thickness=5.0,
+        instance_number=7,
+        acquisition=None,
+        description="CT PLAIN",
+        kernel="STANDARD",
+        body_part="HEAD",
+        contrast=False,
+        pixels=StoredPixels(
+            syntax=ExplicitVRLittleEndian,
+            offset=path.stat().st_size - 32,
+            frames=1,
+            bits_allocated=16,
+            bits_stored=16,
+            signed=True,
+            slope=1.0,
+            intercept=-1024.0,
+            padding=None,
+        ),
+        notes=(),
+    )
+    hu, notes = read(path)
+    np.testing.assert_array_equal(hu, STORED - 1024)
+    assert hu.dtype == np.int16
+    assert notes == ()
+
+
+def test_absent_optional_elements(tmp_path):
+    names = (
+        "PatientID",
+        "SliceThickness",
+        "InstanceNumber",
+        "SeriesDescription",
+        "ConvolutionKernel",
+        "ImageType",
+    )
+    (header,) = read_headers(write(tmp_path, **dict.fromkeys(names)))
+    assert (header.patient_id, header.thickness, header.instance_number) == ("", None, None)
+    assert (header.description, header.kernel, header.contrast) == ("", "", False)
+
+
+def test_rsna_header_without_sop_class_and_with_invalid_uids_gives_no_warning(tmp_path):
+    path = write(
+        tmp_path, preamble=False, SOPClassUID=None, SOPInstanceUID="ID_000012eaf", StudyInstanceUID="ID_f"
+    )
+    (header,) = read_headers(path)
+    assert (header.sop_uid, header.study_uid, header.notes) == ("ID_000012eaf", "ID_f", ())
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
+def test_data_set_without_preamble_or_meta(tmp_path, syntax):
+    ds = ct_slice()
+    ds.file_meta = FileMetaDataset()
+    path = tmp_path / "bare"
+    pydicom.dcmwrite(path, ds, implicit_vr=syntax == ImplicitVRLittleEndian, little_endian=True)
+    assert path.read_bytes()[128:132] != b"DICM"
+    assert read_headers(path)[0].sop_uid == "1.2.3.1"
+    np.testing.assert_array_equal(read(path)[0], STORED - 1024)
+
+
+def test_missing_modality_is_noted_where_the_sop_class_says_ct(tmp_path):
+    (note,) = read_headers(write(tmp_path, Modality=None))[0].notes
+    assert note == (Code.MODALITY_MISSING, "Modality is absent; SOP class is CT Image Storage")
+    ds = enhanced([STORED], [SIGNED])
+    ds.Modality = ""
+    (note,) = read_headers(write_frames(tmp_path, ds))[0].notes
+    assert note == (Code.MODALITY_MISSING, "Modality is absent; SOP class is Enhanced CT Image Storage")
+
+
+@pytest.mark.parametrize(
+    ("agent", "contrast"),
+    [
+        ("OMNIPAQUE 350", True),
+        ("IV", True),
+        ("NON-IONIC 100ML", True),
+        ("", False),
+        ("NONE", False),
+        ("No contrast", False),
+        ("w/o", False),
+        ("N", False),
+        ("nil", False),
+        ("NA", False),
+        ("0", False),
+        ("without", False),
+        ("Unenhanced", False),
+        ("PLAIN", False),
+        ("-", False),
+    ],
+)
+def test_contrast(tmp_path, agent, contrast):
+    assert read_headers(write(tmp_path, ContrastBolusAgent=agent))[0].contrast is contrast
+
+
+def test_a_picture_that_is_not_square(tmp_path):
+    path = write(tmp_path, Rows=2, Columns=8, AcquisitionNumber=3)
+    (header,) = read_headers(path)
+    assert (header.rows, header.columns, header.acquisition) == (2, 8, 3)
+    np.testing.assert_array_equal(read(path)[0], STORED.reshape(2, 8) - 1024)
+
+
+def test_as_many_rows_as_a_ct_may_have(tmp_path):
+    assert read_headers(write(tmp_path, Rows=4096, PixelData=bytes(2 * 4 * 4096)))[0].rows == 4096
+
+
+def test_a_thickness_below_zero_is_none(tmp_path):
+    assert read_headers(write(tmp_path, SliceThickness=-5))[0].thickness is None
+
+
+@pytest.mark.parametrize("ends", [(-2000, -3024), (-3024, -2000)])
+def test_a_range_of_padding_has_its_sign_and_may_go_down(tmp_path, ends):
+    path = write(tmp_path, PixelPaddingValue=ends[0], PixelPaddingRangeLimit=ends[1])
+    assert read_headers(path)[0].pixels.padding == (-3024, -2000)
+
+
+def test_what_a_frame_says_of_itself_goes_before_what_is_said_for_all(tmp_path):
+    ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
+    own, shared = ds.PerFrameFunctionalGroupsSequence[1], ds.SharedFunctionalGroupsSequence[0]
+    measures, soft, bone = Dataset(), Dataset(), Dataset()
+    measures.PixelSpacing, measures.SliceThickness = [0.4, 0.3], 2.5
+    soft.ConvolutionKernel, bone.ConvolutionKernel = "SOFT", ["BONE", "3"]
+    shared.CTReconstructionSequence = [soft]
+    own.PixelMeasuresSequence, own.CTReconstructionSequence = [measures], [bone]
+    agents = [Dataset(), Dataset(), Dataset()]  # given by mouth, and into a vein by the second frame
+    for agent, given in zip(agents, ("NO", "NO", "YES"), strict=True):
+        agent.ContrastBolusAgentAdministered = given
+    shared.ContrastBolusUsageSequence, own.ContrastBolusUsageSequence = agents[:2], agents[1:]
+    own.PixelValueTransformationSequence[0].RescaleSlope = 2
+    own.PixelValueTransformationSequence[0].RescaleIntercept = -2048
+    first, second = read_headers(write_frames(tmp_path, ds))
+    assert (first.spacing, first.thickness, first.kernel) == ((0.5, 0.45), 5.0, "SOFT")
+    assert (second.spacing, second.thickness, second.kernel) == ((0.4, 0.3), 2.5, "BONE\\3")
+    assert (first.contrast, second.contrast) == (False, True)
+    assert (first.pixels.slope, first.pixels.intercept) == (1, -1024)
+    assert (second.pixels.slope, second.pixels.intercept) == (2, -2048)
