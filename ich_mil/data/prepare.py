@@ -22,8 +22,9 @@ from ich_mil.data.cq500 import Cq500Collection
 from ich_mil.data.folder import FolderCollection
 from ich_mil.data.index import HeaderIndex, IndexedScan
 from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.record import ScanRecord, read_record, scan_fingerprint
 from ich_mil.data.rsna import RsnaCollection
-from ich_mil.data.scan import ScanRecord, ScanTask, prepare_scans, read_record, scan_fingerprint
+from ich_mil.data.scan import ScanTask, prepare_scans
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError

@@ -1,70 +1,37 @@
 """One scan to one file: ordered, its series chosen, its slices read to HU and written.
 
-In: the headers of all slices of a scan. Out: `scans/<scan>.npy` and `scans/<scan>.json`; the latter, a
-`ScanRecord`, is written last and marks a whole scan. Series are tried in the order of `rank_series` until
-one shows a head. A slice that cannot be read is taken out and the rest is ordered again, so that a duplicate
-of it can take its place and a gap is told.
+In: the headers of all slices of a scan. Out: `scans/<scan>.npy` and, written last, `scans/<scan>.json`
+(`ich_mil.data.record`). Series are tried in the order of `rank_series` until one shows a head. A slice that
+cannot be read is taken out and the rest is ordered again, so that a duplicate of it can take its place and a
+gap is told.
 
 Legend: `n` slices of the scan, `H, W` pixels.
 """
 
-import json
 import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ich_mil.data.store import FORMAT, scan_file
+from ich_mil.data.record import ScanRecord, write_record
+from ich_mil.data.store import scan_file
 from ich_mil.dicom.anatomy import head_cut_off, head_refusal
 from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.order import Series
-from ich_mil.dicom.planes import AXIAL_DEGREES, Edges, edges_of, tilt_degrees
+from ich_mil.dicom.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.dicom.read import read_slice
 from ich_mil.dicom.series import average_groups, group_series
 from ich_mil.dicom.slice_name import slice_entry, slice_name
 from ich_mil.errors import DicomError
-from ich_mil.files import digest, write_array, write_text
+from ich_mil.files import write_array
 from ich_mil.ledger import Code, LedgerEntry
-
-
-@dataclass(frozen=True)
-class ScanRecord:
-    """What `scans/<scan>.json` says of one prepared scan.
-
-    Attributes:
-        fingerprint: `scan_fingerprint` of what it was made from.
-        n_bytes: size of the .npy file, 0 where there is none.
-        patient: pseudonymous patient key, the scan id where the files name none.
-        pixel_mm: distance of rows and of columns, mm.
-        slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` and
-            `orientation` of the middle one, `position_mm`, `corrections`. Earlier versions wrote no
-            `orientation`.
-        entries: ledger lines of the scan.
-    """
-
-    fingerprint: str
-    n_bytes: int
-    patient: str
-    pixel_mm: tuple[float, float]
-    slices: list[dict[str, Any]]
-    entries: list[LedgerEntry]
-
-    @property
-    def edges(self) -> list[Edges | None]:
-        """The sides of the patient at the edges of each slice; None where its orientation is not told."""
-        return [edges_of(row.get("orientation")) for row in self.slices]
-
-    @property
-    def of_earlier_version(self) -> bool:
-        """It can be read, but lacks what this version writes."""
-        return any("orientation" not in row for row in self.slices)
 
 
 class ScanTask(NamedTuple):
@@ -76,27 +43,6 @@ class ScanTask(NamedTuple):
     thickness_mm: float
     root: Path
     out: Path
-
-
-def scan_fingerprint(files: str, thickness_mm: float) -> str:
-    """A digest of all that a prepared scan depends on: its files, the thickness asked for, the format."""
-    return digest(FORMAT.encode(), files.encode(), str(thickness_mm).encode())
-
-
-def read_record(out: Path, scan: str) -> ScanRecord | None:
-    """The record of a scan prepared earlier; None if there is none, a damaged one, or another version's."""
-    path = scan_file(out, scan)
-    try:
-        row = json.loads(path.with_suffix(".json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    try:
-        if row.pop("format") != FORMAT or (row["n_bytes"] and path.stat().st_size != row["n_bytes"]):
-            return None
-        entries = [LedgerEntry(**{**entry, "code": Code(entry["code"])}) for entry in row.pop("entries")]
-        return ScanRecord(**row, entries=entries)
-    except (OSError, AttributeError, KeyError, TypeError, ValueError):
-        return None
 
 
 def prepare_scans(tasks: Sequence[ScanTask]) -> int:
@@ -124,8 +70,7 @@ def _write(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None
     else:
         write_array(path, stack)
         record = replace(record, n_bytes=path.stat().st_size)
-    row = {"format": FORMAT, **vars(record), "entries": [vars(entry) for entry in record.entries]}
-    write_text(path.with_suffix(".json"), json.dumps(row) + "\n")
+    write_record(task.out, task.scan, record)
 
 
 def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:

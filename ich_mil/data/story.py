@@ -14,7 +14,7 @@ from statistics import median
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.scan import ScanRecord, read_record
+from ich_mil.data.record import ScanRecord, read_record
 from ich_mil.data.store import open_prepared, scan_file
 from ich_mil.errors import DataError
 from ich_mil.ledger import CHOICES, CORRECTED, REFUSED, Code

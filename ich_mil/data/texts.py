@@ -7,7 +7,7 @@ written by strangers and may name the patient: pages show them only where someon
 import zlib
 from pathlib import Path
 
-from ich_mil.data.scan import read_record
+from ich_mil.data.record import read_record
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, NotDicomError, read_elements, tag_of
 from ich_mil.dicom.slice_name import slice_file

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ich_mil.data.scan import read_record
+from ich_mil.data.record import read_record
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.texts import study_texts
 from ich_mil.errors import DataError

@@ -10,7 +10,7 @@ import pytest
 
 from ich_mil.data import scan as module
 from ich_mil.data.prepare import prepare
-from ich_mil.data.scan import read_record
+from ich_mil.data.record import read_record
 from ich_mil.data.store import open_prepared, scan_file
 from ich_mil.data.story import explain
 from ich_mil.dicom.header import read_headers

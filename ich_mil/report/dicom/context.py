@@ -24,7 +24,7 @@ from statistics import fmean, median
 from pydicom.dataset import Dataset
 from pydicom.uid import CTImageStorage
 
-from ich_mil.data.scan import ScanRecord, read_record
+from ich_mil.data.record import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements, tag_of
 from ich_mil.dicom.header import SliceHeader, read_headers
