@@ -22,6 +22,7 @@ from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.pipeline import train as module
 from ich_mil.pipeline.train import train
+from ich_mil.ranks import Ranks
 from ich_mil.training.module import TrainingSettings
 from tests import phantoms
 from tests.feature_table import write_features
@@ -126,6 +127,18 @@ def test_a_cnn_that_is_there_is_not_trained_again_and_sees_all_scans_as_it_was_t
     wanted = extract_features(model, prepared, list(prepared.scans.index), windows=windows, image_size=32)
     assert sorted(features.scans) == sorted(wanted.scans)
     assert torch.equal(features.x, wanted.select(features.scans).x)
+
+
+def test_ranks_beside_the_first_take_what_it_has_made_and_write_nothing(config, told, monkeypatch):
+    config = replace(config, head=HeadSettings(n_inducing=8, sweeps=2, calibration="none"))
+    with pytest.raises(ReachedError):
+        train(config, resume=False)
+    made = {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(Ranks, "first", False)
+    monkeypatch.setattr(module, "prepare", lambda *_, **__: pytest.fail("prepares what is prepared"))
+    monkeypatch.setattr(module, "fit_cnn", lambda *_, **__: AttentionCnn(CNN, windows=2).eval())
+    train(config, resume=False)
+    assert {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()} == made
 
 
 def test_a_run_does_not_go_on_where_labels_have_changed(config, told, site, tmp_path):

@@ -288,6 +288,7 @@ def test_a_share_is_scans_with_their_own_places_and_labels():
         assert torch.equal(mine.offsets.diff(), bags.offsets.diff()[numbers])
         assert torch.equal(smoother.positions, bags.positions[rows])
         assert smoother.width == 5.0
+    assert [len(share.rows) for share in shares] == [32, 32]  # scans in turn would be 35 and 29
     alone = share_of(bags, BASE, ALONE, "scans")
     assert alone.bags is bags
     assert alone.smoother is None

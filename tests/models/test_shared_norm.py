@@ -31,12 +31,18 @@ def pass_through(model, x):
     return y.detach(), gradients, {name: value.clone() for name, value in model.named_buffers()}
 
 
+def a_value(x):
+    """(1, 2, 1, 1): one value per channel."""
+    return x[:1, :, :1, :1]
+
+
 def shared():
     model = share_statistics(a_model(), torch.device("cpu"))
     part = slices()[:CUT] if these_ranks().first else slices()[CUT:]
     y, gradients, buffers = pass_through(model, part)
     model.eval()
-    return y, gradients, buffers, model(part).detach()
+    single = share_statistics(nn.BatchNorm2d(2).double(), torch.device("cpu"))(a_value(part))
+    return y, gradients, buffers, model(part).detach(), single.detach()
 
 
 def test_two_ranks_are_one(tmp_path):
@@ -50,6 +56,9 @@ def test_two_ranks_are_one(tmp_path):
         assert all(torch.allclose(one[2][name].double(), value.double(), rtol=1e-12) for one in found), name
     model.eval()
     torch.testing.assert_close(torch.cat([one[3] for one in found]), model(slices()).detach())
+    values = torch.cat([a_value(slices()), a_value(slices()[CUT:])])
+    wanted = nn.BatchNorm2d(2).double()(values).detach()  # one value on each of two ranks are two
+    torch.testing.assert_close(torch.cat([one[4] for one in found]), wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_names_weights_and_mode_stay():

@@ -24,6 +24,7 @@ from ich_mil.errors import ConfigError, DataError, ModelError, ProcessError
 from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn, stored_features
+from ich_mil.ranks import Ranks
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import EpochLog, fit_cnn
@@ -232,6 +233,17 @@ def test_an_epoch_that_is_done_again_takes_the_place_of_its_row_and_of_later_one
     rows = ["epoch,train_loss,val_loss,val_auc", "0,0,0.5,0.75", "1,3,3.5,0.75"]
     assert (tmp_path / "log.csv").read_text().split() == rows
     assert capsys.readouterr().out.endswith("epoch   1  train_loss 3  val_loss 3.5  val_auc 0.75\n")
+
+
+def test_ranks_beside_the_first_write_no_log_and_leave_the_folder_to_it(
+    prepared, splits, tmp_path, monkeypatch, capsys
+):
+    EpochLog(tmp_path / "log.csv").on_train_epoch_end(SimpleNamespace(is_global_zero=False), None)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(Ranks, "first", False)
+    with pytest.raises(ConfigError, match="0 validation scans cannot be shared"):
+        fit(prepared, splits[splits.split == "train"], tmp_path / "out")
+    assert not list(tmp_path.iterdir())
 
 
 def _fit_until(epoch, number, *about):

@@ -17,8 +17,9 @@ from ich_mil.errors import ConfigError
 from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features
-from ich_mil.ranks import Ranks
-from ich_mil.training.fit import _steps, fit_cnn
+from ich_mil.ranks import Ranks, these_ranks
+from ich_mil.training import fit as training_fit
+from ich_mil.training.fit import _steps, _trainer, fit_cnn
 from ich_mil.training.module import MilModule, TrainingSettings
 from ich_mil.windows import PRESETS
 from tests import phantoms
@@ -136,19 +137,68 @@ def test_each_validation_scan_is_watched_by_one_rank(prepared):
     scans = ScanDataset(prepared, list(prepared.scans.index))
     one, other = (_steps(scans, scans, TRAINING, 0, Ranks(rank, 2))[1] for rank in range(2))
     assert sorted(one + other) == [[place] for place in range(len(scans))]
+    loads = [sum(int(scans.sizes[place]) for (place,) in steps) for steps in (one, other)]
+    assert even(loads, scans)
+
+
+def even(loads, scans):
+    """Whether two ranks have about as many slices, of scans that in turn would be 36 apart."""
+    assert sum(loads) == int(scans.sizes.sum())
+    return abs(loads[0] - loads[1]) < int(scans.sizes.min())
 
 
 def bars(prepared, scans):
-    drawn = []
+    """How many bars one rank draws, and how many slices it feeds to the CNN."""
+    drawn, fed = [], []
     model = AttentionCnn(CNN, windows=len(WINDOWS)).eval()
+    model.register_forward_hook(lambda _model, given, _output: fed.append(len(given[0])))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frozen, "progress", lambda items, **_: drawn.append(1) or items)
         extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
-    return len(drawn)
+    return len(drawn), sum(fed)
 
 
-def test_one_rank_alone_tells_how_far_it_is(prepared, tmp_path):
-    assert together(bars, prepared, list(prepared.scans.index), folder=tmp_path) == [1, 0]
+def test_ranks_share_the_slices_evenly_and_one_alone_tells_how_far_it_is(prepared, tmp_path):
+    scans = list(prepared.scans.index)
+    drawn, fed = zip(*together(bars, prepared, scans, folder=tmp_path), strict=True)
+    assert drawn == (1, 0)
+    assert even(fed, ScanDataset(prepared, scans))
+
+
+def test_lightning_hears_of_all_machines_and_of_the_processes_on_each(tmp_path, monkeypatch):
+    started = {"RANK": 3, "WORLD_SIZE": 6, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 1}
+    for name, value in {**started, "TORCHELASTIC_RUN_ID": "test"}.items():
+        monkeypatch.setenv(name, str(value))
+    trainer, _ = _trainer(tmp_path, TRAINING, Ranks(3, 6))
+    assert (trainer.num_devices, trainer.num_nodes, trainer.world_size) == (2, 3, 6)
+
+
+class ReachedError(Exception):
+    """Lightning would train now."""
+
+
+def warmed_up(folder, splits, out):
+    """The model after a warm-up that ends elsewhere on each rank, as on machines that round differently."""
+
+    def shifted(model, *_, **__):
+        for value in model.state_dict().values():
+            value.add_(these_ranks().rank)
+
+    def reached(_trainer, module, *_):
+        raise ReachedError(module.model.state_dict())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_fit, "warm_up", shifted)
+        patch.setattr(training_fit, "_run", reached)
+        with pytest.raises(ReachedError) as caught:
+            fit(folder, splits, out, replace(TRAINING, warmup_steps=1))
+    return caught.value.args[0]
+
+
+def test_after_a_warm_up_all_ranks_have_the_weights_and_statistics_of_the_first(prepared, splits, tmp_path):
+    one, other = together(warmed_up, prepared.folder, splits, tmp_path / "out", folder=tmp_path)
+    assert all(torch.equal(one[name], value) for name, value in other.items())
+    assert one["encoder.1.2.running_mean"].eq(0).all()
 
 
 def too_many(folder, splits, out):
