@@ -52,9 +52,7 @@ class Ranks:
         if self.size == 1:
             return value
         nan = self.total(value.isnan().to(value))
-        return self._reduce(value.masked_fill(value.isnan(), -torch.inf), dist.ReduceOp.MAX).masked_fill(
-            nan > 0, torch.nan
-        )
+        return self._reduce(value, dist.ReduceOp.MAX).masked_fill(nan > 0, torch.nan)
 
     def same(self, value: Tensor) -> Tensor:
         """Rank 0's value."""
