@@ -142,8 +142,8 @@ def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
 def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int) -> int:
     """Prepare every scan that is not there yet, or not as its files are now. Returns their number.
 
-    So is one whose record lacks what this version writes, or tells of a refusal that may be over now. Until
-    the tables are written too, `prepared.json` says that the set is unfinished.
+    So is one whose record tells of a refusal that may be over now. Until the tables are written too,
+    `prepared.json` says that the set is unfinished.
     """
     thickness_mm = about["thickness_mm"]
     root, out = index.collection.root.absolute(), out.absolute()
@@ -154,7 +154,6 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         if (
             record is None
             or record.fingerprint != fingerprint
-            or record.of_earlier_version
             or any(entry.code in PASSING for entry in record.entries)
         ):
             todo.append((scan.scan, fingerprint))

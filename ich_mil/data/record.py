@@ -25,8 +25,7 @@ class ScanRecord:
         patient: pseudonymous patient key, the scan id where the files name none.
         pixel_mm: distance of rows and of columns, mm.
         slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` and
-            `orientation` of the middle one, `position_mm`, `corrections`. Earlier versions wrote no
-            `orientation`.
+            `orientation` of the middle one, `position_mm`, `corrections`.
         entries: ledger lines of the scan.
     """
 
@@ -40,12 +39,7 @@ class ScanRecord:
     @property
     def edges(self) -> list[Edges | None]:
         """The sides of the patient at the edges of each slice; None where its orientation is not told."""
-        return [edges_of(row.get("orientation")) for row in self.slices]
-
-    @property
-    def of_earlier_version(self) -> bool:
-        """It can be read, but lacks what this version writes."""
-        return any("orientation" not in row for row in self.slices)
+        return [edges_of(row["orientation"]) for row in self.slices]
 
 
 def scan_fingerprint(files: str, thickness_mm: float) -> str:

@@ -29,7 +29,7 @@ from ich_mil.errors import DataError
 from ich_mil.files import digest
 from ich_mil.ledger import LedgerEntry
 
-FORMAT = "ich_mil.prepared.2"
+FORMAT = "ich_mil.prepared.3"
 COLUMNS = (
     "scan",
     "index",

@@ -38,7 +38,7 @@ class Edges(NamedTuple):
     bottom: str
 
 
-def edges_of(orientation: Sequence[float] | None) -> Edges | None:
+def edges_of(orientation: Sequence[float]) -> Edges | None:
     """The sides of the patient at the edges of a picture whose pixels are as stored.
 
     Args:
@@ -47,9 +47,9 @@ def edges_of(orientation: Sequence[float] | None) -> Edges | None:
             largest component.
 
     Returns:
-        A letter for each edge; None where there is no orientation, or six numbers that are none.
+        A letter for each edge; None where the numbers are no orientation.
     """
-    if orientation is None or len(orientation) != 6 or not all(map(math.isfinite, orientation)):
+    if len(orientation) != 6 or not all(map(math.isfinite, orientation)):
         return None
     row, column = orientation[:3], orientation[3:]
     if not any(row) or not any(column):

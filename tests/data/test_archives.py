@@ -122,7 +122,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(study, tmp_path):
     assert len(prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1).table) == len(study)
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"format": "ich_mil.prepared.2"}', "{", ""])
+@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"format": "ich_mil.prepared.3"}', "{", ""])
 def test_damaged_results_are_made_again(study, tmp_path, text):
     first = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     path = scan_file(tmp_path / "out", first.table.scan[0])

@@ -1,6 +1,5 @@
 """One scan: what takes the place of an unreadable slice, and of a series that shows no head."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from ich_mil.data import scan as module
 from ich_mil.data.prepare import prepare
 from ich_mil.data.record import read_record
-from ich_mil.data.store import open_prepared, scan_file
+from ich_mil.data.store import FORMAT, open_prepared
 from ich_mil.data.story import explain
 from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.planes import Edges
@@ -99,23 +98,18 @@ def test_the_record_says_how_the_slices_lie_as_they_are_stored(series, tmp_path)
     assert read_record(mirrored.folder, scan).edges == [Edges("L", "R", "A", "P")] * len(series)
 
 
-def test_a_set_of_an_earlier_version_is_read_and_completed_by_the_next_run(series, tmp_path, capsys):
+def test_a_set_of_an_earlier_version_is_prepared_again(series, tmp_path, capsys):
     out = tmp_path / "out"
-    prepared = prepare("unlabelled", tmp_path / "set", out, jobs=1)
-    (scan,) = prepared.scans.index
-    path = scan_file(out, scan).with_suffix(".json")
-    new = json.loads(path.read_text())
-    old = {**new, "slices": [{k: v for k, v in row.items() if k != "orientation"} for row in new["slices"]]}
-    path.write_text(json.dumps(old))
-    assert open_prepared(out).fingerprint == prepared.fingerprint
-    record = read_record(out, scan)
-    assert record.edges == [None] * len(series)  # never a guess
-    again = prepare("unlabelled", tmp_path / "set", out, jobs=1)
-    assert json.loads(path.read_text()) == new
-    assert again.fingerprint == prepared.fingerprint  # features made of it stay good
-    assert "1 scans prepared now" in capsys.readouterr().out
     prepare("unlabelled", tmp_path / "set", out, jobs=1)
-    assert "0 scans prepared now" in capsys.readouterr().out
+    made = {path: path.read_bytes() for path in out.rglob("*.json")}
+    for path, content in made.items():
+        path.write_bytes(content.replace(FORMAT.encode(), b"ich_mil.prepared.2"))
+    with pytest.raises(DataError, match=r"prepared by another version \(ich_mil\.prepared\.2\); prepare it"):
+        open_prepared(out)
+    capsys.readouterr()
+    prepare("unlabelled", tmp_path / "set", out, jobs=1)
+    assert "1 scans prepared now" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in out.rglob("*.json")} == made
 
 
 def test_pixels_that_are_not_square_are_told_with_both_distances(series, tmp_path):

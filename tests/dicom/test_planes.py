@@ -32,7 +32,7 @@ def test_letters_by_hand(orientation, expected):
 
 @pytest.mark.parametrize(
     "orientation",
-    [None, (), (1, 0, 0), (1, 0, 0, 0, 1), (0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0), (1, 0, 0, 0, math.nan, 0)],
+    [(), (1, 0, 0), (1, 0, 0, 0, 1), (0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0), (1, 0, 0, 0, math.nan, 0)],
 )
 def test_no_orientation_has_no_letters(orientation):
     assert edges_of(orientation) is None
