@@ -52,10 +52,11 @@ def report_run(run: Path) -> None:
         )
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
     sets: list[EvaluatedSet] = []
-    train, *measured = run_sets(model, config).values()
+    measured = run_sets(model, config)
+    train = measured.pop("train")
     if not measured:
         raise ModelError(f"{run}: has no validation, test or external scans, so there is nothing to report")
-    for one in measured:
+    for one in measured.values():
         metrics = run / one.name / "metrics.csv"
         if not metrics.is_file():
             raise ModelError(f"{metrics}: is missing; run train.py with --resume to validate the run first")
@@ -94,7 +95,7 @@ def report_run(run: Path) -> None:
         model=model.provenance,
         config=(run / "config.yaml").read_text(encoding="utf-8"),
         versions=about.get("versions", {}),  # runs of earlier versions have none
-        splits=[_count(train), *map(_count, measured)],
+        splits=[_count(train), *map(_count, measured.values())],
         sets=sets,
         scans=results.scans,
         links=links,

@@ -76,7 +76,7 @@ def _fit_and_measure(config: ProtocolConfig, models: list[Model], ready: dict[st
     """Fit and measure set after set, and write the report; `ready` has the tasks of tables and bags."""
     chapters: list[Chapter] = []
     for one in config.sets:
-        tasks = ready.get(one.name) or list(tasks_of(one, config))
+        tasks = ready[one.name] if one.name in ready else list(tasks_of(one, config))
         units = [(model, task) for task in tasks for model in models]
         # one GPU is kept busy by one process
         jobs = 1 if device().type == "cuda" else min(config.jobs or os.cpu_count() or 1, len(units))
