@@ -14,6 +14,7 @@ from ich_mil.evaluate.subgroups import series_groups
 from ich_mil.files import alone
 from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
+from ich_mil.pipeline import reproduce as reproducing
 from ich_mil.pipeline import tasks as module
 from ich_mil.pipeline.reproduce import models_of, reproduce
 from ich_mil.pipeline.scoring import Model, read_scored, score_task, scored_file
@@ -268,6 +269,21 @@ def test_a_table_that_cannot_be_used_leaves_no_folder(place, tmp_path, capsys):
         assert cli.main(["reproduce", str(protocol(place, out=str(tmp_path / "out"), sets=sets))]) == 2
         assert "bad.csv: line 2: bag_label must be 0 or 1" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
+
+
+def test_networks_are_trained_only_once_the_folder_is_there(place, tmp_path, monkeypatch):
+    class TrainsError(Exception):
+        pass
+
+    def tasks(one, config):
+        assert one.kind == "pictures"
+        raise TrainsError((config.out / "protocol.json").is_file())
+
+    monkeypatch.setattr(reproducing, "tasks_of", tasks)
+    file = str(place / "train.csv")  # not read
+    sets = [{"name": "RSNA", "kind": "pictures", "root": file, "scans": file, "cnn_seeds": [0]}]
+    with pytest.raises(TrainsError, match="True"):
+        reproduce(read_protocol([str(protocol(tmp_path, sets=sets))]))
 
 
 def test_a_head_named_like_a_baseline_is_refused(place, tmp_path, capsys):
