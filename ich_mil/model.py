@@ -162,7 +162,8 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{folder}: is a run of another version ({found}, this one: {RUN_FORMAT})")
     config = about.get("config")
     known = set(config if isinstance(config, dict) else ())
-    missing = {"cnn", "config_hash"} - set(about) | {"thickness_mm", "samples", "bootstrap", "seed"} - known
+    needed = {"cnn", "config_hash", "table", "versions"}
+    missing = needed - set(about) | {"thickness_mm", "samples", "bootstrap", "seed"} - known
     if missing:
         raise ModelError(f"{folder / 'run.json'}: lacks {', '.join(sorted(missing))}; train again")
     return dict(about)

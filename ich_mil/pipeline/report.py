@@ -94,7 +94,7 @@ def report_run(run: Path) -> None:
         name=run.name,
         model=model.provenance,
         config=(run / "config.yaml").read_text(encoding="utf-8"),
-        versions=about.get("versions", {}),  # runs of earlier versions have none
+        versions=about["versions"],
         splits=[_count(train), *map(_count, measured.values())],
         sets=sets,
         scans=results.scans,

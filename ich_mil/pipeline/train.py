@@ -173,7 +173,7 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
     """
     path = config.out / "splits.csv"
     if path.is_file() and (config.out / "run.json").is_file():
-        if read_run(config.out).get("table", table) != table:  # runs of earlier versions have none
+        if read_run(config.out)["table"] != table:
             raise DataError(f"{config.train.path}: has changed since {config.out} began; start a new run")
         splits = load_splits(path)
         check_current(splits, scans, str(path))

@@ -75,7 +75,7 @@ class RunPage:
     name: str
     model: Provenance
     config: str
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str]
     splits: Sequence[SplitCount] = ()
     sets: Sequence[EvaluatedSet] = ()
     scans: Sequence[ScanResult] = ()

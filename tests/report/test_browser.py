@@ -103,6 +103,7 @@ def pages(tmp_path_factory):
         "run",
         MODEL,
         "seed: 0",
+        {"torch": "2.15.0"},
         splits=[SplitCount("train", 1, 1, 1, 1)],
         scans=results.scans[:1],
         ledger={"localizer": 1},

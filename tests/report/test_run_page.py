@@ -34,6 +34,7 @@ def run():
         "rsna_d8",
         MODEL,
         "seed: 0\nmodel: papers",
+        {"ich_mil": "4.5", "torch": "9.8+cpu"},
         splits=[SplitCount("train", 1234, 1200, 43210, 555, 7)],
         sets=[EvaluatedSet("CQ500", frame, labels, scores)],
         scans=[
@@ -44,7 +45,6 @@ def run():
         curves=pd.DataFrame({"train_loss": [0.9, 0.5], "val_loss": [0.8, 0.7]}),
         ledger={"localizer": 33},
         limits=["Adult scans without contrast only."],
-        versions={"ich_mil": "4.5", "torch": "9.8+cpu"},
     )
 
 
@@ -110,7 +110,7 @@ def test_features_are_not_said_to_have_been_checked(run):
 
 
 def test_a_run_with_nothing_but_a_name():
-    page = check_offline(render_run(RunPage("empty", MODEL, "")))
+    page = check_offline(render_run(RunPage("empty", MODEL, "", {})))
     assert "img" not in page.tags
 
 
