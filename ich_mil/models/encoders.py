@@ -80,7 +80,10 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     from safetensors.torch import load_file
 
     try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            state = torch.load(path, weights_only=True, map_location="cpu")  # it may be of a GPU
         model.load_state_dict(state)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__

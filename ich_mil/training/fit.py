@@ -20,6 +20,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,7 @@ def fit_cnn(
     read = partial(loader, workers=training.workers, device=device())
     _run(trainer, module, read(varied, steps=steps), read(watched, steps=to_watch), last)
     state = _best_state(out, best, training)
-    trained = AttentionCnn(cnn, windows=len(windows))  # without what ranks or a GPU have left in `model`
+    # without what ranks or a GPU have left in `model`; initial weights would be read only to be overwritten
+    trained = AttentionCnn(replace(cnn, weights=None), windows=len(windows))
     trained.load_state_dict(state)
     return trained.eval()

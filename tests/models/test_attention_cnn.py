@@ -173,6 +173,16 @@ def test_a_torchvision_network_is_a_drop_in_and_takes_a_local_weight_file(tmp_pa
     assert torch.equal(load_cnn(tmp_path)[0](x, torch.tensor([0, 2])).features, features)
 
 
+def test_a_weight_file_that_was_saved_on_a_gpu_is_read_without_one(tmp_path, monkeypatch):
+    donor = mobilenet_v3_small(weights=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save(donor.state_dict(), tmp_path / "w.pth")
+    settings = CnnSettings(backbone="mobilenet_v3_small", image_size=64, weights=tmp_path / "w.pth")
+    model = AttentionCnn(settings, windows=3)
+    assert torch.equal(model.encoder[0][0].weight, donor.features[0][0].weight)
+
+
 @pytest.mark.parametrize(
     ("settings", "windows", "message"),
     [

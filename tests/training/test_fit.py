@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torchvision.models import squeezenet1_1
 
 from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
@@ -25,6 +26,7 @@ from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn, stored_features
 from ich_mil.ranks import Ranks
+from ich_mil.training import fit as training_fit
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import EpochLog, fit_cnn
@@ -642,6 +644,17 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
     monkeypatch.setattr(frozen, "EXTRACTION", frozen.EXTRACTION + 1)
     stored_features(path, model, prepared, scans, **about)
     assert len(made) == 2
+
+
+def test_initial_weights_are_needed_no_more_once_training_has_begun(prepared, splits, tmp_path, monkeypatch):
+    weights = tmp_path / "w.pth"
+    torch.save(squeezenet1_1(weights=None).state_dict(), weights)
+    run = training_fit._run
+    monkeypatch.setattr(training_fit, "_run", lambda *parts: weights.unlink() or run(*parts))
+    cnn = CnnSettings(backbone="squeezenet1_1", image_size=32, weights=weights)
+    model = fit(prepared, splits, tmp_path / "out", cnn=cnn, training=replace(TRAINING, max_epochs=1))
+    best = torch.load(tmp_path / "out" / "best.ckpt", weights_only=True)["state_dict"]
+    assert torch.equal(model.encoder[0].weight, best["model.encoder.0.weight"])
 
 
 @pytest.mark.slow
