@@ -165,7 +165,7 @@ def read_features(path: str | Path) -> FeatureSet:
                 )
             there = [name for name in _OPTIONAL if name in file.keys()]  # noqa: SIM118  (a safetensors file)
             tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *there)}
-    except (SafetensorError, FileNotFoundError) as error:
+    except (SafetensorError, OSError) as error:
         raise DataError(f"{path}: cannot be read as a feature file ({error})") from error
     features = FeatureSet(**tensors, **{name: json.loads(metadata[name]) for name in _STRINGS})
     check_features(features, str(path))

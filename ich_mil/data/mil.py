@@ -52,8 +52,8 @@ def read_musk(path: Path) -> FeatureSet:
         path: the npz; nothing in it is unpickled.
 
     Raises:
-        DataError: no npz, a key is missing, sizes do not fit, a label is not 0 or 1 or varies in a bag, or a
-            slice is not `measurable`.
+        DataError: no npz, a key is missing, sizes do not fit, X holds no real numbers, a label is not 0 or 1
+            or varies in a bag, or an instance is not `measurable`.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -64,6 +64,8 @@ def read_musk(path: Path) -> FeatureSet:
         raise DataError(f"{path}: cannot be read as an npz of bags ({error})") from error
     if x.ndim != 2 or bag.shape != (len(x),):
         raise DataError(f"{path}: X must be (N, D) and bag (N,), got {x.shape} and {bag.shape}")
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{path}: X must hold real numbers, got {x.dtype}")
     numbers, owner, sizes = np.unique(bag, return_inverse=True, return_counts=True)
     if label.shape not in ((len(numbers),), (len(x),)):
         raise DataError(
@@ -80,7 +82,8 @@ def read_musk(path: Path) -> FeatureSet:
         label = positive > 0
     order = np.argsort(owner, kind="stable")
     names = [f"{path.stem}-{number}" for number in numbers]
-    features = bare_features(x[order], sizes, names, label, [f"{path.stem}-row-{row}" for row in order])
+    rows = [f"{path.stem}-row-{row}" for row in order]
+    features = bare_features(x[order].astype(np.float64), sizes, names, label, rows)  # of any byte order
     check_features(features, str(path))
     return features
 

@@ -77,6 +77,9 @@ def test_nan_and_foreign_files_are_refused(features, tmp_path):
     with pytest.raises(DataError, match="scan 'b' has no slice"):
         write_features(bad, tmp_path / "f.safetensors")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(DataError, match=r"folder\.safetensors: cannot be read as a feature file"):
+        read_features(tmp_path / "folder.safetensors")
     (tmp_path / "g.safetensors").write_bytes(b"nonsense")
     with pytest.raises(DataError, match=r"g\.safetensors: cannot be read as a feature file"):
         read_features(tmp_path / "g.safetensors")

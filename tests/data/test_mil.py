@@ -43,6 +43,8 @@ def test_bags_are_packed_by_their_number(tmp_path, label):
         ({"X": X, "bag": BAG, "label": np.array([0, 1])}, "one for each of 3 bags or 5 instances"),
         ({"X": X, "bag": BAG[:4], "label": np.array([0, 1, 1])}, r"got \(5, 2\) and \(4,\)"),
         ({"X": X * np.nan, "bag": BAG, "label": np.array([0, 1, 1])}, "NaN or infinite"),
+        ({"X": X.astype(str), "bag": BAG, "label": np.array([0, 1, 1])}, "X must hold real numbers, got <U"),
+        ({"X": X * 1j, "bag": BAG, "label": np.array([0, 1, 1])}, "real numbers, got complex64"),
         ({"X": X, "bag": BAG, "label": np.array([None, 1, 1])}, "cannot be read as an npz of bags"),
         ({"X": X[:0], "bag": BAG[:0], "label": np.array([], dtype=int)}, "holds no scan"),
     ],
@@ -50,6 +52,12 @@ def test_bags_are_packed_by_their_number(tmp_path, label):
 def test_an_npz_that_cannot_be_used(tmp_path, arrays, message):
     with pytest.raises(DataError, match=rf"set\.npz: .*{message}"):
         read_musk(save(tmp_path / "set.npz", **arrays))
+
+
+@pytest.mark.parametrize("kind", [">f4", ">f8", ">i2", "longdouble"])
+def test_numbers_of_any_byte_order_and_size_are_read(tmp_path, kind):
+    path = save(tmp_path / "set.npz", X=X.astype(kind), bag=BAG, label=np.array([1, 0, 1]))
+    assert read_musk(path).x.tolist() == [[2, 3], [6, 7], [0, 1], [4, 5], [8, 9]]
 
 
 def test_something_that_is_no_npz(tmp_path):
