@@ -96,7 +96,7 @@ def ctich_sets(data: Path, out: Path) -> Iterator[Sets]:
                     one,
                     list(one.scans.index),
                     windows=WINDOWS,
-                    size=cnn.image_size,
+                    image_size=cnn.image_size,
                 )
                 for one in (a, b)
             ]
@@ -119,7 +119,7 @@ def demo_sets(run: Path, prepared: Path, out: Path) -> Sets:
         one,
         splits.scan.tolist(),
         windows=windows,
-        size=settings.image_size,
+        image_size=settings.image_size,
     )
     return Sets("demo", *(_split(features, splits, part) for part in ("train", "validation", "test")))
 

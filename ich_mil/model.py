@@ -91,7 +91,7 @@ class TrainedModel:
             prepared,
             list(prepared.scans.index),
             windows=self.cnn.windows,
-            size=self.cnn.settings.image_size,
+            image_size=self.cnn.settings.image_size,
         )
 
     def predict(self, features: FeatureSet) -> Predictions:

@@ -209,7 +209,7 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
 
 
 def pack(batches: Sequence[Batch]) -> Batch:
-    """Several batches as one: the `collate_fn` of a `DataLoader` of one's own."""
+    """Several batches joined into one, scans in the order given: a `collate_fn` for a `DataLoader`."""
     sizes = torch.cat([batch.offsets.diff() for batch in batches])
     return Batch(
         tuple(one for batch in batches for one in batch.hu),

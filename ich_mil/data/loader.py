@@ -1,8 +1,8 @@
 """Reads steps of scans ahead, in worker processes, and hands them to the process that trains.
 
-torch's `DataLoader` does the work. Here is what it leaves open: errors of workers come as they are, a worker
-that cannot hand on what it has read says so instead of letting its reader wait for ever, and so does the end
-of one. To a GPU a batch is sent while the one before it is worked on.
+torch's `DataLoader` does the work. This file adds what it lacks: an error of a worker reaches the reader as
+it was raised; a worker that dies, or cannot hand on what it has read, ends the work with an error, where the
+reader would wait for ever; and a batch is sent to a GPU while the one before it is worked on.
 """
 
 import gc
@@ -69,9 +69,10 @@ def _arrived(content: bytes) -> Batch:
 
 
 class _Caught(Dataset[Batch | _Sent | Exception]):
-    """Items are steps, and errors among them that are not the program's.
+    """An item is a whole step, or the error that came in its place, for the reader to raise.
 
-    torch would put a worker's traceback into their text, and lose the number of an `OSError`.
+    Errors of the program itself are raised here. If the others were, torch would put a worker's traceback
+    into their text, and lose the number of an `OSError`.
     """
 
     def __init__(self, dataset: Dataset[Batch]) -> None:
@@ -193,7 +194,7 @@ def reading_ahead() -> Iterator[None]:
 
     Raises:
         ProcessError: one of its workers has ended before its time, or this process has no open files left for
-            what they hand on. It comes wherever this process is just then, not from the loader alone.
+            what they hand on. It is raised wherever this process is at that moment, not in the loader alone.
     """
     try:
         yield

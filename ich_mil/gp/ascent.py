@@ -135,8 +135,8 @@ class FitReport:
             Z (Eq. 20), which depends on the kernel. For the family large_margin what it ascends, which
             bounds no evidence; empty for gibbs, which samples.
         max_abs_mean: largest |μ| of a training slice.
-        validation_log_loss: calibrated log-loss of the validation scans; empty without any. Where the kernel
-            was learned between several climbs, of the last one.
+        validation_log_loss: loss of the validation scans after Platt's sigmoid is fitted to them
+            (`platt_loss`); empty without any. Where the kernel is learned, of the last ascent alone.
         best_sweep: the sweep whose state was returned; 0 = the start.
         stopped: why it ended.
         message: the same in a sentence.

@@ -65,7 +65,7 @@ def fit(
         x: (N, D) raw features.
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
-        settings: all there is to choose.
+        settings: of kernel, density and algorithm.
         positions: (N,) mm along the scan; needed where the settings smooth along z.
         validation: features, offsets, labels (and positions) of other scans, for early stopping.
         density: ψ instead of the one the settings name.

@@ -47,7 +47,7 @@ SAMPLES = 1000
 
 @contextmanager
 def _usual_tensors() -> Iterator[None]:
-    """Tensors that learning can go through, on the CPU where no device is named, whatever the caller has set.
+    """Ordinary tensors, which autograd accepts, on the CPU unless one names a device, in any mode.
 
     Lightning validates in inference mode, whose tensors autograd refuses ever after, and in autocast, which
     would make products of float32 ones of bfloat16.

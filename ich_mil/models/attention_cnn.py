@@ -144,7 +144,7 @@ class AttentionCnn(nn.Module):
 
         Args:
             pictures: (N, C, S, S) in [0, 1].
-            offsets: (B + 1,) int64; on the CPU no check of them has to wait for a GPU.
+            offsets: (B + 1,) int64; kept on the CPU they are checked without waiting for a GPU.
 
         Returns:
             `BagOutput`, float32 also where the encoder computes in bfloat16.

@@ -72,17 +72,19 @@ def stored_features(
     scans: Sequence[str],
     *,
     windows: Windows,
-    size: int,
+    image_size: int,
     workers: int = 0,
 ) -> FeatureSet:
     """`extract_features`, kept in `path`; read from there if CNN, windows, pictures and labels are equal."""
     state = model.state_dict()
     weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
-    about = json.dumps([EXTRACTION, prepared.fingerprint, windows, size, list(scans)]).encode()
+    about = json.dumps([EXTRACTION, prepared.fingerprint, windows, image_size, list(scans)]).encode()
     source = digest(about, *weights)
     if made_from(path, source):
         return read_features(path)
-    features = extract_features(model, prepared, scans, windows=windows, image_size=size, workers=workers)
+    features = extract_features(
+        model, prepared, scans, windows=windows, image_size=image_size, workers=workers
+    )
     if these_ranks().first:
         write_features(features, path, source=source)
     return features
@@ -160,7 +162,7 @@ def extract_features(
 def _together(
     parts: dict[int, list[Tensor]], sizes: Tensor, model: AttentionCnn, ranks: Ranks
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of `BagOutput` of all scans, in order, from those of this rank: others add theirs to 0."""
+    """The fields of `BagOutput` over all scans, in order: the sum over ranks, each with its own scans."""
     n, width = int(sizes.sum()), model.classifier.in_features
     scan, each, attention, x = (torch.zeros(shape) for shape in ((len(sizes),), (n,), (n,), (n, width)))
     ends = sizes.cumsum(0).tolist()

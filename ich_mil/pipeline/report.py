@@ -34,7 +34,7 @@ LIMITS = (
 )
 
 SAME = 1e-4
-"""Between a probability that is stored and the same made again, on another machine perhaps."""
+"""Largest difference between a stored probability and the same computed again, perhaps on another machine."""
 
 
 def report_run(run: Path) -> None:

@@ -137,6 +137,7 @@ BASELINES: dict[str, Callable[[Task, ProtocolConfig], dict[str, Scored]]] = {
 }
 """Rows that stand in every table beside the heads."""
 NEEDS_EXTRA = "attention MIL (torchmil)"
+"""The baseline that needs the extra `bench`."""
 NO_PROBABILITY = frozenset({*BASELINES} - {"CNN alone"})
 """Baselines whose slice scores only rank."""
 
@@ -149,6 +150,7 @@ def main_model(config: ProtocolConfig) -> Model:
 def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]:
     settings = config.head(model.name, model.n_inducing, seed=task.seed)
     head = fit_to(task.train, task.validation, settings)
+    # samples that take slices for independent are shown in the closer look alone
     looked_at = model == main_model(config) and task.seed == config.first_seed(task.set)
     found = {}
     for name, one in task.scored.items():

@@ -255,7 +255,7 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
         prepared,
         splits.scan.tolist(),
         windows=windows,
-        size=config.cnn.image_size,
+        image_size=config.cnn.image_size,
         workers=config.training.workers,
     )
 

@@ -128,7 +128,11 @@ def keep_freed_memory() -> None:
 def _steps(
     scans: ScanDataset, watched: ScanDataset, training: TrainingSettings, seed: int, ranks: Ranks
 ) -> tuple[StepSampler, list[list[int]]]:
-    """The steps of training, and this rank's of validation, one scan each. `ConfigError` if too few scans."""
+    """The steps of training, and this rank's validation steps of one scan each.
+
+    Raises:
+        ConfigError: too few scans for as many ranks.
+    """
     try:
         steps = StepSampler(scans.sizes, bags=training.bags, seed=seed, ranks=ranks)
     except ValueError as error:

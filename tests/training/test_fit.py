@@ -619,7 +619,7 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
     states = {name: copy.deepcopy(model) for name in ("project.bias", "encoder.1.2.running_mean")}
     for name, cnn in states.items():
         cnn.state_dict()[name].add_(1)
-    about = {"windows": WINDOWS, "size": 32}
+    about = {"windows": WINDOWS, "image_size": 32}
     path = tmp_path / "features.safetensors"
     first = stored_features(path, model, prepared, scans, **about)
     made = []
@@ -632,7 +632,7 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
         (model, replace(prepared, fingerprint="of other pixels"), scans, {}),
         (model, prepared, scans[::-1], {}),
         (model, prepared, scans, {"windows": levels}),
-        (model, prepared, scans, {"size": 64}),
+        (model, prepared, scans, {"image_size": 64}),
     ):
         stored_features(path, model, prepared, scans, **about)
         made.clear()
