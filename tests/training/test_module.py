@@ -53,12 +53,12 @@ def test_what_is_logged_is_of_all_scans_whatever_steps_they_come_in():
         float(binary_cross_entropy_with_logits(*of_all, weight=weights[of_all[1].long()]))
         for weights in (WEIGHTS, WATCHED)
     )
-    module = a_module(Says(logits[:3], logits[3:], *[[logit] for logit in logits]))
+    module = a_module(Says(logits[:3], logits[3:], logits[:1], logits[1:]))
     with mock.patch.object(module, "log"):
         for own in (labels[:3], labels[3:]):
             module.training_step(a_batch(own), 0)
-        for label in labels:
-            module.validation_step(a_batch([label]), 0)
+        for own in (labels[:1], labels[1:]):
+            module.validation_step(a_batch(own), 0)
     assert float(module.train_loss.compute()) == pytest.approx(train_loss, rel=1e-6)
     assert float(module.val_loss.compute()) == pytest.approx(val_loss, rel=1e-6)
     assert float(module.val_auc.compute()) == roc_auc_score(labels, logits) == 0.75
