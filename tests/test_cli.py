@@ -739,3 +739,15 @@ def test_of_several_processes_the_first_alone_speaks(rank, tmp_path, monkeypatch
     assert main(["train", "--config", str(config), "--out", str(tmp_path / "out")]) == 0
     said = ("", "") if rank else ("all sweeps done\n", "warning: left uncalibrated\n")
     assert capsys.readouterr() == said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_the_first_alone_measures_and_reports(rank, tmp_path, monkeypatch):
+    done = []
+    monkeypatch.setattr("ich_mil.ranks.joined", lambda: nullcontext(Ranks(rank, 2)))
+    monkeypatch.setattr("ich_mil.pipeline.train.train", lambda *_, **__: done.append("train"))
+    monkeypatch.setattr("ich_mil.pipeline.validate.validate_run", lambda _: done.append("validate") or True)
+    monkeypatch.setattr("ich_mil.pipeline.report.report_run", lambda _: done.append("report"))
+    config = Path(__file__).parents[1] / "configs" / "features.yaml"
+    assert train_main(["--config", str(config), "--out", str(tmp_path / "out")]) == 0
+    assert done == (["train"] if rank else ["train", "validate", "report"])
