@@ -191,7 +191,8 @@ def make_results(
         set_name: see `Results.set`.
         model: which model spoke.
         triage: thresholds to decide by; None decides by the interval.
-        learned: patients and scans the model was trained or calibrated on; their scans get a line.
+        learned: `ich_mil.data.splits.keys_of` the scans the model was trained or calibrated on; a scan with
+            one of these keys gets a line.
     """
     lines = {} if prepared is None else prepared.ledger_by_scan
     scans = []
@@ -199,7 +200,8 @@ def make_results(
         probability = float(predictions.scan_mean[b])
         interval = _interval(predictions.scan_low[b], predictions.scan_high[b])
         own = _entries(lines.get(scan, []))
-        if not {scan, features.patients[b]}.isdisjoint(learned):
+        keys = {scan, features.patients[b], "" if prepared is None else prepared.scans.content[scan]}
+        if not keys.isdisjoint(learned):
             own += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
         scans.append(
             ScanResult(

@@ -29,3 +29,15 @@ def rewrite(path: Path, target: Path | None = None, **changes: object) -> None:
         for keyword, value in changes.items():
             setattr(image, keyword, value)
         image.save_as(target or path)
+
+
+def second_name(root: Path, out: Path) -> Path:
+    """The files below `root` again, of other studies and patients, as after another pseudonymisation."""
+    out.mkdir(parents=True)
+    for number, path in enumerate(sorted(root.rglob("*.dcm"))):
+        with disable_value_validation():
+            image = dcmread(path, stop_before_pixels=True)
+            names = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
+            others = {name: f"{image[name].value}9" for name in names}
+        rewrite(path, out / f"{number}.dcm", **others, SOPInstanceUID=f"9.{number}")
+    return out

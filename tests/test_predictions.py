@@ -63,7 +63,8 @@ def parts():
         "b": pd.DataFrame({"position_mm": [1.0], "corrections": [""]}),
         "c": pd.DataFrame({"position_mm": [0.0, 2.0004], "corrections": ["", ""]}),
     }
-    prepared = SimpleNamespace(ledger_by_scan=lines, slices=tables.__getitem__)
+    scans = pd.DataFrame({"content": ["c1", "c2", ""]}, index=["a", "b", "c"])
+    prepared = SimpleNamespace(ledger_by_scan=lines, slices=tables.__getitem__, scans=scans)
     return features, predictions, explained, prepared
 
 
@@ -79,7 +80,7 @@ def test_decided_by_the_interval(results):
 
 
 def test_scans_of_patients_the_model_learned_from_are_told():
-    for learned, wanted in (({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ((), "")):
+    for learned, wanted in (({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ({"c2"}, "b"), ((), "")):
         found = make_results(*parts(), set_name="new", model=MODEL, learned=learned)
         told = [scan.scan for scan in found.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]
         assert told == list(wanted)

@@ -12,6 +12,7 @@ import yaml
 
 from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
+from ich_mil.data.splits import COLUMNS
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.metrics import scan_metrics
@@ -195,14 +196,18 @@ def test_no_scan_of_a_patient_of_the_site_is_held_out(place):
     site = read_feature_csv(place / "site.csv")
     one = site.select(site.scans[:1])
     splits = pd.DataFrame(
-        [("other", one.patients[0], 0, "test"), ("third", "P3", 1, "test"), ("fourth", "P4", 0, "train")],
-        columns=["scan", "patient", "label", "split"],
+        [
+            ("other", one.patients[0], 0, "test", "c2"),
+            ("third", "P3", 1, "test", "c3"),
+            ("fourth", "P4", 0, "train", ""),
+        ],
+        columns=COLUMNS,
     )
-    after = recalibrate._splits(splits, one)
-    assert after[["scan", "split"]].values.tolist() == [
-        ["third", "test"],
-        ["fourth", "train"],
-        [one.scans[0], "validation"],
+    after = recalibrate._splits(splits, one.table)
+    assert after[["scan", "split", "content"]].values.tolist() == [
+        ["third", "test", "c3"],
+        ["fourth", "train", ""],
+        [one.scans[0], "validation", one.table.content.iloc[0]],
     ]
 
 
@@ -398,3 +403,12 @@ def test_pictures_of_a_site(tmp_path, capsys):
     assert p["ours"] < p["run"]  # an intercept of 3 was too much
     slices = [table[table.level == "slice"].probability for table in tables.values()]
     assert (slices[1] <= slices[0] + 1e-6).all()
+
+    again = phantoms.second_name(study, tmp_path / "again")
+    name = pd.read_csv(tmp_path / "p-ours" / "predictions.csv").scan[0] + "9"
+    (again / "labels.csv").write_text(f"scan,label\n{name},0\n")
+    command = ["validate", again, "--layout", "folder", "--model", tmp_path / "ours", "--out", tmp_path / "v"]
+    assert cli.main([str(word) for word in command]) == 2
+    assert (
+        "1 of its scans have the slices of one that was trained or calibrated on" in capsys.readouterr().err
+    )

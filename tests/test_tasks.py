@@ -112,7 +112,7 @@ def networks(place, listed="", **changes):
 def scans(monkeypatch):
     """Scans as if they were prepared."""
     labels = [b % 2 for b in range(24)]
-    scans = pd.DataFrame({"patient": [f"p{b}" for b in range(24)], "label": labels})
+    scans = pd.DataFrame({"patient": [f"p{b}" for b in range(24)], "label": labels, "content": ""})
     scans.index = [f"s{b}" for b in range(24)]
     monkeypatch.setattr(module, "prepare", lambda *_, **__: SimpleNamespace(scans=scans))
     return scans

@@ -100,6 +100,12 @@ def test_an_external_set_of_patients_to_learn_from_is_refused_before_the_cnn_is_
     shared = replace(config, external=SetSettings("rsna", str(site)))
     with pytest.raises(DataError, match=r"site: . of its patients were trained or calibrated on: P"):
         train(shared, resume=False)
+    again = phantoms.second_name(site, tmp_path / "again")
+    names = [f"{scan}9,0" for scan in open_prepared(config.prepared / "train").scans.index]
+    (again / "labels.csv").write_text("\n".join(["scan,label", *names]))
+    renamed = replace(config, external=SetSettings("folder", str(again)), prepared=tmp_path / "renamed")
+    with pytest.raises(DataError, match=r"again: . of its scans have the slices of one that was trained"):
+        train(renamed, resume=False)
     assert not told
     assert not (config.out / "run.json").exists()
     other = phantoms.rsna(tmp_path / "other", studies=8, seed=1)
@@ -151,7 +157,7 @@ def test_a_run_does_not_go_on_where_labels_have_changed(config, told, site, tmp_
     with pytest.raises(ReachedError):
         train(config, resume=False)
     labels.assign(Label=0).to_csv(own / "stage_2_train.csv", index=False)
-    with pytest.raises(DataError, match="have another patient or label now"):
+    with pytest.raises(DataError, match="have another patient, label or slices now"):
         train(config, resume=True)
 
 

@@ -27,7 +27,7 @@ def model(tmp_path):
     rows = [("a", 1, "train"), ("b", 1, "train"), ("c", 0, "train"), ("d", 0, "validation")]
     rows += [("e", 1, "validation"), ("f", 0, "test")]
     splits = pd.DataFrame(rows, columns=["scan", "label", "split"])
-    write_splits(splits.assign(patient=splits.scan), tmp_path / "splits.csv")
+    write_splits(splits.assign(patient=splits.scan, content=""), tmp_path / "splits.csv")
     return SimpleNamespace(folder=tmp_path)
 
 
@@ -118,7 +118,14 @@ def test_an_external_scan_that_was_learned_from_under_another_name_is_refused(tm
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     words = ["--config", str(tmp_path / "run.yaml")]
     assert cli.train_main(words) == 0
-    splits = pd.read_csv(tmp_path / "run" / "splits.csv").groupby("split").scan.first()
+    splits = pd.read_csv(tmp_path / "run" / "splits.csv")
+    table = pd.read_csv(tmp_path / "train.csv")
+    table.assign(bag_name="new-" + table.bag_name).to_csv(tmp_path / "again.csv", index=False)
+    again = [str(tmp_path / "again.csv"), "--layout", "features", "--model", str(tmp_path / "run")]
+    assert cli.main(["validate", *again, "--out", str(tmp_path / "out")]) == 2
+    told = f"again.csv: {(splits.split != 'test').sum()} of its scans have the slices of one that was"
+    assert told in capsys.readouterr().err
+    splits = splits.groupby("split").scan.first()
     table, other = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "other"))
     for split, code in (("train", 2), ("validation", 2), ("test", 0)):
         twin = table[table.bag_name == splits[split]].assign(bag_name="new")

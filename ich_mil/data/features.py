@@ -10,9 +10,7 @@ the table says: CQ500 has one scan under two names.
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,8 +23,9 @@ from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN, name_some, read_label_csv
 from ich_mil.data.splits import patient_key
+from ich_mil.data.twins import content_of, one_patient
 from ich_mil.errors import DataError
-from ich_mil.files import whole_file
+from ich_mil.files import digest, whole_file
 from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import take_bags
 from ich_mil.progress import say
@@ -70,6 +69,19 @@ class FeatureSet:
     def n_scans(self) -> int:
         """Number of scans B."""
         return len(self.scans)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a scan, index `scan`: patient, label, content (`ich_mil.data.twins`)."""
+        slices = np.split(self.x.numpy() + 0.0, self.offsets[1:-1].tolist())  # -0.0 is 0.0
+        return pd.DataFrame(
+            {
+                "patient": self.patients,
+                "label": self.labels.tolist(),
+                "content": [content_of(digest(row.tobytes()) for row in rows) for rows in slices],
+            },
+            index=pd.Index(self.scans, name="scan"),
+        )
 
     def select(self, scans: list[str]) -> "FeatureSet":
         """The named scans, in the order given. An unknown name raises `DataError`."""
@@ -256,47 +268,18 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
     return _with_twins(features, str(path))
 
 
-def _contents(features: FeatureSet) -> Iterator[tuple[int, bytes]]:
-    """The number of each scan, and the digest (SHA-256) of its slices, in whatever order they come.
-
-    A scan whose slices are all alike, such as black ones, is not known by them and left out.
-    """
-    for b, rows in enumerate(features.x.split(features.offsets.diff().tolist())):
-        distinct = np.unique(rows.numpy(), axis=0)
-        if len(distinct) > 1:
-            yield b, hashlib.sha256(distinct.tobytes()).digest()
-
-
-def check_no_twins(features: FeatureSet, learned: FeatureSet, source: str) -> None:
-    """Raise `DataError` if a scan of `source` has the slices of one that was learned from."""
-    known = {content: learned.scans[b] for b, content in _contents(learned)}
-    twins = [
-        f"{features.scans[b]} (those of {known[content]})"
-        for b, content in _contents(features)
-        if content in known
-    ]
-    if twins:
-        raise DataError(
-            f"{source}: {len(twins)} of its scans have the slices of one that was trained or calibrated on: "
-            f"{name_some(twins)}; take them out"
-        )
-
-
 def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
     """Scans with the same slices as of one patient, told in one line."""
-    patients, first, twins = list(features.patients), dict[bytes, int](), list[str]()
-    for b, content in _contents(features):
-        a = first.setdefault(content, b)
-        if a != b:
-            twins.append(f"{features.scans[b]} (those of {features.scans[a]})")
-            joined, other = patients[a], patients[b]
-            patients = [joined if patient == other else patient for patient in patients]
+    scans = features.table
+    known = scans[scans.content != ""]
+    first = known.groupby("content").content.transform(lambda same: same.index[0])
+    twins = [f"{scan} (those of {other})" for scan, other in first.items() if scan != other]
     if twins:
         say(
             f"{source}: scans with the slices of another, taken to be of its patient: {len(twins)}, "
             f"{name_some(twins)}"
         )
-    return replace(features, patients=patients)
+    return replace(features, patients=one_patient(scans).tolist())
 
 
 def _numbers(column: pd.Series, path: Path, *, labels: bool) -> pd.Series:

@@ -26,10 +26,11 @@ from ich_mil.data.record import ScanRecord, read_record, scan_fingerprint
 from ich_mil.data.rsna import RsnaCollection
 from ich_mil.data.scan import ScanTask, prepare_scans
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
+from ich_mil.data.twins import content_of
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError
 from ich_mil.files import CsvRows, alone, digest, remove_leftovers, whole_file, write_json
-from ich_mil.ledger import PASSING, LedgerWriter
+from ich_mil.ledger import PASSING, Code, LedgerEntry, LedgerWriter
 from ich_mil.progress import progress, say
 
 Layout = Literal["rsna", "cq500", "folder", "unlabelled"]
@@ -197,6 +198,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
     collection = index.collection
     refused = index.refused_sources()
     kept: set[str] = set()
+    shown: dict[str, str] = {}
     with (
         whole_file(out / "ledger.csv") as ledger_path,
         whole_file(out / "slices.csv") as table_path,
@@ -215,6 +217,10 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
                 table.write([row[name] for name in COLUMNS])
             kept.add(scan_file(out, scan.scan).stem)
             ledger.write(record.entries)
+            content = content_of(item["content"] for item in record.slices)
+            if content and (other := shown.setdefault(content, scan.scan)) != scan.scan:
+                detail = f"it has the slices of {other}; both count as of one patient"
+                ledger.write([LedgerEntry(scan.scan, "", Code.SAME_SLICES, detail)])
             fingerprints.append(record.fingerprint.encode())
             if record.slices:
                 summary.n_scans += 1
@@ -248,4 +254,5 @@ def _rows(
             "sop": item["sop"],
             "source": "|".join(item["sources"]),
             "corrections": "|".join(item["corrections"]),
+            "content": item["content"],
         }

@@ -25,7 +25,7 @@ class ScanRecord:
         patient: pseudonymous patient key, the scan id where the files name none.
         pixel_mm: distance of rows and of columns, mm.
         slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` and
-            `orientation` of the middle one, `position_mm`, `corrections`.
+            `orientation` of the middle one, `position_mm`, `corrections`, `content` (a digest of its pixels).
         entries: ledger lines of the scan.
     """
 

@@ -30,7 +30,7 @@ from ich_mil.dicom.read import read_slice
 from ich_mil.dicom.series import average_groups, group_series
 from ich_mil.dicom.slice_name import slice_entry, slice_name
 from ich_mil.errors import DicomError
-from ich_mil.files import write_array
+from ich_mil.files import digest, write_array
 from ich_mil.ledger import Code, LedgerEntry
 
 
@@ -262,5 +262,6 @@ def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: S
         "orientation": middle.orientation,
         "position_mm": fmean(heights[slice_name(header)] for header in group),
         "corrections": sorted(corrections),
+        "content": digest(total.tobytes()),
     }
     return _Slice(total, row, entries)

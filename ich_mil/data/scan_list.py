@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.splits import check_splits, draw_splits, read_scan_list
+from ich_mil.data.splits import COLUMNS, check_splits, draw_splits, read_scan_list
 
 LEFT_OUT = ["scan", "split", "reason"]
 
@@ -23,12 +23,12 @@ def clean_list(
 
     Args:
         path: CSV with columns scan,split; split is train, validation or test.
-        scans: index scan id; columns `patient`, `label`, of the scans there are.
+        scans: index scan id; columns `patient`, `label`, `content`, of the scans there are.
         validation: share of the training patients that becomes validation where the list names none.
         seed: of that draw.
 
     Returns:
-        Columns scan, patient, label, split; and what was left out: scan, split, reason.
+        The `COLUMNS` of a split; and what was left out: scan, split, reason.
 
     Raises:
         DataError: not such a list, an unknown split, or too few scans are left.
@@ -41,7 +41,7 @@ def clean_list(
         return table[~away]
 
     table = leave_out(table, ~table.scan.isin(scans.index), "is not among the prepared scans")
-    table = table.assign(patient=table.scan.map(scans.patient), label=table.scan.map(scans.label))
+    table = table.join(scans[["patient", "label", "content"]], on="scan")
     table = leave_out(table, table.label == UNKNOWN, "has no label")
     # in the order of what is worth most: a test scan stays a test scan
     for split, worth_more in (("validation", "test"), ("train", "test"), ("train", "validation")):
@@ -51,9 +51,9 @@ def clean_list(
         kin = (table.split == split) & table.patient.isin(kept.patient)
         table = leave_out(table, kin, f"its patient has a {worth_more} scan")
     if not (table.split == "validation").any() and validation:
-        learn = table[table.split == "train"].set_index("scan")[["patient", "label"]]
+        learn = table[table.split == "train"].set_index("scan")[["patient", "label", "content"]]
         drawn = draw_splits(learn, validation=validation, test=0.0, seed=seed)
         table = pd.concat([drawn, table[table.split != "train"]])
-    table = table[["scan", "patient", "label", "split"]].reset_index(drop=True)
+    table = table[COLUMNS].reset_index(drop=True)
     check_splits(table, str(path))
     return table, pd.concat(left_out, ignore_index=True)[LEFT_OUT]

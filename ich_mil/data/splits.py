@@ -1,10 +1,10 @@
 """Train, validation and test scans, never a patient in two of them.
 
-In: scans with patient and label. Out: a table `scan,patient,label,split`. Patients are drawn, stratified by
-whether they have a positive scan; all scans of a patient go together.
+In: scans with patient, label and a digest of what they show. Out: a table of `COLUMNS`. Patients are drawn,
+stratified by whether they have a positive scan; all scans of a patient go together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from ich_mil.errors import DataError
 from ich_mil.files import digest, write_text
 
 SPLITS = ("train", "validation", "test")
+COLUMNS = ["scan", "patient", "label", "split", "content"]
+"""Of a run's `splits.csv`; content is that of `ich_mil.data.twins`."""
 
 
 def patient_key(patient_id: str) -> str:
@@ -26,13 +28,13 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     """Draw a split by patient, stratified by label.
 
     Args:
-        scans: index scan id; columns `patient`, `label` (0 or 1).
+        scans: index scan id; columns `patient`, `label` (0 or 1), `content`.
         validation: share of patients for early stopping and calibration, in [0, 1).
         test: share of patients held out, in [0, 1).
         seed: of the draw.
 
     Returns:
-        Columns scan, patient, label, split, in the order of `scans`.
+        `COLUMNS`, in the order of `scans`.
 
     Raises:
         DataError: an unlabelled scan, or too few patients of a label for every split to have one.
@@ -56,9 +58,8 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
         for name, size in sizes.items():
             split.update(dict.fromkeys(own[:size], name))
             own = own[size:]
-    table = scans[["patient", "label"]].rename_axis("scan").reset_index()
-    table["split"] = table.patient.map(split)
-    return table
+    table = scans.rename_axis("scan").reset_index()
+    return table.assign(split=table.patient.map(split))[COLUMNS]
 
 
 def _one_for_all(scans: pd.DataFrame) -> str:
@@ -92,9 +93,9 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
             f"{path}: names {len(unknown)} scans that are not among those to train on: {name_some(unknown)}; "
             "take these rows out"
         )
-    table = table.assign(patient=table.scan.map(scans.patient), label=table.scan.map(scans.label))
+    table = table.join(scans[["patient", "label", "content"]], on="scan")
     check_splits(table, str(path))
-    return table[["scan", "patient", "label", "split"]]
+    return table[COLUMNS]
 
 
 def check_splits(table: pd.DataFrame, source: str) -> None:
@@ -118,41 +119,63 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
             )
 
 
-def learned_from(table: pd.DataFrame) -> set[str]:
-    """The patients and the scans of a split that were trained or calibrated on."""
-    learned = table[table.split != "test"]
-    return {*learned.patient, *learned.scan}
+def keys_of(scans: pd.DataFrame) -> dict[str, str]:
+    """All that tells these scans again, with the scan it belongs to: their ids, patients and slices.
 
-
-def check_unseen(patients: Iterable[str], scans: Iterable[str], seen: Iterable[str], source: str) -> None:
-    """Raise `DataError` if a patient or scan of `source` is among those learned from, naming them.
-
-    A scan whose files name no patient is known by its own id alone.
+    Args:
+        scans: index scan id; columns `patient`, `content` (`ich_mil.data.twins`).
     """
-    known = {*seen}
-    both = sorted(known & {*patients}) or sorted(known & {*scans})
+    keys = {
+        key: str(scan) for column in (scans.patient, scans.content) for scan, key in column.items() if key
+    }
+    return keys | {str(scan): str(scan) for scan in scans.index}
+
+
+def learned_from(table: pd.DataFrame) -> dict[str, str]:
+    """The `keys_of` the scans of a split that were trained or calibrated on."""
+    return keys_of(table[table.split != "test"].set_index("scan"))
+
+
+def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -> None:
+    """Raise `DataError` if a scan of `source`, or its patient, is among those learned from, naming them.
+
+    A scan whose files name no patient is known by its own id and its slices.
+
+    Args:
+        scans: index scan id; columns `patient`, `content`.
+        learned: `keys_of` the scans learned from.
+        source: what the scans were read from, for messages.
+    """
+    both = sorted({*learned} & {*scans.patient}) or sorted({*learned} & {*scans.index})
     if both:
         raise DataError(
             f"{source}: {len(both)} of its patients were trained or calibrated on: {name_some(both)}; "
             "scans to be measured on must be of others (other people with the same PatientID need another)"
         )
+    twins = [f"{scan} (those of {learned[key]})" for scan, key in scans.content.items() if key in learned]
+    if twins:
+        raise DataError(
+            f"{source}: {len(twins)} of its scans have the slices of one that was trained or calibrated on: "
+            f"{name_some(twins)}; take them out"
+        )
 
 
 def load_splits(path: Path) -> pd.DataFrame:
     """The split of a run, as `write_splits` wrote it. `DataError` if a patient now sits in two splits."""
-    table = read_label_csv(path, ["scan", "patient", "label", "split"])
+    table = read_label_csv(path, COLUMNS)
     table = table.assign(label=binary(table.label, path)).reset_index(drop=True)
     check_splits(table, str(path))
     return table
 
 
 def check_current(table: pd.DataFrame, scans: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if a scan of the split is gone, or has another patient or label by now."""
-    now = scans.reindex(table.scan)
-    changed = table.scan[(now.patient.to_numpy() != table.patient) | (now.label.to_numpy() != table.label)]
+    """Raise `DataError` if a scan of the split is gone, or has another patient, label or slices by now."""
+    known = ["patient", "label", "content"]
+    now = scans[known].reindex(table.scan)
+    changed = table.scan[(now.to_numpy() != table[known].to_numpy()).any(1)]
     if len(changed):
         raise DataError(
-            f"{source}: {len(changed)} scans are gone or have another patient or label now: "
+            f"{source}: {len(changed)} scans are gone or have another patient, label or slices now: "
             f"{name_some(list(changed))}; start a new run"
         )
 

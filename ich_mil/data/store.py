@@ -4,7 +4,7 @@
     SET/scans/<scan>.json   where each slice came from, its orientation, what was corrected; written last,
                             marks a whole scan
     SET/slices.csv          one row a slice: scan, index, patient, position_mm, position, scan_label,
-                            slice_label, sop, source, corrections
+                            slice_label, sop, source, corrections, content (a digest of its pixels)
     SET/ledger.csv          every refusal, correction and choice
     SET/index.sqlite        the header index (`ich_mil.data.index`), no part of the result
     SET/prepared.json       format, layout, root, thickness and a digest of the files it was made from
@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ich_mil.data.twins import content_of, one_patient
 from ich_mil.errors import DataError
 from ich_mil.files import digest
 from ich_mil.ledger import LedgerEntry
 
-FORMAT = "ich_mil.prepared.3"
+FORMAT = "ich_mil.prepared.4"
 COLUMNS = (
     "scan",
     "index",
@@ -41,6 +42,7 @@ COLUMNS = (
     "sop",
     "source",
     "corrections",
+    "content",
 )
 """Of `slices.csv`."""
 UNFINISHED = ""
@@ -72,20 +74,25 @@ class PreparedSet:
     @cached_property
     def table(self) -> pd.DataFrame:
         """`slices.csv`, one row a slice, sorted by scan and index."""
-        texts = ("scan", "patient", "sop", "source")
+        texts = ("scan", "patient", "sop", "source", "content")
         return self._read("slices.csv", COLUMNS, dict.fromkeys(texts, str))
 
     @cached_property
     def scans(self) -> pd.DataFrame:
-        """One row a scan, index `scan`: patient, label, slices."""
+        """One row a scan, index `scan`: patient, label, slices, content.
+
+        Scans of the same slices are of one patient, whatever their files say (`ich_mil.data.twins`).
+        """
         grouped = self.table.groupby("scan", sort=False)
-        return pd.DataFrame(
+        scans = pd.DataFrame(
             {
                 "patient": grouped.patient.first(),
                 "label": grouped.scan_label.first(),
                 "slices": grouped.size(),
+                "content": grouped.content.agg(content_of),
             }
         )
+        return scans.assign(patient=one_patient(scans))
 
     def slices(self, scan: str) -> pd.DataFrame:
         """The rows of one scan, lowest slice first. `DataError` if there is no such scan."""

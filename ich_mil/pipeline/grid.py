@@ -19,9 +19,9 @@ from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor
 
 from ich_mil.config import GridConfig
-from ich_mil.data.features import FeatureSet, check_no_twins, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.splits import check_unseen
+from ich_mil.data.splits import check_unseen, keys_of
 from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
 from ich_mil.gp.folds import Fold, folds_of
@@ -55,9 +55,7 @@ def grid(config: GridConfig) -> pd.DataFrame:
     if config.external is not None:
         tables.append(config.external.path)
         external = read_feature_csv(config.external.path)
-        seen = {*features.patients, *features.scans}
-        check_unseen(external.patients, external.scans, seen, str(config.external.path))
-        check_no_twins(external, features, str(config.external.path))
+        check_unseen(external.table, keys_of(features.table), str(config.external.path))
     data = digest(*(table.read_bytes() for table in tables))
     about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):

@@ -27,7 +27,7 @@ class Judge:
     Attributes:
         model: the trained model.
         triage: thresholds to decide by; None decides by the interval.
-        learned: patients and scans it was trained or calibrated on; empty where it has no list of them.
+        learned: keys of the scans it was trained or calibrated on; empty where it has no list of them.
     """
 
     def __init__(self, model: Path, triage: Path | None = None) -> None:
@@ -41,7 +41,7 @@ class Judge:
         self.model.check_input(pictures=True)
         weights = self.model.provenance.weights
         divided = model / "splits.csv"
-        self.learned = learned_from(load_splits(divided)) if divided.is_file() else set()
+        self.learned = learned_from(load_splits(divided)) if divided.is_file() else {}
         self.triage = None if triage is None else read_triage(triage, weights=weights)
 
     def __call__(self, root: Path, out: Path, *, jobs: int = 1) -> tuple[Results, PreparedSet]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ich_mil.config import SetLayout, SetSettings
 from ich_mil.data.features import FeatureSet
-from ich_mil.data.splits import load_splits, write_splits
+from ich_mil.data.splits import COLUMNS, load_splits, write_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.metrics import scan_metrics
@@ -69,9 +69,8 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         remove_leftovers(out)
         site = out / "site"
         chosen = SetSettings(layout, str(root))
-        features = external_set(
-            trained, chosen, site / "prepared", site / "features.safetensors", jobs
-        ).features
+        measured = external_set(trained, chosen, site / "prepared", site / "features.safetensors", jobs)
+        features = measured.features
         _check_site(features, str(root))
         logits = trained.scan_logits(features)
         table = _table(logits, features, own, trained.seed)
@@ -79,7 +78,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         new = recalibrate(logits, features.labels.numpy(), own)
         if load_model(model).provenance != trained.provenance:
             raise ModelError(f"{model}: became another model meanwhile; run the same command again")
-        _write_all_but_head(trained, features, out)
+        _write_all_but_head(trained, measured.scans, out)
         write_text(out / "recalibration.csv", table.to_csv(index=False))
         trained.head.calibration = new
         save_head(trained.head, out)  # last: a folder with a head is a finished run
@@ -134,27 +133,20 @@ def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) ->
     return table.assign(**facts, auc=before["auc"])
 
 
-def _write_all_but_head(trained: TrainedModel, features: FeatureSet, out: Path) -> None:
+def _write_all_but_head(trained: TrainedModel, scans: pd.DataFrame, out: Path) -> None:
     """First what tells a killed recalibration from a training."""
-    site = {"scans": features.n_scans, "positive": int(features.labels.sum()), "run": str(trained.folder)}
+    site = {"scans": len(scans), "positive": int(scans.label.sum()), "run": str(trained.folder)}
     write_json(out / "run.json", {**read_run(trained.folder), "site": site})
     for name in ("config.yaml", "cnn.json", "cnn.safetensors", CNN_SIGMOID):
         if (trained.folder / name).is_file():
             with whole_file(out / name) as temporary:
                 copyfile(trained.folder / name, temporary)
-    write_splits(_splits(load_splits(trained.folder / "splits.csv"), features), out / "splits.csv")
+    write_splits(_splits(load_splits(trained.folder / "splits.csv"), scans), out / "splits.csv")
 
 
-def _splits(splits: pd.DataFrame, features: FeatureSet) -> pd.DataFrame:
+def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
     """The run's own scans, and those of the site among the ones it was calibrated on."""
-    site = pd.DataFrame(
-        {
-            "scan": features.scans,
-            "patient": features.patients,
-            "label": features.labels.tolist(),
-            "split": "validation",
-        }
-    )
+    site = scans.rename_axis("scan").reset_index().assign(split="validation")[COLUMNS]
     # patients the run held out may be used here, and are then held out no more
     return pd.concat([splits[~splits.patient.isin(site.patient)], site], ignore_index=True)
 

@@ -18,11 +18,11 @@ import pandas as pd
 from sklearn.datasets import load_digits
 
 from ich_mil.config import RunConfig, SplitSettings, read_config
-from ich_mil.data.features import FeatureSet, check_no_twins, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk
 from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
-from ich_mil.data.splits import check_unseen, draw_splits, load_splits, write_splits
+from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
 from ich_mil.errors import ConfigError
 from ich_mil.files import write_text
 from ich_mil.gp.folds import folds_of
@@ -70,12 +70,11 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
         ConfigError: a training configuration that does not fit.
     """
     for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
-        learned = [task.train, *([task.validation] if task.validation else [])]
-        seen = {known for part in learned for known in (*part.patients, *part.scans)}
+        learned = keys_of(task.train.table)
+        if task.validation is not None:
+            learned |= keys_of(task.validation.table)
         for name, scored in task.scored.items():
-            check_unseen(scored.patients, scored.scans, seen, f"{one.name}, {name}")
-            for part in learned:
-                check_no_twins(scored, part, f"{one.name}, {name}")
+            check_unseen(scored.table, learned, f"{one.name}, {name}")
         yield task
 
 

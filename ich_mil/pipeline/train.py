@@ -3,7 +3,7 @@
 In: a `RunConfig`. Out, in `config.out`:
 
     config.yaml            the whole configuration
-    splits.csv             scan, patient, label, split
+    splits.csv             scan, patient, label, split, content
     run.json               format, configuration and its hash, versions of what it was begun with
     cnn/                   Lightning checkpoints and log.csv
     cnn.safetensors/.json  the frozen CNN
@@ -88,9 +88,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
                 prepared = _prepared(config, ranks)
                 splits = _start(config, prepared.scans)
             else:
-                columns = {"patient": features.patients, "label": features.labels.tolist()}
-                scans = pd.DataFrame(columns, index=features.scans)
-                splits = _start(config, scans, table=digest(config.train.path.read_bytes()))
+                splits = _start(config, features.table, table=digest(config.train.path.read_bytes()))
         if features is None:
             features = _cnn_features(config, prepared, splits, ranks)
         if not (config.out / "head.json").is_file():
@@ -168,7 +166,7 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
 
     Args:
         config: the run.
-        scans: index scan id; columns `patient`, `label`.
+        scans: index scan id; columns `patient`, `label`, `content`.
         table: digest of the feature table; empty for pictures, which are prepared again where they changed.
     """
     path = config.out / "splits.csv"
@@ -220,7 +218,7 @@ def _check_external(config: RunConfig, splits: pd.DataFrame) -> None:
         return
     folder = config.prepared / "external"
     prepared = prepare(one.layout, one.path, folder, jobs=config.workers, thickness_mm=config.thickness_mm)
-    check_unseen(prepared.scans.patient, prepared.scans.index, learned_from(splits), str(one.path))
+    check_unseen(prepared.scans, learned_from(splits), str(one.path))
 
 
 @contextmanager

@@ -7,8 +7,10 @@ In: a trained model and labelled scans. Out, in a folder a set: `metrics.csv`, `
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from ich_mil.config import RunConfig, SetLayout, SetSettings
-from ich_mil.data.features import FeatureSet, check_no_twins, read_feature_csv, read_features
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
 from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
@@ -47,6 +49,11 @@ class MeasuredSet:
     features: FeatureSet
     prepared: PreparedSet | None
 
+    @property
+    def scans(self) -> pd.DataFrame:
+        """One row a scan, index `scan`: at least patient, label and content."""
+        return self.features.table if self.prepared is None else self.prepared.scans.loc[self.features.scans]
+
 
 def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
     """The train, validation, test and external scans of a run (those that exist), with their features.
@@ -58,11 +65,7 @@ def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
     if config.external is not None:
         stored = config.out / "features" / "external.safetensors"
         place = config.prepared / "external"
-        external = external_set(model, config.external, place, stored, config.workers)
-        for name, one in sets.items():
-            if name != "test":
-                check_no_twins(external.features, one.features, str(config.external.path))
-        sets["external"] = external
+        sets["external"] = external_set(model, config.external, place, stored, config.workers)
     return sets
 
 
@@ -97,11 +100,10 @@ def external_set(
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
-        DataError: data that cannot be used, or a patient the model has seen.
+        DataError: data that cannot be used, or a scan or patient the model has seen.
     """
     model.check_input(pictures=settings.layout != "features")
-    splits = load_splits(model.folder / "splits.csv")
-    seen = learned_from(splits)
+    learned = learned_from(load_splits(model.folder / "splits.csv"))
     prepared: PreparedSet | None = None
     if settings.layout == "features":
         features = read_feature_csv(settings.path)
@@ -110,10 +112,10 @@ def external_set(
                 f"{settings.path}: has {features.x.shape[1]} features a slice, the model takes "
                 f"{len(model.head.x_mean)}; extract them with the network it was trained with"
             )
-        check_unseen(features.patients, features.scans, seen, str(settings.path))
+        check_unseen(features.table, learned, str(settings.path))
     else:
         prepared = prepare(settings.layout, settings.path, store, jobs=jobs, thickness_mm=model.thickness_mm)
-        check_unseen(prepared.scans.patient, prepared.scans.index, seen, str(settings.path))
+        check_unseen(prepared.scans, learned, str(settings.path))
         unnamed = prepared.scans.index[prepared.scans.patient == prepared.scans.index]
         if len(unnamed):
             say(

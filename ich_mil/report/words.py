@@ -74,6 +74,7 @@ CODES = {
     Code.MODALITY_MISSING: "modality not stated",
     Code.SEVERAL_PATIENTS: "several patient identifiers in one study",
     Code.PATIENT_MISSING: "no patient identifier",
+    Code.SAME_SLICES: "the slices of another scan",
     Code.LEARNED_FROM: "the model was trained or calibrated on this patient",
     Code.LABEL_REPEATED: "label given twice",
     Code.LABEL_CLASH: "labels contradict each other",

@@ -13,7 +13,8 @@ def scans():
     """Twenty scans of sixteen patients; s18 and s19 belong to the patient of s0, s17 to that of s1."""
     names = [f"s{i}" for i in range(20)]
     patients = [f"p{i}" for i in range(17)] + ["p1", "p0", "p0"]
-    return pd.DataFrame({"patient": patients, "label": [i % 2 for i in range(20)]}, index=names)
+    labels = [i % 2 for i in range(20)]
+    return pd.DataFrame({"patient": patients, "label": labels, "content": names}, index=names)
 
 
 def written(path, rows):

@@ -20,9 +20,9 @@ def scans():
     """60 scans of 40 patients: patients p0 to p19 have two scans."""
     patients = [f"p{i}" for i in range(40)] + [f"p{i}" for i in range(20)]
     labels = [i % 3 == 0 for i in range(40)] + [False] * 20
-    return pd.DataFrame({"patient": patients, "label": labels}, index=[f"s{i}" for i in range(60)]).astype(
-        {"label": int}
-    )
+    contents = [f"c{i}" for i in range(59)] + [""]
+    table = pd.DataFrame({"patient": patients, "label": labels, "content": contents})
+    return table.astype({"label": int}).set_axis([f"s{i}" for i in range(60)])
 
 
 def test_patients_stay_together_and_shares_are_kept(scans):
@@ -41,7 +41,8 @@ def test_patients_stay_together_and_shares_are_kept(scans):
 
 def test_a_patient_with_a_positive_scan_is_positive():
     patients = [f"p{i}" for i in range(10)]
-    mixed = pd.DataFrame({"patient": patients * 2, "label": [i < 5 for i in range(10)] + [False] * 10})
+    labels = [i < 5 for i in range(10)] + [False] * 10
+    mixed = pd.DataFrame({"patient": patients * 2, "label": labels, "content": ""})
     table = draw_splits(mixed.astype({"label": int}).rename(index=str), validation=0.4, test=0.0, seed=0)
     positive = table.patient.isin(patients[:5])
     assert table[positive].split.value_counts().to_dict() == {"train": 6, "validation": 4}
@@ -124,21 +125,30 @@ def test_split_files_that_cannot_be_used(scans, tmp_path, row, message):
         read_splits(split_file(tmp_path / "own.csv", [row]), scans)
 
 
+def others(*rows):
+    return pd.DataFrame(rows, columns=["patient", "scan", "content"]).set_index("scan")
+
+
 def test_external_patients_must_be_new(scans):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     seen = table.patient[table.split == "train"].iloc[0]
     with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {seen}"):
-        check_unseen([seen, "new"], ["a", "b"], learned_from(table), "elsewhere")
+        check_unseen(others((seen, "a", ""), ("new", "b", "")), learned_from(table), "elsewhere")
     held_out = table[table.split == "test"].iloc[0]
-    check_unseen(["new", held_out.patient], ["a", held_out.scan], learned_from(table), "elsewhere")
-    scan = table.scan[table.split == "validation"].iloc[0]
-    with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {scan}"):
-        check_unseen(["p", "new"], [scan, "b"], learned_from(table), "elsewhere")
+    new = others(("new", "a", ""), (held_out.patient, held_out.scan, held_out.content))
+    check_unseen(new, learned_from(table), "elsewhere")
+    learned = table[table.split == "validation"].iloc[0]
+    with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {learned.scan}"):
+        check_unseen(others(("p", learned.scan, ""), ("new", "b", "")), learned_from(table), "elsewhere")
+    told = rf"elsewhere: 1 of its scans have the slices of one .* on: b \(those of {learned.scan}\)"
+    with pytest.raises(DataError, match=told):
+        check_unseen(others(("p", "a", ""), ("q", "b", learned.content)), learned_from(table), "elsewhere")
 
 
 @pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])
 def test_every_split_has_both_labels_however_few_there_are(n, positive):
     few = pd.DataFrame({"patient": range(n), "label": [i < positive for i in range(n)]}).astype(int)
+    few["content"] = ""
     table = draw_splits(few.rename(index=str), validation=0.2, test=0.0, seed=0)
     assert table.groupby("split").label.nunique().to_dict() == {"train": 2, "validation": 2}
 
@@ -148,7 +158,9 @@ def test_a_split_whose_scans_have_changed_is_refused(scans):
     check_current(table, scans, "run")
     with pytest.raises(DataError, match="now: s8; start a new run"):
         check_current(table, scans.assign(patient=scans.patient.where(scans.index != "s8", "p9")), "run")
-    with pytest.raises(DataError, match="1 scans are gone or have another patient or label now: s3"):
+    with pytest.raises(DataError, match="now: s59; start a new run"):
+        check_current(table, scans.assign(content=scans.content.where(scans.index != "s59", "c")), "run")
+    with pytest.raises(DataError, match="1 scans are gone or have another patient, label or slices now: s3"):
         check_current(table, scans.drop("s3"), "run")
     scans.loc["s7", "label"] = 1 - scans.loc["s7", "label"]
     with pytest.raises(DataError, match="now: s7; start a new run"):

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from ich_mil.data.store import COLUMNS, FORMAT, open_prepared, scan_file
+from ich_mil.data.twins import content_of
 from ich_mil.errors import DataError
 from ich_mil.files import digest
 
 ABOUT = {"format": FORMAT, "layout": "rsna", "root": "/scans", "files": "digest"}
 # text that a reader of tables would take for numbers, or for nothing
 ROWS = [
-    ["007", 0, "010", -2.5, 0.0, 0, 0, "1.20", "01", ""],
-    ["007", 1, "010", 2.5, 1.0, 0, 0, "1.30", "02", "NA"],
-    ["2e5", 0, "020", 0.0, 0.5, 1, 1, "1.40", "03", "null"],
+    ["007", 0, "010", -2.5, 0.0, 0, 0, "1.20", "01", "", "0e1"],
+    ["007", 1, "010", 2.5, 1.0, 0, 0, "1.30", "02", "NA", "0e2"],
+    ["2e5", 0, "020", 0.0, 0.5, 1, 1, "1.40", "03", "null", "0e1"],
 ]
 
 
@@ -35,9 +36,10 @@ def written(folder, rows=ROWS, **changes):
 def test_text_stays_text(tmp_path):
     prepared = written(tmp_path)
     table = prepared.table
-    for name in ("scan", "patient", "sop", "source", "corrections"):
+    for name in ("scan", "patient", "sop", "source", "corrections", "content"):
         assert table[name].tolist() == [line[COLUMNS.index(name)] for line in ROWS]
-    assert prepared.scans.reset_index().to_numpy().tolist() == [["007", "010", 0, 2], ["2e5", "020", 1, 1]]
+    scans = prepared.scans.reset_index().to_numpy().tolist()
+    assert scans == [["007", "010", 0, 2, content_of(["0e2", "0e1"])], ["2e5", "020", 1, 1, ""]]
     assert prepared.slices("2e5").position.tolist() == [0.5]
     assert prepared.ledger_by_scan == {
         "NA": [
