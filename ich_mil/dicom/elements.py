@@ -151,7 +151,6 @@ def read_elements(path: Path, tags: Set[int]) -> Elements:
     """
     with path.open("rb") as file:
         n_bytes = file.seek(0, io.SEEK_END)
-        file.seek(0)
         head = _Head(file, HEAD_BYTES)
         elements = _elements(head, tags, n_bytes)
         if elements.pixel_offset < 0 and not head.is_whole:

@@ -124,7 +124,7 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     n_whole = _rows_before_zeros(values)
     if n_whole < header.rows:
         raise CodecError(f"zeros from row {n_whole} on: a copy that failed")
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
+    return values
 
 
 def _rows_before_zeros(values: np.ndarray) -> int:

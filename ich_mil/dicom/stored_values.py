@@ -30,7 +30,7 @@ class StoredValues:
         lowest, highest = int(stored.min()), int(stored.max())
         self.values = np.arange(lowest, highest + 1, dtype=np.int32)
         self._n_below = {0: 0, self.values.size: stored.size}
-        self._left_out = (-1, 0)  # a place in values, and how many of its pixels are not counted
+        self._left_out = (0, 0)  # a place in values, and how many of its pixels are not counted
 
     def leave_out(self, value: int, n: int) -> None:
         """Count n pixels fewer of `value` from now on; for one value only."""
@@ -61,7 +61,7 @@ class StoredValues:
         if at.size == stop - start:  # one run, as almost always: a comparison is ten times faster
             return self.count(start, stop)
         place, n = self._left_out
-        return int(np.count_nonzero(self._take(chosen))) - (n if place >= 0 and chosen[place] else 0)
+        return int(np.count_nonzero(self._take(chosen))) - (n if chosen[place] else 0)
 
     def look_up(self, table: np.ndarray) -> np.ndarray:
         """The entry of `table`, (V,) int16, for each pixel: int16 (H, W).

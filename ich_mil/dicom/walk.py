@@ -41,7 +41,6 @@ def walk(content: bytes, at: int, *, explicit: bool, little_endian: bool) -> Ite
     while at <= end:
         group, element, length = without_vr(content, at)
         tag = group << 16 | element
-        vr = b""
         if explicit and group != 0xFFFE:
             _, _, vr, short = with_vr(content, at)
             if vr in _LONG:
