@@ -79,6 +79,14 @@ def test_tables_before_the_frame_header_are_passed():
     np.testing.assert_array_equal(decoded(moved, JPEGLosslessSV1), stored)
 
 
+def test_conditioning_of_arithmetic_coding_is_no_frame_header():
+    """Its marker, CC, lies among them too; it means nothing to Huffman codes."""
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, JPEGLosslessSV1)
+    conditioning = b"\xff\xcc\0\x0a" + b"\x00\x10\x01\x10\x02\x10\x03\x10"
+    np.testing.assert_array_equal(decoded(stream[:2] + conditioning + stream[2:], JPEGLosslessSV1), stored)
+
+
 @pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGLSLossless])
 def test_fill_bytes_before_a_marker_are_passed(syntax):
     """T.81 B.1.1.2: any number of them."""
@@ -138,6 +146,14 @@ def test_of_two_frame_headers_the_first_counts():
         decoded(stream[:2] + other + stream[2:], JPEGLSLossless)
 
 
+def test_a_stream_of_another_codec_or_cut_off_in_its_sizes():
+    """Sizes must not be taken from whatever bytes stand there."""
+    jpeg_2000 = code_stream(stored_values(), TWELVE_BIT, JPEG2000Lossless)
+    for stream in (code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1), jpeg_2000[:40] + b"\xff\xd9"):
+        with pytest.raises(CodecError, match="its code stream has no SIZ segment"):
+            decoded(stream, JPEG2000Lossless)
+
+
 def test_more_bits_than_the_header_allocates():
     stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
     with pytest.raises(CodecError, match="has samples of 12 bits, its header allocates 8"):
@@ -149,6 +165,8 @@ def test_more_bits_than_the_header_allocates():
     [
         (JPEGLosslessSV1, 6, 0x7F),  # bits a sample: GDCM reads outside its memory
         (JPEGLosslessSV1, 6, 0x01),
+        (JPEGLosslessSV1, 1, 0x00),  # not the beginning of a picture
+        (JPEGLosslessSV1, 4, 0xFF),  # a length that reaches behind the end
         (JPEGLosslessSV1, 15, 0x00),  # no marker where one must be: GDCM ends the process
         (JPEGLosslessSV1, 16, 0x01),  # a marker that has no length
         (JPEGLSLossless, 18, 0x01),  # a length shorter than itself

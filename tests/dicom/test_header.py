@@ -145,18 +145,43 @@ def test_what_a_frame_says_of_itself_goes_before_what_is_said_for_all(tmp_path):
     own, shared = ds.PerFrameFunctionalGroupsSequence[1], ds.SharedFunctionalGroupsSequence[0]
     measures, soft, bone = Dataset(), Dataset(), Dataset()
     measures.PixelSpacing, measures.SliceThickness = [0.4, 0.3], 2.5
-    soft.ConvolutionKernel, bone.ConvolutionKernel = "SOFT", ["BONE", "3"]
+    soft.ConvolutionKernel, bone.ConvolutionKernel = " SOFT", ["BONE", " 3"]
     shared.CTReconstructionSequence = [soft]
     own.PixelMeasuresSequence, own.CTReconstructionSequence = [measures], [bone]
-    agents = [Dataset(), Dataset(), Dataset()]  # given by mouth, and into a vein by the second frame
+    agents = [Dataset(), Dataset(), Dataset()]  # one by mouth, one into a vein, not yet in the second frame
     for agent, given in zip(agents, ("NO", "NO", "YES"), strict=True):
         agent.ContrastBolusAgentAdministered = given
-    shared.ContrastBolusUsageSequence, own.ContrastBolusUsageSequence = agents[:2], agents[1:]
+    shared.ContrastBolusUsageSequence, own.ContrastBolusUsageSequence = agents[1:], agents[:2]
     own.PixelValueTransformationSequence[0].RescaleSlope = 2
     own.PixelValueTransformationSequence[0].RescaleIntercept = -2048
+    own.PixelValueTransformationSequence[0].RescaleType = " HU"
     first, second = read_headers(write_frames(tmp_path, ds))
     assert (first.spacing, first.thickness, first.kernel) == ((0.5, 0.45), 5.0, "SOFT")
     assert (second.spacing, second.thickness, second.kernel) == ((0.4, 0.3), 2.5, "BONE\\3")
-    assert (first.contrast, second.contrast) == (False, True)
+    assert (first.contrast, second.contrast) == (True, False)
     assert (first.pixels.slope, first.pixels.intercept) == (1, -1024)
     assert (second.pixels.slope, second.pixels.intercept) == (2, -2048)
+
+
+def test_a_thickness_that_a_frame_does_not_say_is_that_of_all_or_none(tmp_path):
+    ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
+    own = Dataset()
+    own.PixelSpacing = [0.4, 0.3]
+    ds.PerFrameFunctionalGroupsSequence[1].PixelMeasuresSequence = [own]
+    _, second = read_headers(write_frames(tmp_path, ds))
+    assert (second.spacing, second.thickness) == ((0.4, 0.3), 5.0)
+    del ds.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].SliceThickness
+    assert [header.thickness for header in read_headers(write_frames(tmp_path, ds))] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("character_set", "description"),
+    [
+        ("ISO_IR 100", "Schädel nativ"),
+        ("ISO_IR 192", "Schädel nativ"),
+        (["", "ISO 2022 IR 87"], "CT 頭部 単純"),  # bytes of 7 bits only
+    ],
+)
+def test_a_description_is_read_in_the_character_set_of_the_file(tmp_path, character_set, description):
+    path = write(tmp_path, SpecificCharacterSet=character_set, SeriesDescription=description)
+    assert read_headers(path)[0].description == description

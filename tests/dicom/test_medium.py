@@ -4,15 +4,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pydicom import dcmread
+from pydicom import Dataset, dcmread
 from pydicom.data import get_testdata_file
 
 from ich_mil.dicom.header import read_headers
+from ich_mil.dicom.medium import lost_images
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 
 STUDY = "77654033/CT2"
 """Five CT slices of one series on pydicom's medium."""
+
+OTHER_SERIES = "98892003/MR700"
+"""Others of its study are there."""
 
 
 @pytest.fixture
@@ -32,6 +36,7 @@ def refused(path):
 def test_a_medium_that_is_whole_or_without_a_series(medium):
     assert refused(medium / "DICOMDIR").code == Code.NOT_AN_IMAGE
     shutil.rmtree(medium / STUDY)
+    shutil.rmtree(medium / OTHER_SERIES)
     assert refused(medium / "DICOMDIR").code == Code.NOT_AN_IMAGE
 
 
@@ -47,3 +52,20 @@ def test_an_image_that_was_lost_is_told_with_its_study(medium):
     assert "1 of the images" in str(refused(medium / "DICOMDIR"))
     others[0].with_name(others[0].name.lower()).unlink()
     assert "2 of the images" in str(refused(medium / "DICOMDIR"))
+
+
+def test_only_images_that_a_record_names_are_looked_for(tmp_path):
+    """The files lie beside the DICOMDIR; records of reports, and an image's without a file, are passed."""
+
+    def record(kind, *file_id):
+        item = Dataset()
+        item.StudyInstanceUID, item.SeriesInstanceUID, item.DirectoryRecordType = "1.2", "1.2.3", kind
+        if file_id:
+            (item.ReferencedFileID,) = file_id
+        return item
+
+    records = [("IMAGE", "IM1"), ("IMAGE", "IM2"), ("SR DOCUMENT", "SR1"), ("IMAGE",), ("IMAGE", None)]
+    directory = Dataset()
+    directory.DirectoryRecordSequence = [record(*one) for one in records]
+    (tmp_path / "IM1").touch()
+    assert lost_images(tmp_path / "DICOMDIR", directory) == [("1.2", "IM2")]

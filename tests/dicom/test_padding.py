@@ -14,6 +14,17 @@ def test_a_value_in_all_corners_that_no_background_can_have_is_padding(value):
     assert notes == {Code.PADDING: f"5 pixels of stored value {value} (all four corners) set to -1024 HU"}
 
 
+def test_the_corner_of_signed_twelve_bits_is_padding_from_the_first_value_that_is_no_lost_sign():
+    # 0x0800 is -2048 without its sign; the twelve stored bits of 0x1000 are 0, a rim of water
+    for value, code in ((0x1000, Code.PADDING), (0x0FFF, Code.UNUSED_BITS), (0x0800, Code.UNUSED_BITS)):
+        values = np.full((8, 8), -990)
+        values[[0, 0, -1, -1], [0, -1, 0, -1]] = value
+        hu, notes = convert(values, intercept=0, bits_stored=12)
+        assert hu[0][0] == (-1 if value == 0x0FFF else -1024)
+        assert code in notes
+        assert {Code.PADDING, Code.UNUSED_BITS} - {code} - notes.keys()
+
+
 def test_padding_30768_is_air_though_twelve_bits_cannot_hold_it():
     hu, notes = twelve_bit([[24, 30768], [1064, 1100]], intercept=-1024)
     assert hu == [[-1000, -1024], [40, 76]]
@@ -53,6 +64,14 @@ def test_declared_padding_that_is_tissue_is_air_as_far_as_it_is_joined_to_the_co
     assert set(notes) == {Code.PADDING, Code.ALREADY_HU}
 
 
+def test_declared_padding_is_air_from_the_first_hu_that_shows():
+    hu, notes = convert(
+        [[-899, -990, -899], [-980, 40, -995], [-899, -998, -899]], padding=(-899, -899), intercept=0
+    )
+    assert hu == [[-1024, -990, -1024], [-980, 40, -995], [-1024, -998, -1024]]
+    assert set(notes) == {Code.PADDING, Code.ALREADY_HU}
+
+
 @pytest.mark.parametrize(
     ("corner", "last", "padding"),
     [
@@ -79,6 +98,16 @@ def test_declared_padding_of_wrapped_values_is_not_counted_as_unwrapped():
     hu, notes = twelve_bit(values, padding=(4095, 4095))
     assert (hu[0][0], hu[3][3], hu[2][2], hu[1][1]) == (-1024, -1, -996, 40)
     assert notes[Code.PADDING].startswith("4 pixels of stored value 4095")
+    assert notes[Code.INTERCEPT_12_BIT].endswith("2 of 64 values from 3096 up lowered by 4096")
+
+
+def test_declared_padding_is_not_counted_though_an_overlay_lies_on_a_wrapped_value():
+    values = np.full((8, 8), 40)
+    values[[0, 0, -1, -1], [0, -1, 0, -1]] = 4095
+    values[2, 2], values[5, 5] = 3100, 0x1000 | 3200
+    hu, notes = twelve_bit(values, padding=(4095, 4095))
+    assert (hu[0][0], hu[2][2], hu[5][5]) == (-1024, -996, -896)
+    assert notes[Code.UNUSED_BITS] == "1 values used bits above the 12 stored ones"
     assert notes[Code.INTERCEPT_12_BIT].endswith("2 of 64 values from 3096 up lowered by 4096")
 
 

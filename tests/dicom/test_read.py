@@ -10,7 +10,9 @@ from pydicom.dataset import FileMetaDataset
 from pydicom.pixels import apply_rescale, pixel_array
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
+from ich_mil.dicom.elements import INFLATE_BYTES, inflate
 from ich_mil.dicom.header import read_headers
+from ich_mil.dicom.read import read_slice
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, data_set
@@ -62,6 +64,11 @@ def test_a_deflated_slice_of_full_size_is_read(tmp_path):
     ds.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
     ds.save_as(tmp_path / "slice.dcm", enforce_file_format=True)
     np.testing.assert_array_equal(read(tmp_path / "slice.dcm")[0], stored - 1024)
+
+
+def test_no_more_is_inflated_than_a_machine_can_hold(tmp_path):
+    with pytest.raises(ValueError, match="it would inflate to more than 512 MB"):
+        inflate(tmp_path / "slice.dcm", INFLATE_BYTES - 99, 100)
 
 
 def test_all_allocated_bits_are_stored_where_the_header_does_not_say(tmp_path):
@@ -124,8 +131,10 @@ def zero_below(picture: np.ndarray, kept: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.507, 0.93])
-def test_zeros_from_some_row_on_are_a_copy_that_failed(tmp_path, kept):
+@pytest.mark.parametrize("filled", [64, 36], ids=["all", "air is 0"])
+def test_zeros_from_some_row_on_are_a_copy_that_failed(tmp_path, kept, filled):
     picture = np.random.default_rng(0).integers(1, 2000, (64, 64)).astype(np.int16)
+    picture[:, filled:] = 0
     pixels = zero_below(picture, kept)
     path = write(tmp_path, Rows=64, Columns=64, PixelData=pixels.tobytes())
     with pytest.raises(DicomError, match=f"zeros from row {math.ceil(64 * kept)} on: a copy") as caught:
@@ -134,16 +143,26 @@ def test_zeros_from_some_row_on_are_a_copy_that_failed(tmp_path, kept):
 
 
 def test_zeros_around_a_picture_are_no_damage(tmp_path):
-    """A round field of view, a padded picture, and one of which three rows are zero."""
+    """A round field of view, a narrow head whose air is 0, a padded picture, and three rows of zeros."""
     picture = np.random.default_rng(0).integers(1, 2000, (64, 64)).astype(np.int16)
     down, across = np.mgrid[:64, :64]
     round_view = np.where(np.hypot(down - 20, across - 32) < 24, picture, 0)
     round_view[0] = picture[0]
+    narrow = np.where((np.abs(across - 32) < 13) & (down < 50), picture, 0)  # 25 of 64 columns
     padded = picture.copy()
     padded[:5] = padded[-5:] = 0
-    for pixels in (round_view, padded, zero_below(picture, 61 / 64)):
+    for pixels in (round_view, narrow, padded, zero_below(picture, 61 / 64)):
         path = write(tmp_path, Rows=64, Columns=64, PixelData=pixels.astype(np.int16).tobytes())
         read(path)
+
+
+def test_a_file_that_was_cut_off_since_its_header_was_read(tmp_path):
+    path = write(tmp_path)
+    (header,) = read_headers(path)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(DicomError, match="pixel data are cut off: 28 of 32 bytes") as caught:
+        read_slice(header)
+    assert caught.value.code == Code.UNREADABLE
 
 
 @pytest.mark.realdata

@@ -108,7 +108,7 @@ def test_a_frame_that_is_a_localizer_is_refused(tmp_path):
     ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
     kind = Dataset()
     with disable_value_validation():
-        kind.FrameType = ["ORIGINAL", "PRIMARY", "Localizer", "NONE"]
+        kind.FrameType = ["ORIGINAL", "PRIMARY", " Localizer", "NONE"]
     ds.PerFrameFunctionalGroupsSequence[1].CTImageFrameTypeSequence = [kind]
     # the others may be slices
     assert refused(read_headers, write_frames(tmp_path, ds)) == Code.MULTI_FRAME

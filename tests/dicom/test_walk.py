@@ -146,8 +146,8 @@ def test_elements_of_a_seed_are_those_of_pydicom(case):
 
 
 def every_vr(writer: Writer) -> list[Element]:
-    """Each VR, with a value whose length is that of no other; some writers do not pad odd ones."""
-    vrs = sorted(vr.value for vr in VR if len(vr.value) == 2)
+    """Each VR and two yet to come, each of another length; some writers do not pad odd ones."""
+    vrs = ["AA", *sorted(vr.value for vr in VR if len(vr.value) == 2), "ZZ"]
     return [writer.element(0x00110000 | n, vr, b"\1" * n) for n, vr in enumerate(vrs)]
 
 
