@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, make_scorer
@@ -158,8 +157,7 @@ def hold_out(train: FeatureSet, *, seed: int) -> tuple[FeatureSet, FeatureSet]:
     Raises:
         DataError: a scan has no label, or a label has too few patients.
     """
-    scans = pd.DataFrame({"patient": train.patients, "label": train.labels.tolist()}, index=train.scans)
-    table = draw_splits(scans, validation=STOP_ON, test=0, seed=seed)
+    table = draw_splits(train.table, validation=STOP_ON, test=0, seed=seed)
     learn, stop = (list(table.scan[table.split == split]) for split in ("train", "validation"))
     return train.select(learn), train.select(stop)
 
