@@ -26,7 +26,7 @@ from ich_mil.predictions import DIGITS, Provenance
 from ich_mil.ranks import device
 from ich_mil.windows import Windows
 
-RUN_FORMAT = "ich_mil.run.2"
+RUN_FORMAT = "ich_mil.run.3"
 FAMILIES = {
     "psi": "VGPMIL",
     "large_margin": "LM-VGPMIL",

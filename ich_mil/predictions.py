@@ -17,6 +17,7 @@ import pandas as pd
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.splits import scan_keys
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import THRESHOLD
@@ -122,7 +123,7 @@ class ScanResult:
 
     Attributes:
         scan: scan id.
-        patient: patient id.
+        patient: patient key; of twins all their names, joined (`ich_mil.data.twins`).
         probability: calibrated mean over posterior samples.
         std: standard deviation over them.
         interval_95: their central 95 %.
@@ -200,8 +201,8 @@ def make_results(
         probability = float(predictions.scan_mean[b])
         interval = _interval(predictions.scan_low[b], predictions.scan_high[b])
         own = _entries(lines.get(scan, []))
-        keys = {scan, features.patients[b], "" if prepared is None else prepared.scans.content[scan]}
-        if not keys.isdisjoint(learned):
+        content = "" if prepared is None else prepared.scans.content[scan]
+        if not scan_keys(scan, features.patients[b], content).isdisjoint(learned):
             own += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
         scans.append(
             ScanResult(

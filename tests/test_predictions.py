@@ -80,6 +80,10 @@ def test_decided_by_the_interval(results):
 
 
 def test_scans_of_patients_the_model_learned_from_are_told():
+    features, *others = parts()
+    features.patients[0] = "p = r"
+    found = make_results(features, *others, set_name="new", model=MODEL, learned={"r"})
+    assert [s.scan for s in found.scans if Code.LEARNED_FROM in {e.code for e in s.ledger}] == ["a"]
     for learned, wanted in (({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ({"c2"}, "b"), ((), "")):
         found = make_results(*parts(), set_name="new", model=MODEL, learned=learned)
         told = [scan.scan for scan in found.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]

@@ -200,6 +200,8 @@ def test_no_scan_of_a_patient_of_the_site_is_held_out(place):
             ("other", one.patients[0], 0, "test", "c2"),
             ("third", "P3", 1, "test", "c3"),
             ("fourth", "P4", 0, "train", ""),
+            ("twin", "P5", 0, "test", one.table.content.iloc[0]),
+            ("kin", f"P6 = {one.patients[0]}", 0, "test", "c6"),
         ],
         columns=COLUMNS,
     )

@@ -10,11 +10,13 @@ import torch
 import yaml
 
 from ich_mil import cli
+from ich_mil.config import SetSettings
 from ich_mil.data.features import read_feature_csv
-from ich_mil.data.splits import write_splits
+from ich_mil.data.splits import COLUMNS, write_splits
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score
 from ich_mil.evaluate.show import table_notes
 from ich_mil.evaluate.table import evaluate
+from ich_mil.pipeline import validate
 from ich_mil.pipeline.validate import score_rows
 from tests.feature_table import write_features
 
@@ -135,3 +137,16 @@ def test_an_external_scan_that_was_learned_from_under_another_name_is_refused(tm
         told = "1 of its scans have the slices of one that was trained or calibrated on: new "
         told = f"other.csv: {told}(those of {splits[split]})"
         assert (told in capsys.readouterr().err) == (code == 2)
+
+
+def test_people_the_files_do_not_name_are_told_also_where_one_is_there_twice(tmp_path, monkeypatch, capsys):
+    splits = pd.DataFrame([("t", "P9", 0, "train", ""), ("u", "P8", 1, "train", "")], columns=COLUMNS)
+    write_splits(splits, tmp_path / "splits.csv")
+    patients = ["a = b", "a = b", "c", "P1", "P2 = e", "P2 = e"]  # e has the slices of one whose files do
+    scans = pd.DataFrame({"patient": patients, "label": 0, "content": ""}, index=[*"abcdfe"])
+    monkeypatch.setattr(validate, "prepare", lambda *_, **__: SimpleNamespace(scans=scans))
+    model = SimpleNamespace(
+        folder=tmp_path, thickness_mm=5.0, check_input=lambda **_: None, features=lambda *_: None
+    )
+    validate.external_set(model, SetSettings("folder", "/site"), tmp_path, tmp_path, 1)
+    assert "/site: 3 scans name no patient (a, b, c); whether" in capsys.readouterr().out

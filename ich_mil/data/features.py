@@ -41,7 +41,8 @@ class FeatureSet:
         x: (N, D) float32 features.
         offsets: (B + 1,) int64.
         scans: B scan ids.
-        patients: B pseudonymous patient keys; the scan id where no patient is known.
+        patients: B pseudonymous patient keys; the scan id where no patient is known. A patient of twins has
+            several, joined (`ich_mil.data.twins`).
         labels: (B,) int64 in {0, 1} or `UNKNOWN`.
         slice_names: N slice ids (SOP instance UID or source name).
         slice_labels: (N,) int64 in {0, 1} or `UNKNOWN`.

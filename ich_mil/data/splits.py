@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
+from ich_mil.data.twins import names_of
 from ich_mil.errors import DataError
 from ich_mil.files import digest, write_text
 
@@ -119,16 +120,19 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
             )
 
 
+def scan_keys(scan: str, patient: str, content: str) -> set[str]:
+    """All that tells a scan again: its id, each name of its patient, its slices (`ich_mil.data.twins`)."""
+    return {scan, *names_of(patient), content} - {""}
+
+
 def keys_of(scans: pd.DataFrame) -> dict[str, str]:
-    """All that tells these scans again, with the scan it belongs to: their ids, patients and slices.
+    """The `scan_keys` of these scans, each with the scan it belongs to.
 
     Args:
-        scans: index scan id; columns `patient`, `content` (`ich_mil.data.twins`).
+        scans: index scan id; columns `patient`, `content`.
     """
-    keys = {
-        key: str(scan) for column in (scans.patient, scans.content) for scan, key in column.items() if key
-    }
-    return keys | {str(scan): str(scan) for scan in scans.index}
+    rows = zip(scans.index, scans.patient, scans.content, strict=True)
+    return {key: scan for scan, patient, content in rows for key in scan_keys(scan, patient, content)}
 
 
 def learned_from(table: pd.DataFrame) -> dict[str, str]:
@@ -146,7 +150,8 @@ def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -
         learned: `keys_of` the scans learned from.
         source: what the scans were read from, for messages.
     """
-    both = sorted({*learned} & {*scans.patient}) or sorted({*learned} & {*scans.index})
+    names = {name for patient in scans.patient for name in names_of(patient)}
+    both = sorted({*learned} & names) or sorted({*learned} & {*scans.index})
     if both:
         raise DataError(
             f"{source}: {len(both)} of its patients were trained or calibrated on: {name_some(both)}; "

@@ -1,7 +1,8 @@
 """Scans that are one under two names: they are known by their slices.
 
 In: scans with the digests of their slices. Out: what tells two of the same slices, and their one patient.
-CQ500 has such a pair; a study that was sent, or given a pseudonym, twice is one too.
+CQ500 has such a pair; a study that was sent, or given a pseudonym, twice is one too. All slices must be the
+same to the bit, in whatever order: a scan with one slice more, or averaged otherwise, is another.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ich_mil.files import digest
+
+AND = " = "
+"""Between the names of a patient who has several."""
 
 
 def content_of(slices: Iterable[str]) -> str:
@@ -30,7 +34,7 @@ def one_patient(scans: pd.DataFrame) -> pd.Series:
         scans: columns `patient` and `content` (`content_of`).
 
     Returns:
-        One key for all patients that such scans join: the first of them.
+        The names of all patients that such scans join, for each scan of theirs (`names_of` parts them).
     """
     patient, patients = pd.factorize(scans.patient)
     content, contents = pd.factorize(scans.content.mask(scans.content == ""))  # -1: not known by its slices
@@ -38,5 +42,10 @@ def one_patient(scans: pd.DataFrame) -> pd.Series:
     nodes = len(patients) + len(contents)
     edges = (np.ones(known.sum()), (patient[known], len(patients) + content[known]))
     _, group = connected_components(coo_array(edges, shape=(nodes, nodes)), directed=False)
-    first = pd.Series(patients).groupby(group[: len(patients)]).transform("first")
-    return pd.Series(first.to_numpy()[patient], index=scans.index)
+    joined = pd.Series(patients).groupby(group[: len(patients)]).agg(AND.join)  # a row for every group
+    return pd.Series(joined.to_numpy()[group[patient]], index=scans.index)
+
+
+def names_of(patient: str) -> list[str]:
+    """The names of a patient, one for each that his files, or those of a scan's twin, have."""
+    return patient.split(AND)

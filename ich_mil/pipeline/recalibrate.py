@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ich_mil.config import SetLayout, SetSettings
 from ich_mil.data.features import FeatureSet
-from ich_mil.data.splits import COLUMNS, load_splits, write_splits
+from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.metrics import scan_metrics
@@ -148,7 +148,9 @@ def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
     """The run's own scans, and those of the site among the ones it was calibrated on."""
     site = scans.rename_axis("scan").reset_index().assign(split="validation")[COLUMNS]
     # patients the run held out may be used here, and are then held out no more
-    return pd.concat([splits[~splits.patient.isin(site.patient)], site], ignore_index=True)
+    seen, rows = keys_of(scans), zip(splits.scan, splits.patient, splits.content, strict=True)
+    kept = [scan_keys(*row).isdisjoint(seen) for row in rows]
+    return pd.concat([splits[kept], site], ignore_index=True)
 
 
 def _told(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:

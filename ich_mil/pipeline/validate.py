@@ -15,6 +15,7 @@ from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.data.twins import names_of
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import (
     CNN_SIGMOID,
@@ -116,10 +117,11 @@ def external_set(
     else:
         prepared = prepare(settings.layout, settings.path, store, jobs=jobs, thickness_mm=model.thickness_mm)
         check_unseen(prepared.scans, learned, str(settings.path))
-        unnamed = prepared.scans.index[prepared.scans.patient == prepared.scans.index]
-        if len(unnamed):
+        patients, ids = prepared.scans.patient, {*prepared.scans.index}
+        unnamed = [str(scan) for scan, patient in patients.items() if ids.issuperset(names_of(patient))]
+        if unnamed:
             say(
-                f"{settings.path}: {len(unnamed)} scans name no patient ({name_some(list(unnamed))}); "
+                f"{settings.path}: {len(unnamed)} scans name no patient ({name_some(unnamed)}); "
                 "whether the model has seen these people cannot be told"
             )
         features = model.features(prepared, stored)

@@ -252,7 +252,7 @@ def test_a_scan_under_two_names_is_of_one_patient(tmp_path, capsys):
     lines = [*rows("a", *one), *rows("b", *other, label=0), *rows("c", *one[::-1])]
     found = read_feature_csv(table_of(tmp_path / "f.csv", lines))
     assert found.scans == ["a", "b", "c"]
-    assert found.patients == ["a", "b", "a"]
+    assert found.patients == ["a = c", "b", "a = c"]
     told = "scans with the slices of another, taken to be of its patient: 1, c (those of a)"
     assert f"{tmp_path / 'f.csv'}: {told}" in capsys.readouterr().out
     # a black slice, or a row of zeros, is no scan that one would know again
@@ -266,12 +266,13 @@ def test_a_scan_under_two_names_is_of_one_patient(tmp_path, capsys):
     ]
     columns = "bag_name,bag_label,instance_name,feature_0,feature_1,patient"
     found = read_feature_csv(table_of(tmp_path / "f.csv", named, columns))
-    assert found.patients == [*[patient_key("anna")] * 3, patient_key("cleo")]
+    joined = f"{patient_key('anna')} = {patient_key('berta')}"
+    assert found.patients == [joined, joined, joined, patient_key("cleo")]
 
 
 @pytest.mark.realdata
 def test_cq500_has_one_scan_under_two_names(shared_data):
     found = read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
     twins = [scan for scan, patient in zip(found.scans, found.patients, strict=True) if scan != patient]
-    assert twins == ["CQ500-CT-75"]
-    assert found.patients[found.scans.index("CQ500-CT-75")] == "CQ500-CT-240"
+    assert twins == ["CQ500-CT-240", "CQ500-CT-75"]
+    assert found.patients[found.scans.index("CQ500-CT-75")] == "CQ500-CT-240 = CQ500-CT-75"

@@ -7,11 +7,13 @@ from ich_mil.data.splits import (
     check_current,
     check_unseen,
     draw_splits,
+    keys_of,
     learned_from,
     load_splits,
     read_splits,
     write_splits,
 )
+from ich_mil.data.twins import one_patient
 from ich_mil.errors import DataError
 
 
@@ -143,6 +145,15 @@ def test_external_patients_must_be_new(scans):
     told = rf"elsewhere: 1 of its scans have the slices of one .* on: b \(those of {learned.scan}\)"
     with pytest.raises(DataError, match=told):
         check_unseen(others(("p", "a", ""), ("q", "b", learned.content)), learned_from(table), "elsewhere")
+
+
+@pytest.mark.parametrize("other", ["p1", "p2"])
+def test_a_patient_of_two_names_is_known_by_both(other):
+    twins = others(("p1", "a", "c"), ("p2", "b", "c"))
+    twins, single = twins.assign(patient=one_patient(twins)), others((other, "x", "d"))
+    for scans, learned in ((twins, single), (single, twins)):
+        with pytest.raises(DataError, match=f"1 of its patients were trained or calibrated on: {other};"):
+            check_unseen(scans, keys_of(learned), "elsewhere")
 
 
 @pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])

@@ -19,13 +19,13 @@ def test_slices_are_known_in_whatever_order_they_come():
     ("patients", "contents", "wanted"),
     [
         ("pqrs", ["1", "2", "3", "4"], "pqrs"),
-        ("pqrs", ["1", "2", "1", ""], "pqps"),
-        ("pqqr", ["1", "1", "2", "2"], "pppp"),  # one leads to the next
-        ("qpqr", ["1", "", "", "1"], "qpqq"),
+        ("pqrs", ["1", "2", "1", ""], ["p = r", "q", "p = r", "s"]),
+        ("pqqr", ["1", "1", "2", "2"], ["p = q = r"] * 4),  # one leads to the next
+        ("qpqr", ["1", "", "", "1"], ["q = r", "p", "q = r", "q = r"]),
         ("pqrs", [""] * 4, "pqrs"),  # known by nothing, not alike
     ],
 )
-def test_all_scans_of_patients_that_twins_join_are_of_the_first(patients, contents, wanted):
+def test_all_scans_of_patients_that_twins_join_are_of_one_with_all_their_names(patients, contents, wanted):
     scans = pd.DataFrame({"patient": list(patients), "content": contents}, index=[*"abcd"])
     found = one_patient(scans)
     assert found.tolist() == list(wanted)
