@@ -246,6 +246,11 @@ def test_ranks_beside_the_first_write_no_log_and_leave_the_folder_to_it(
     with pytest.raises(ConfigError, match="0 validation scans cannot be shared"):
         fit(prepared, splits[splits.split == "train"], tmp_path / "out")
     assert not list(tmp_path.iterdir())
+    temporary = tmp_path / ".last.ckpt.1.tmp"
+    temporary.touch()
+    with pytest.raises(ConfigError, match="0 validation scans cannot be shared"):
+        fit(prepared, splits[splits.split == "train"], tmp_path)
+    assert temporary.exists()
 
 
 def _fit_until(epoch, number, *about):
