@@ -1,5 +1,7 @@
 """A protocol end to end: no leak, numbers against direct computation, resuming, refusals in one line."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -259,6 +261,16 @@ def test_missing_files_are_told_before_anything_is_fitted(place, tmp_path, capsy
         assert cli.main(["reproduce", str(path)]) == 2
         assert f"set 'home': {what} {tmp_path / 'nowhere.csv'}: no such file" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
+
+
+def test_attention_mil_without_torchmil_is_told_before_anything_is_fitted(
+    place, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "torchmil.models", None)
+    path = protocol(place, out=str(tmp_path / "out"), attention_mil=True)
+    assert cli.main(["reproduce", str(path)]) == 2
+    assert "attention MIL needs torchmil" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_table_that_cannot_be_used_leaves_no_folder(place, tmp_path, capsys):

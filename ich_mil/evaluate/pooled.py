@@ -162,8 +162,12 @@ def hold_out(train: FeatureSet, *, seed: int) -> tuple[FeatureSet, FeatureSet]:
     return train.select(learn), train.select(stop)
 
 
-def _abmil() -> Any:
-    """The model of torchmil, which takes seconds to import and which nothing else here needs."""
+def attention_model() -> Any:
+    """The class of torchmil's model. Importing it takes seconds, and nothing else here needs it.
+
+    Raises:
+        ConfigError: torchmil is not installed.
+    """
     try:
         from torchmil.models import ABMIL
     except ImportError as error:
@@ -214,7 +218,7 @@ def attention_mil(
     _check_learnable(train, "training")
     _check_learnable(validation, "validation")
     check_features(test, "test scans")
-    model_class = _abmil()
+    model_class = attention_model()
     scaler = StandardScaler().fit(train.x.double().numpy())
     bags, stop, out = (_bags(scaler, part) for part in (train, validation, test))
     n_features = train.x.shape[1]

@@ -16,7 +16,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from joblib import Parallel, delayed
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.over_seeds import Repeat, over_seeds
+from ich_mil.evaluate.pooled import attention_model
 from ich_mil.files import alone, write_json, write_text
 from ich_mil.pipeline.analyses import look_closely
 from ich_mil.pipeline.look import Look
@@ -101,13 +101,13 @@ def models_of(config: ProtocolConfig) -> list[Model]:
 
 
 def _check_inputs(config: ProtocolConfig) -> None:
-    """Refuse a file that is not there, before anything is fitted."""
+    """Refuse a file or package that is not there, before anything is fitted."""
     for one in config.sets:
         for what in ("root", "external", "findings", "scans"):
             if getattr(one, what) and not one.path(what).exists():
                 raise DataError(f"set {one.name!r}: {what} {one.path(what)}: no such file or folder")
-    if config.attention_mil and find_spec("torchmil") is None:
-        raise ConfigError("attention_mil needs torchmil: pip install 'ich-mil[bench]'")
+    if config.attention_mil:
+        attention_model()  # refuses where it is not installed
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,6 @@ def test_attention_mil_without_torchmil_names_the_extra(train, test, monkeypatch
 
 @pytest.fixture(scope="module")
 def torchmil():
-    """The extra `bench` is not part of the development environment."""
     return pytest.importorskip("torchmil.models", reason="torchmil (extra 'bench') is not installed")
 
 
