@@ -88,7 +88,7 @@ def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Wind
         (N, C, S, S) in [0, 1].
     """
     if not variations:
-        return scans[0] if len(scans) == 1 else torch.cat(list(scans))
+        return torch.cat(list(scans))
     like, side = scans[0], scans[0].shape[-1]
 
     def beside(value: Tensor) -> Tensor:
