@@ -119,21 +119,19 @@ def decode(
         "pixel_keyword": "PixelData",
         "correct_unused_bits": False,
     }
+    # values have the sign of the header even where a JPEG 2000 stream says another: pydicom sees to it
     whole = encapsulate([stream], has_bot=False)
     stored, _ = decoder.as_array(whole, raw=True, decoding_plugin=plugin, **options)
-    if said is not None and syntax in JPEG2000TransferSyntaxes and signed and not said.signed:
-        return _with_sign(stored, said.precision)
     return stored
 
 
 class _CodeStream(NamedTuple):
-    """What a code stream says of itself: pixels, samples a pixel, bits a sample, and whether of two signs."""
+    """What a code stream says of itself: pixels, samples a pixel, bits a sample."""
 
     height: int
     width: int
     components: int
     precision: int
-    signed: bool
 
 
 def _look_at(stream: bytes, syntax: str) -> _CodeStream:
@@ -162,7 +160,7 @@ def _look_at_jpeg(stream: bytes) -> _CodeStream:
             return found
         if marker in _START_OF_FRAME and place + 10 <= len(stream) and found is None:
             precision, height, width, components = struct.unpack(">BHHB", stream[place + 4 : place + 10])
-            found = _CodeStream(height, width, components, precision, signed=False)
+            found = _CodeStream(height, width, components, precision)
         place += 2 + length
     raise CodecError("the markers of its code stream do not lead to one picture")
 
@@ -177,14 +175,7 @@ def _look_at_j2k(stream: bytes) -> _CodeStream:
     )
     if not tile_width or not tile_height:
         raise CodecError("its code stream has tiles of no size")
-    return _CodeStream(bottom - top, right - left, components, (depth & 0x7F) + 1, signed=bool(depth & 0x80))
-
-
-def _with_sign(stored: np.ndarray, precision: int) -> np.ndarray:
-    """Values of `precision` bits, decoded without sign, as two's complement."""
-    half = 1 << (precision - 1)
-    values = stored.astype(np.int32)
-    return np.where(values >= half, values - 2 * half, values).astype(np.int16)
+    return _CodeStream(bottom - top, right - left, components, (depth & 0x7F) + 1)
 
 
 def _gdcm_12_bit(stream: bytes, syntax: str, rows: int, columns: int) -> np.ndarray:
