@@ -1,12 +1,13 @@
-"""DeLong's variance of an AUC, and his test of two AUCs measured on the same scans.
+"""DeLong's test of two AUCs measured on the same scans.
 
-In: labels and the scores of K models. Out: AUCs, their covariance, a test. After DeLong, DeLong
-and Clarke-Pearson 1988 (10.2307/2531595), by mid-ranks as in Sun and Xu 2014 (10.1109/LSP.2014.2337313).
+In: labels and the scores of two models. Out: their AUCs, the difference with its interval, a p-value. After
+DeLong, DeLong and Clarke-Pearson 1988 (10.2307/2531595), by mid-ranks as in Sun and Xu 2014
+(10.1109/LSP.2014.2337313).
 
 The units are scans, taken as independent. Where patients have several scans they are not, and the numbers
 here claim too much: read the bootstrap over patients (`bootstrap.py`, `compare.py`) instead.
 
-Shapes: K models, B scans, P positive and Q negative ones.
+Shapes: B scans, P positive and Q negative ones.
 """
 
 from dataclasses import dataclass
@@ -48,67 +49,31 @@ class DeLongTest:
 
 
 def _placements(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each positive the negatives below it, for each negative the positives above it; a tie counts ½.
+    """How many negatives lie below each positive, and how many positives below each negative; a tie counts ½.
 
-    V₁₀ = placement / Q and V₀₁ = placement / P are the structural components of the paper. They stay whole or
-    half numbers here, so that components which are all alike have a variance of exactly 0.
-
-    Returns:
-        (K, P) and (K, Q).
-
-    Raises:
-        ValueError: the shapes do not fit.
-        DataError: a label or score cannot be used, or there are fewer than two scans of a class.
-    """
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.ndim != 2 or len(scores) == 0:
-        raise ValueError(f"scores must be (K, B), a row a model, got {scores.shape}")
-    for k, row in enumerate(scores):
-        check_scores(labels, row, what=f"row {k} of the scores", probability=False)
-    labels = np.asarray(labels)
-    positive, negative = scores[:, labels == 1], scores[:, labels == 0]
-    P, Q = positive.shape[1], negative.shape[1]
-    if min(P, Q) < 2:
-        raise DataError(
-            f"DeLong's variance needs at least 2 positive and 2 negative scans, got {P} and {Q} "
-            f"({int((labels == UNKNOWN).sum())} unlabelled)"
-        )
-    ranks = rankdata(np.hstack([positive, negative]), axis=1)  # (K, P + Q), mid-ranks among all
-    below = ranks[:, :P] - rankdata(positive, axis=1)  # (K, P)
-    above = P - (ranks[:, P:] - rankdata(negative, axis=1))  # (K, Q)
-    return below, above
-
-
-def auc_variance(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """AUC of each model and the covariance of these AUCs over draws of scans.
-
-        AUC = mean(V₁₀)          Cov = S₁₀/P + S₀₁/Q
-
-    with S₁₀, S₀₁ the sample covariances (denominators P - 1, Q - 1) of the structural components of positives
-    and negatives.
+    V₁₀ = the first / Q and V₀₁ = 1 - the second / P are the structural components of the paper. They stay
+    whole or half numbers here, so that components which are all alike have a variance of exactly 0.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
-        scores: (K, B) finite; larger means more likely a bleed.
+        labels: (B,) in {0, 1}, or `UNKNOWN`, which is left out.
+        scores: (2, B), a row a model.
 
     Returns:
-        (K,) and (K, K).
-
-    Raises:
-        ValueError: the shapes do not fit.
-        DataError: a label or score cannot be used, or there are fewer than two scans of a class.
+        (2, P) and (2, Q).
     """
-    below, above = _placements(labels, scores)
-    P, Q = below.shape[1], above.shape[1]
-    covariance = np.cov(below) / (Q * Q * P) + np.cov(above) / (P * P * Q)
-    return below.mean(axis=1) / Q, np.atleast_2d(covariance)
+    positive, negative = scores[:, labels == 1], scores[:, labels == 0]
+    P = positive.shape[1]
+    ranks = rankdata(np.hstack([positive, negative]), axis=1)  # (2, P + Q), mid-ranks among all
+    return ranks[:, :P] - rankdata(positive, axis=1), ranks[:, P:] - rankdata(negative, axis=1)
 
 
 def delong_test(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> DeLongTest:
     """Whether two models rank the same scans equally well.
 
-        z = (AUC_a - AUC_b) / √(Var_a + Var_b - 2 Cov_ab)
+        z = (AUC_a - AUC_b) / √(S₁₀/P + S₀₁/Q)
 
+    with S₁₀ and S₀₁ the sample variances (denominators P - 1, Q - 1) of the differences of the models'
+    structural components over positives and over negatives, which is Var_a + Var_b - 2 Cov_ab of the paper.
     The interval of the difference is plain normal, cut at ±1. Where the variance is 0 and the AUCs are equal
     (the models rank alike, or both rank perfectly) the data hold nothing against equality: z = 0, p = 1,
     no interval. Where it is 0 and they differ (one ranks perfectly, the other perfectly wrong) p is NaN.
@@ -120,18 +85,23 @@ def delong_test(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> DeLongTest:
         b: (B,) scores of the second.
 
     Raises:
-        ValueError, DataError: as `auc_variance`.
+        ValueError: the shapes do not fit.
+        DataError: a label or score cannot be used, or there are fewer than two scans of a class.
     """
-    a, b = np.asarray(a), np.asarray(b)
-    if a.shape != b.shape:
-        raise ValueError(f"the two models must score the same scans, got {a.shape} and {b.shape}")
-    below, above = _placements(labels, np.stack([a, b]))
-    P, Q = below.shape[1], above.shape[1]
-    auc_a, auc_b = (float(auc) for auc in below.mean(axis=1) / Q)
+    _, a = check_scores(labels, a, what="scores of the first model", probability=False)
+    labels, b = check_scores(labels, b, what="scores of the second model", probability=False)
+    P, Q = (int((labels == kind).sum()) for kind in (1, 0))
+    if min(P, Q) < 2:
+        raise DataError(
+            f"DeLong's test needs at least 2 positive and 2 negative scans, got {P} and {Q} "
+            f"({int((labels == UNKNOWN).sum())} unlabelled)"
+        )
+    of_positives, of_negatives = _placements(labels, np.stack([a, b]))
+    auc_a, auc_b = (float(auc) for auc in of_positives.mean(axis=1) / Q)
     # from the difference of the components, so that two like rankings have a variance of exactly 0
-    variance = np.var(below[0] - below[1], ddof=1) / (Q * Q * P)
-    variance += np.var(above[0] - above[1], ddof=1) / (P * P * Q)
-    difference = float((below[0] - below[1]).mean() / Q)
+    variance = np.var(of_positives[0] - of_positives[1], ddof=1) / (Q * Q * P)
+    variance += np.var(of_negatives[0] - of_negatives[1], ddof=1) / (P * P * Q)
+    difference = float((of_positives[0] - of_positives[1]).mean() / Q)
     if variance == 0:
         same = difference == 0
         note = "variance 0: no scan tells the two apart" if same else "variance 0: the test says nothing"
