@@ -208,7 +208,7 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
         return [steps[i] for i in torch.randperm(self.steps, generator=generator).tolist()]
 
 
-def pack(batches: Sequence[Batch]) -> Batch:
+def collate(batches: Sequence[Batch]) -> Batch:
     """Several batches joined into one, scans in the order given: a `collate_fn` for a `DataLoader`."""
     sizes = torch.cat([batch.offsets.diff() for batch in batches])
     return Batch(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from ich_mil.data.bags import Batch, pack
+from ich_mil.data.bags import Batch, collate
 from ich_mil.errors import IchMilError, ProcessError
 
 
@@ -80,7 +80,7 @@ class _Caught(Dataset[Batch | _Sent | Exception]):
 
     def __getitem__(self, step: Sequence[Any]) -> Batch | _Sent | Exception:
         try:
-            batch = pack([self.dataset[item] for item in step])
+            batch = collate([self.dataset[item] for item in step])
             return batch if get_worker_info() is None else _Sent(batch)
         except (IchMilError, OSError, MemoryError) as error:
             return error

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ich_mil.data import bags as module
-from ich_mil.data.bags import Batch, Pictures, StepSampler, pack
+from ich_mil.data.bags import Batch, Pictures, StepSampler, collate
 from ich_mil.kernels.pictures import Variation
 from ich_mil.ranks import Ranks
 from ich_mil.windows import PRESETS, apply_windows, resize
@@ -57,7 +57,7 @@ def test_packing_keeps_variations_and_changes_with_their_scans():
             one.hu, one.changed, one.offsets, one.labels, one.scans, (Variation(torch.eye(2, 3), 0, 0, seed),)
         )
 
-    both = pack([varied(2), varied(3)])
+    both = collate([varied(2), varied(3)])
     assert both.offsets.tolist() == [0, 2, 5]
     assert [one.tolist() for one in both.changed] == [[1], [2]]
     assert [one.seed for one in both.variations] == [2, 3]
@@ -72,7 +72,7 @@ def test_pictures_are_windows_then_resized_scan_by_scan(device):
 
 def test_scans_of_different_width_share_a_batch():
     wide, tall = a_batch(2, side=30), a_batch(3, side=14)
-    got = Pictures(WINDOWS, 12)(pack([wide, tall]))
+    got = Pictures(WINDOWS, 12)(collate([wide, tall]))
     torch.testing.assert_close(got[:2], Pictures(WINDOWS, 12)(wide), rtol=0, atol=0)
     torch.testing.assert_close(got[2:], Pictures(WINDOWS, 12)(tall), rtol=0, atol=0)
 

@@ -15,11 +15,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 from synthetic import scans
 
 from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.gp.bags import pack
 from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.densities import GammaLogisticTail, LogDensity
 from ich_mil.gp.folds import folds_of
-from ich_mil.gp.head import Head, pack
+from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import make_kernel
