@@ -162,6 +162,30 @@ def test_of_two_frame_headers_the_first_counts():
         decoded(stream[:2] + other + stream[2:], JPEGLSLossless)
 
 
+@pytest.mark.parametrize("kept", [b"\xc3", b"\xda", b""])
+def test_a_stream_without_its_frame_or_its_scan(kept):
+    """A scan before its frame has no size to compare; a frame without a scan has no pixels."""
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1)
+    place = stream.index(b"\xff" + kept) if kept else 2
+    length = int.from_bytes(stream[place + 2 : place + 4], "big") if kept else -2
+    with pytest.raises(CodecError, match="the markers of its code stream do not lead to one picture"):
+        decoded(stream[:2] + stream[place : place + 2 + length] + b"\xff\xd9", JPEGLosslessSV1)
+
+
+def test_a_frame_header_that_is_cut_off():
+    with pytest.raises(CodecError, match="the markers of its code stream do not lead to one picture"):
+        decoded(b"\xff\xd8\xff\xc3\0\x0b\x0c\0\xff\xd9", JPEGLosslessSV1)
+
+
+@pytest.mark.parametrize("bits", [2, 16])
+def test_the_fewest_and_the_most_bits_a_sample(bits):
+    stored = stored_values().clip(max=(1 << bits) - 1)
+    storage = replace(TWELVE_BIT, bits=bits)
+    np.testing.assert_array_equal(
+        decoded(code_stream(stored, storage, JPEGLSLossless), JPEGLSLossless, storage=storage), stored
+    )
+
+
 def test_a_stream_of_another_codec_or_cut_off_in_its_sizes():
     """Sizes must not be taken from whatever bytes stand there."""
     jpeg_2000 = code_stream(stored_values(), TWELVE_BIT, JPEG2000Lossless)

@@ -154,8 +154,10 @@ def test_unparsable_number_in_the_geometry(tmp_path):
         (bytes(200_000), Code.UNREADABLE),
         (b"ID,Label\n" * 100, Code.NOT_DICOM),
         (b"\0\5\x16\7\0\2\0\0Mac OS X", Code.NOT_DICOM),
+        (b"\x08", Code.NOT_DICOM),
+        (b"\x08\0\x05\0CS\0", Code.NOT_DICOM),
     ],
-    ids=["empty", "zeros", "many zeros", "text", "AppleDouble"],
+    ids=["empty", "zeros", "many zeros", "text", "AppleDouble", "a byte", "half an element"],
 )
 def test_not_dicom(tmp_path, content, code):
     path = tmp_path / "._x.dcm"
