@@ -120,8 +120,7 @@ def decode(
         "correct_unused_bits": False,
     }
     # values have the sign of the header even where a JPEG 2000 stream says another: pydicom sees to it
-    whole = encapsulate([stream], has_bot=False)
-    stored, _ = decoder.as_array(whole, raw=True, decoding_plugin=plugin, **options)
+    stored, _ = decoder.as_array(encapsulate([stream]), decoding_plugin=plugin, **options)
     return stored
 
 

@@ -70,13 +70,13 @@ class Elements:
     """The elements of one file that were asked for, as bytes.
 
     Attributes:
-        syntax: transfer syntax UID; where the file names none, the one its first element is written in.
+        syntax: transfer syntax UID; where the file names none, DICOM's default (PS3.5 10.1).
         media_sop_class: MediaStorageSOPClassUID (0002,0002), or ''.
         little_endian: byte order of binary values.
         values: tag -> raw value.
         pixel_offset: first byte of the Pixel Data value in the (inflated) file; -1 where there is none.
         pixel_length: bytes of the Pixel Data value; -1 where it is undefined.
-        n_bytes: bytes of the file, of as much as was inflated of a deflated one.
+        n_bytes: bytes of the file.
         sequences: reads the data set again, with its sequences, up to the pixels.
     """
 
@@ -176,19 +176,8 @@ def inflate(path: Path, start: int, n_bytes: int) -> bytes:
     """
     if start + n_bytes > INFLATE_BYTES:
         raise ValueError(f"it would inflate to more than {INFLATE_BYTES >> 20} MB")
-    parts = []
     with path.open("rb") as file:
-        at = _Head(file, HEAD_BYTES).start
-        file.seek(at)
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        while at < start + n_bytes and not inflater.eof:
-            packed = inflater.unconsumed_tail or file.read(HEAD_BYTES)
-            piece = inflater.decompress(packed, HEAD_BYTES)
-            if not piece and not packed:
-                break
-            parts.append(piece[max(start - at, 0) : max(start + n_bytes - at, 0)])
-            at += len(piece)
-    return b"".join(parts)
+        return _Head(file, start + n_bytes).content[start : start + n_bytes]
 
 
 class _Head:
@@ -239,7 +228,6 @@ def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
     little = head.syntax != ExplicitVRBigEndian
     # what the first element is written in counts for more than what the file says
     explicit = content[start + 4 : start + 6] in VRS
-    syntax = head.syntax or (ExplicitVRLittleEndian if explicit else ImplicitVRLittleEndian)
     pixel_offset = pixel_length = -1
     values = {}
     for tag, at, length in walk(content, start, explicit=explicit, little_endian=little):
@@ -254,5 +242,13 @@ def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
         again.seek(start)
         return read_dataset(again, not explicit, little, stop_when=lambda tag, *_: tag == PIXEL_DATA)
 
-    size = len(content) if head.syntax == DeflatedExplicitVRLittleEndian else n_bytes
-    return Elements(syntax, head.media_sop_class, little, values, pixel_offset, pixel_length, size, sequences)
+    return Elements(
+        head.syntax or ImplicitVRLittleEndian,
+        head.media_sop_class,
+        little,
+        values,
+        pixel_offset,
+        pixel_length,
+        n_bytes,
+        sequences,
+    )

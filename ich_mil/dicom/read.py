@@ -87,8 +87,7 @@ class _BoundedFile(io.FileIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """At most `size` bytes, -1 for the rest."""
-        rest = max(self._end - self.tell(), 0)
-        return super().read(rest if size is None or size < 0 else min(size, rest)) or b""
+        return super().read(-1 if size is None else min(size, self._end - self.tell()))
 
 
 def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:

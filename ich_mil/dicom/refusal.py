@@ -195,13 +195,13 @@ def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int
     stored = elements.short(BITS_STORED) or allocated
     if not 1 <= stored <= allocated:
         raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}, BitsAllocated is {allocated}")
-    available = elements.n_bytes - elements.pixel_offset
-    length = elements.pixel_length
     needed = n_values * allocated // 8
-    deflated = elements.syntax == DeflatedExplicitVRLittleEndian  # only its header was inflated
+    available = elements.n_bytes - elements.pixel_offset
+    if elements.syntax == DeflatedExplicitVRLittleEndian:  # only its header was inflated
+        available = elements.pixel_length
     if elements.syntax in NATIVE:
-        if length < needed or (available < needed and not deflated):
-            have = max(min(length, available), 0)
+        have = max(min(elements.pixel_length, available), 0)
+        if have < needed:
             raise refusal(path, Code.UNREADABLE, f"pixel data are cut off: {have} of {needed} bytes")
     elif available <= 0:
         raise refusal(path, Code.UNREADABLE, "pixel data are cut off: the file ends before them")
