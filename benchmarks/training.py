@@ -28,7 +28,7 @@ from torch.nn.functional import affine_grid
 from benchmarks.record import record, table
 from benchmarks.timing import DEVICE, in_turn, machine_name, once, summary
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
-from ich_mil.data.loader import loader
+from ich_mil.data.loader import AHEAD, loader
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.kernels.choice import Impl
 from ich_mil.kernels.pictures import _noise, pictures_of, shifted
@@ -58,7 +58,7 @@ class Steps:
             self.keys += list(sampler)[: steps - len(self.keys)]
             sampler.set_epoch(sampler.epoch + 1)
         self.workers = workers
-        # without an end: a round would else begin by waiting for workers, as an epoch does
+        # without an end: a round would else begin by waiting for its first step, as an epoch does
         self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys), device=DEVICE))
         model = AttentionCnn(CnnSettings(image_size=image_size), windows=len(WINDOWS)).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
@@ -76,8 +76,7 @@ class Steps:
 
     def settle(self) -> None:
         """Use up what workers have read ahead meanwhile, in whole rounds: the next batch is the first."""
-        ahead = 2 * self.workers  # as many as a `DataLoader` asks for
-        for _ in range(-(-ahead // len(self.keys))):
+        for _ in range(-(-AHEAD * self.workers // len(self.keys))):
             for _ in self.batches():
                 pass
 

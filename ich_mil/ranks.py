@@ -144,7 +144,7 @@ def joined() -> Iterator[Ranks]:
     ranks = _meet()
 
     def told(*_: object) -> None:
-        """An exception would be lost in a destructor, or under one of a DataLoader whose workers end too."""
+        """An exception would be lost in a destructor."""
         os.write(2, f"error: {_ended(ranks, 'was told to end')}\n".encode())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)

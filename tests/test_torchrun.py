@@ -105,9 +105,7 @@ def test_a_killed_process_ends_the_run_and_the_run_goes_on(folder):
 
 @pytest.mark.slow
 def test_a_process_that_is_told_to_end_ends_the_run_too(folder):
-    # a worker of a DataLoader is told too, and its end is an error of its own
-    words = "--training.workers=1"
-    ended = run(folder, "told", words, script=folder / "bomb.py", bomb=signal.SIGTERM)
+    ended = run(folder, "told", "--training.workers=1", script=folder / "bomb.py", bomb=signal.SIGTERM)
     assert ended.returncode != 0
     assert "Signal 15 (SIGTERM)" in ended.stderr
     assert "error: process 2 of 2 was told to end" in ended.stderr

@@ -10,6 +10,7 @@ Shapes: B scans of the batch, N slices of all of them, n of one, C windows, S in
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
@@ -56,14 +57,21 @@ class Batch:
             labels=move(self.labels),
         )
 
-    def pin_memory(self) -> "Batch":
-        """The batch in memory a GPU can copy from by itself: `DataLoader` calls this."""
+    def pinned(self) -> "Batch":
+        """A copy in memory that a GPU can copy from by itself."""
         return replace(
             self,
-            hu=tuple(one.pin_memory() for one in self.hu),
-            changed=tuple(one.pin_memory() for one in self.changed),
-            labels=self.labels.pin_memory(),
+            hu=tuple(_pinned(one) for one in self.hu),
+            changed=tuple(_pinned(one) for one in self.changed),
+            labels=_pinned(self.labels),
         )
+
+
+def _pinned(value: Tensor) -> Tensor:
+    """A copy in pinned memory, made by this thread alone: torch would start one a core, for each caller."""
+    copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    np.copyto(copy.numpy(), value.numpy())
+    return copy
 
 
 class ScanDataset(Dataset[Batch]):
@@ -153,10 +161,10 @@ class Pictures:
 class StepSampler(Sampler[list[tuple[int, int]]]):
     """The steps of an epoch: which scans each takes, and of those the share of this rank.
 
-    Items of a step are (epoch, place): a worker process learns of the epoch no other way. The steps depend
-    on (seed, epoch) alone: a resumed run sees the same, and so does one on another number of ranks. Each
-    scan comes once an epoch; steps differ by at most one scan, and have about equally many slices, so that
-    memory is not ruled by the unluckiest. All ranks have the same number of steps, none is empty.
+    Items of a step are (epoch, place): those who read it ahead learn of the epoch no other way. The steps
+    depend on (seed, epoch) alone: a resumed run sees the same, and so does one on another number of ranks.
+    Each scan comes once an epoch; steps differ by at most one scan, and have about equally many slices, so
+    that memory is not ruled by the unluckiest. All ranks have the same number of steps, none is empty.
 
     Args:
         sizes: (B,) slices of each scan.

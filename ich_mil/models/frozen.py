@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ich_mil.data.bags import Batch, Pictures, ScanDataset
 from ich_mil.data.features import FeatureSet, check_features, made_from, read_features, write_features
-from ich_mil.data.loader import loader, reading_ahead
+from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import digest, whole_file, write_json
@@ -111,13 +111,12 @@ def extract_features(
         scans: their ids.
         windows: of the model.
         image_size: of the model, S in pixels.
-        workers: processes that read scans ahead; 0 reads them in this one.
+        workers: threads that read scans ahead; 0 reads each when it is asked for.
 
     Returns:
         Features of every slice of `scans`, with the CNN's own scan and slice probabilities.
 
     Raises:
-        ProcessError: a worker has ended, or cannot hand on what it has read.
         ValueError: a model in training mode.
     """
     if model.training:
@@ -133,7 +132,7 @@ def extract_features(
         batches = progress(batches, total=len(mine), what="extract features")
     parts: dict[int, list[Tensor]] = {}
     # by default cuDNN rounds what it convolves to the 11 bits of tf32
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), reading_ahead():
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for place, batch in zip(mine, batches, strict=True):
             here = batch.to(device)
             # a copy: a view would hold the memory of the whole inference

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
-from ich_mil.data.loader import loader, reading_ahead
+from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.files import remove_leftovers, whole_file, write_bytes
@@ -204,15 +204,14 @@ def _run(
 ) -> None:
     """Lightning's loops, from the checkpoint `last` on where it is there; its errors are told as ours."""
     with warnings.catch_warnings():
-        # a few workers are a choice, not a bottleneck to be warned of; the checkpoint folder is meant to be
-        # non-empty
+        # `loader` has threads, which Lightning does not count; the checkpoint folder is meant to be non-empty
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
         # its successor is not in torch 2.11
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
         interrupted = signal.getsignal(signal.SIGINT)
         try:
-            with reading_ahead(), _within_memory():
+            with _within_memory():
                 trainer.fit(
                     module,
                     steps,
@@ -234,12 +233,14 @@ def _run(
             raise KeyboardInterrupt from error
 
 
-def _read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
-    """How many epochs were done by then, and the weights, on the CPU. `ModelError` if it is none."""
+def _read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The weights of the module, on the CPU. `ModelError` if it is none."""
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
-        progress = content["loops"]["fit_loop"]["epoch_progress"]
-        return progress["current"]["processed"], content["state_dict"]
+        state: dict[str, Tensor] = content["state_dict"]
+        if "loops" not in content:
+            raise ValueError("it says nothing of how far training was")
+        return state
     except Exception as error:  # torch has no error class for what is no checkpoint
         raise ModelError(
             f"{path}: cannot be read ({error!r:.200}); delete {path.parent} and go on with --resume, the CNN "
@@ -252,7 +253,7 @@ def _best_state(out: Path, best: ModelCheckpoint, training: TrainingSettings) ->
     score = best.best_model_score
     if not training.fixed_epochs and (score is None or not torch.isfinite(score)):
         raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
-    _, state = _read_checkpoint(out / "best.ckpt")
+    state = _read_checkpoint(out / "best.ckpt")
     if not all(torch.isfinite(value).all() for value in state.values()):
         raise ModelError(f"{out}: the weights are not finite; lower training.learning_rate")
     return {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
@@ -288,7 +289,6 @@ def fit_cnn(
         DataError: a scan or the log in `out` cannot be read, no scan has room for the bleeds of a warm-up, or
             the disk is full.
         ModelError: the checkpoint in `out` does not fit or is damaged, or the loss is not finite.
-        ProcessError: a worker has ended, or cannot hand on what it has read.
     """
     keep_freed_memory()
     ranks = these_ranks()
@@ -310,8 +310,7 @@ def fit_cnn(
     trainer, best = _trainer(out, training, ranks)
     last = out / "last.ckpt"
     if last.is_file():
-        # workers ask for the first steps before Lightning says which epoch it is
-        steps.set_epoch(_read_checkpoint(last)[0])
+        _read_checkpoint(last)  # Lightning would not say what to do about one that it cannot read
     if training.warmup_steps:
         if not last.is_file():
             with _within_memory():

@@ -33,7 +33,7 @@ class TrainingSettings:
         patience: epochs without a lower validation loss before training stops.
         fixed_epochs: train `max_epochs` and keep the last, not the one of the lowest validation loss: where
             validation scans are too few to choose an epoch by.
-        workers: processes that load scans; 0 loads in the training process.
+        workers: threads that read scans ahead; 0 reads each when it is asked for.
         augment: vary the training scans from epoch to epoch (`training.augment`).
         bleeds: probability, in each epoch, that a negative training scan gets a synthetic bleed and is
             positive.

@@ -1,30 +1,24 @@
-"""Steps read ahead by workers: they come as they are, and what a worker cannot do is said, not waited for."""
+"""Steps read ahead by threads: they come as they are and in order, and so do errors."""
 
 import errno
-import gc
-import os
-import resource
-import signal
-import sys
-import tempfile
 import threading
 import time
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import get_worker_info
 
 from ich_mil.data.bags import Batch, ScanDataset
-from ich_mil.data.loader import loader, reading_ahead
-from ich_mil.errors import DataError, ProcessError
+from ich_mil.data.loader import AHEAD, loader
+from ich_mil.errors import DataError
+
+PATIENCE = 30
+"""Seconds after which a thread that waits for another one fails."""
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, 3])
 def test_batches_pack_scans_without_padding(dataset, prepared, workers):
     (batch,) = loader(dataset, workers=workers, steps=[[2, 0, 1]])
     chosen = [dataset[i] for i in (2, 0, 1)]
@@ -34,189 +28,122 @@ def test_batches_pack_scans_without_padding(dataset, prepared, workers):
     assert all(torch.equal(hu, one.hu[0]) for hu, one in zip(batch.hu, chosen, strict=True))
 
 
-def test_pixels_alone_travel_in_shared_memory(dataset, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # or they were pinned, which is a copy
-    (batch,) = loader(dataset, workers=1, steps=[[2, 0, 1]])
-    assert all(one.is_shared() for one in batch.hu)
-    assert not any(one.is_shared() for one in (batch.offsets, batch.labels))
+class Watched(ScanDataset):
+    """Tells what is asked for, and by whom; may be held up at scans until another one is asked for."""
 
+    def __init__(self, prepared, held=(), until=None):
+        super().__init__(prepared, list(prepared.scans.index))
+        self.held, self.until = held, until
+        self.asked, self.threads = [], set()
+        self.changed = threading.Condition()
 
-class Signed(ScanDataset):
+    def ask(self, place):
+        with self.changed:
+            self.asked.append(place)
+            self.changed.notify_all()
+
+    def wait_for(self, place):
+        with self.changed:
+            assert self.changed.wait_for(lambda: place in self.asked, PATIENCE)
+
     def __getitem__(self, index):
-        return replace(super().__getitem__(index), scans=(str(os.getpid()),))
+        self.threads.add(threading.current_thread())
+        self.ask(index)
+        if index in self.held:
+            self.wait_for(self.until)
+        return super().__getitem__(index)
 
 
-def test_a_worker_lives_for_all_epochs(prepared):
-    steps = loader(Signed(prepared, list(prepared.scans.index)), workers=1, steps=[[0]])
-    (first,), (second,) = steps, steps
-    assert first.scans == second.scans != (str(os.getpid()),)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_steps_come_in_order_whichever_is_read_first(prepared, workers):
+    dataset = Watched(prepared, held=[2], until=1)
+    batches = loader(dataset, workers=workers, steps=[[2], [1], [0], [3]])
+    assert [batch.scans[0] for batch in batches] == [dataset.scans[place] for place in (2, 1, 0, 3)]
+    assert len(dataset.threads) == workers
+    assert threading.current_thread() not in dataset.threads
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_so_many_steps_are_read_ahead_and_no_more(prepared, workers):
+    dataset, taken = Watched(prepared), []
+
+    def steps():
+        for place in [0, 1, 2, 3] * 5:
+            taken.append(place)
+            yield [place]
+
+    batches = iter(loader(dataset, workers=workers, steps=steps()))
+    for done in range(3):
+        next(batches)
+        assert len(taken) == AHEAD * workers + done
+    with dataset.changed:
+        assert dataset.changed.wait_for(lambda: len(dataset.asked) == len(taken), PATIENCE)
+
+
+def test_what_is_left_before_its_end_begins_no_more_reads(prepared):
+    dataset = Watched(prepared, held=[2, 3], until="released")
+    batches = iter(loader(dataset, workers=2, steps=[[0], [2], [3], [1]]))
+    next(batches)
+    dataset.wait_for(2)
+    dataset.wait_for(3)
+    released = threading.Timer(0.2, dataset.ask, ["released"])
+    released.start()
+    batches.close()
+    assert dataset.asked[-1] == "released", "1 was asked for"
+    assert not any(thread.is_alive() for thread in dataset.threads), "a read under way is waited for"
+    released.join()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_held_by_none_but_its_reader(prepared, workers):
+    for batch in loader(Watched(prepared), workers=workers, steps=[[0], [1], [2], [3]]):
+        held = weakref.ref(batch.hu[0])
+        del batch
+        end = time.monotonic() + PATIENCE
+        while held() is not None and time.monotonic() < end:  # the thread may not have left its call yet
+            time.sleep(0.001)
+        assert held() is None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_nothing_is_read_before_a_batch_is_asked_for(prepared, workers):
+    """Lightning says which epoch it is between the two."""
+    dataset, steps = Watched(prepared), []
+    batches = iter(loader(dataset, workers=workers, steps=steps))
+    steps += [[1], [2]]
+    assert [batch.scans[0] for batch in batches] == [dataset.scans[place] for place in (1, 2)]
+    assert dataset.asked == [1, 2]
 
 
 class Unreadable(ScanDataset):
+    error: Exception = DataError("1.npy: cannot be read; run prepare again")
+
     def __getitem__(self, index):
         if index == 1:
-            raise DataError("1.npy: cannot be read; run prepare again")
+            raise self.error
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_is_raised_as_it_is_also_by_a_worker(prepared, workers):
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unreadable.error,
+        MemoryError("15 MiB"),
+        OSError(errno.EIO, "x", "1.npy"),
+        RuntimeError("shapes do not fit"),
+        KeyboardInterrupt(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_raised_as_it_is_after_the_steps_before_it(prepared, monkeypatch, workers, error):
+    monkeypatch.setattr(Unreadable, "error", error)
     dataset = Unreadable(prepared, list(prepared.scans.index))
-    batches = iter(loader(dataset, workers=workers, steps=[[2], [0, 1, 3]]))
-    assert next(batches).scans == (prepared.scans.index[2],)
-    with pytest.raises(DataError) as caught:
+    batches = iter(loader(dataset, workers=workers, steps=[[2], [3], [0, 1, 3], [2]]))
+    assert [next(batches).scans for _ in range(2)] == [(prepared.scans.index[place],) for place in (2, 3)]
+    with pytest.raises(type(error)) as caught:
         next(batches)
-    assert str(caught.value) == "1.npy: cannot be read; run prepare again"
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("error", [MemoryError("15 MiB"), OSError(errno.EIO, "x", "1.npy"), EOFError("end")])
-def test_so_are_those_of_the_machine(prepared, monkeypatch, workers, error):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(ScanDataset, "__getitem__", fail)
-    dataset = ScanDataset(prepared, list(prepared.scans.index))
-    with pytest.raises(type(error), match=str(error.args[-1])) as caught, reading_ahead():
-        list(loader(dataset, workers=workers, steps=[[0]]))
-    if not isinstance(error, EOFError):  # torch puts a worker's traceback into the program's own
-        assert str(caught.value) == str(error)
-
-
-class Cramped(ScanDataset):
-    """In a worker no file may grow beyond some bytes, not in shared memory either."""
-
-    def __getitem__(self, index):
-        assert get_worker_info() is not None
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-        return super().__getitem__(index)
-
-
-@pytest.mark.timeout(60)
-def test_a_worker_without_shared_memory_says_so(prepared):
-    dataset = Cramped(prepared, list(prepared.scans.index))
-    with pytest.raises(ProcessError) as caught:
-        list(loader(dataset, workers=1, steps=[[0, 1]]))
-    for words in ("cannot hand on a step of", "File too large", "lower training.workers"):
-        assert words in str(caught.value)
-
-
-class FewFiles(ScanDataset):
-    """In a worker so many files can be opened beside those that are, once it has read a scan."""
-
-    left = 0
-    full = False
-
-    def __getitem__(self, index):
-        assert get_worker_info() is not None
-        batch = super().__getitem__(index)
-        if not self.full:
-            highest = max(int(file.name) for file in Path("/proc/self/fd").iterdir())
-            held = [os.open(os.devnull, os.O_RDONLY)]
-            while held[-1] < highest + self.left:
-                held.append(os.open(os.devnull, os.O_RDONLY))
-            for number in held[len(held) - self.left :]:
-                os.close(number)
-            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1, hard))
-            self.full = True
-        # a copy: it needs no file
-        return replace(batch, hu=tuple(one.clone() for one in batch.hu))
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("left", range(8))
-def test_a_worker_without_open_files_hands_on_or_says_so(prepared, left):
-    tempfile.gettempdir()  # to look for it takes a file; a listener that ends forgets it
-    dataset = FewFiles(prepared, list(prepared.scans.index))
-    dataset.left = left
-    got, refused = [], ""
-    try:
-        with reading_ahead():
-            got = [batch.scans[0] for batch in loader(dataset, workers=1, steps=[[0], [1], [0], [1]])]
-    except (ProcessError, DataError) as error:
-        refused = str(error)
-    if left < 4:
-        assert "Too many open files" in refused or "no longer read ahead" in refused
-    if left > 6 or not refused:
-        assert got == [dataset.scans[place] for place in (0, 1, 0, 1)]
-
-
-@pytest.mark.timeout(60)
-def test_a_step_of_many_scans_takes_few_open_files(prepared):
-    dataset = FewFiles(prepared, list(prepared.scans.index))
-    dataset.left = 12
-    (batch,) = loader(dataset, workers=1, steps=[[0, 1, 2, 3] * 5])
-    assert batch.scans == tuple(prepared.scans.index) * 5
-
-
-@pytest.mark.timeout(60)
-def test_a_reader_without_open_files_says_so(prepared):
-    batches = iter(loader(ScanDataset(prepared, list(prepared.scans.index)), workers=1, steps=[[0]] * 9))
-    next(batches)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-    try:
-        with reading_ahead():
-            list(batches)
-    except ProcessError as error:
-        refused = str(error)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert "no longer read ahead (Too many open files" in refused
-
-
-class Killed(ScanDataset):
-    """Some time after its first scan a worker is killed, as where memory runs out."""
-
-    after = 0.0
-    armed = False
-
-    def __getitem__(self, index):
-        assert get_worker_info() is not None
-        if not self.armed:
-            threading.Timer(self.after, os.kill, (os.getpid(), signal.SIGKILL)).start()
-            self.armed = True
-        return super().__getitem__(index)
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets to the dead
-def test_the_end_of_a_worker_is_an_error_that_says_so(prepared):
-    dataset = Killed(prepared, list(prepared.scans.index))
-    for dataset.after in np.linspace(0, 0.03, 40):
-        with pytest.raises(ProcessError, match="are no longer read ahead"), reading_ahead():
-            for _ in loader(dataset, workers=1, steps=[[0, 1]] * 100_000):
-                pass
-        time.sleep(0.05)  # no second error comes
-
-
-class Tidy(ScanDataset):
-    """Collects garbage, and fails where that fails."""
-
-    def __getitem__(self, index):
-        failed = []
-        sys.unraisablehook = lambda about: failed.append(str(about.exc_value))
-        gc.collect()
-        if failed:
-            raise DataError(failed[0])
-        return super().__getitem__(index)
-
-
-def test_a_worker_leaves_an_old_loader_of_its_parent_alone(prepared):
-    scans = list(prepared.scans.index)
-    gc.disable()
-    try:
-        old = iter(loader(ScanDataset(prepared, scans), workers=1, steps=[[0], [1]]))
-        kept = [old]
-        kept.append(kept)  # a cycle: it waits for the collector
-        next(old)
-        del old, kept
-        (batch,) = loader(Tidy(prepared, scans), workers=1, steps=[[2]])
-    finally:
-        gc.enable()
-    assert batch.scans == (scans[2],)
-    assert gc.get_freeze_count() == 0, "what lies about is collected again"
+    assert caught.value is error
 
 
 @pytest.fixture
@@ -243,9 +170,19 @@ def gpu_log(monkeypatch):
     def to(batch, device):
         assert device.type == "cuda"
         assert log[-1] == "aside"
+        assert all(one.was_pinned for one in (*batch.hu, *batch.changed, batch.labels))
         log.append(f"send {','.join(batch.scans)}")
         return replace(batch)
 
+    empty = torch.empty
+
+    def pinned(*shape, pin_memory=False, **how):
+        """Without a GPU none can be had."""
+        memory = empty(*shape, **how)
+        memory.was_pinned = pin_memory
+        return memory
+
+    monkeypatch.setattr(torch, "empty", pinned)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(device))
@@ -268,6 +205,9 @@ def test_each_batch_is_sent_while_the_one_before_it_is_worked_on(prepared, gpu_l
             kept = [f"keep {one.data_ptr()}" for one in (*batch.hu, *batch.changed, batch.labels)]
             assert gpu_log[-3:] == kept
             del gpu_log[-3:]
+            (plain,) = loader(dataset, workers=0, steps=[[dataset.scans.index(batch.scans[0])]])
+            assert torch.equal(batch.hu[0], plain.hu[0])
+            assert torch.equal(batch.labels, plain.labels)
             gpu_log.append(f"given {batch.scans[0]}")
         assert gpu_log == [
             *(
@@ -306,26 +246,23 @@ def test_what_is_left_before_its_end_sends_no_more(prepared, gpu_log):
     assert sum(line.startswith("send") for line in gpu_log) == 2
 
 
-class Alone(ScanDataset):
-    """Fails where the pixels that were read before are still held."""
-
-    before = staticmethod(lambda: None)
-
-    def __getitem__(self, index):
-        if self.before() is not None:
-            raise DataError("still held")
-        one = super().__getitem__(index)
-        self.before = weakref.ref(one.hu[0])
-        return one
-
-
 def test_what_was_sent_is_held_no_longer_when_the_next_is_read(prepared, gpu_log, monkeypatch):
-    send = Batch.to
+    send, before = Batch.to, [lambda: None]
     monkeypatch.setattr(
         Batch, "to", lambda one, device: replace(send(one, device), hu=tuple(hu.clone() for hu in one.hu))
     )
-    dataset = Alone(prepared, list(prepared.scans.index))
+    pin = Batch.pinned
+
+    def alone(batch):
+        assert before[-1]() is None
+        copy = pin(batch)
+        before.append(weakref.ref(copy.hu[0]))
+        return copy
+
+    monkeypatch.setattr(Batch, "pinned", alone)
+    dataset = ScanDataset(prepared, list(prepared.scans.index))
     assert len(list(loader(dataset, workers=0, steps=[[2], [0], [1]], device=GPU))) == 3
+    assert len(before) == 4
 
 
 @pytest.mark.parametrize("where", [None, torch.device("cpu")])
@@ -354,15 +291,3 @@ def test_batches_on_a_gpu_keep_their_values_while_they_are_worked_on(prepared, w
         assert torch.equal(hu.cpu(), torch.cat([one.flatten() for one in batch.hu]))
         assert torch.equal(labels.cpu(), batch.labels)
         assert scans == batch.scans
-
-
-class Wrong(ScanDataset):
-    def __getitem__(self, index):
-        raise RuntimeError("shapes do not fit")
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_other_errors_while_reading_are_left_alone(prepared, workers):
-    dataset = Wrong(prepared, list(prepared.scans.index))
-    with pytest.raises(RuntimeError, match="shapes do not fit"), reading_ahead():
-        list(loader(dataset, workers=workers, steps=[[0]]))

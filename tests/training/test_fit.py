@@ -21,7 +21,7 @@ from torchvision.models import squeezenet1_1
 from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
-from ich_mil.errors import ConfigError, DataError, ModelError, ProcessError
+from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn, stored_features
@@ -412,30 +412,6 @@ def test_an_exit_that_somebody_else_asks_for_is_left_alone(prepared, splits, tmp
     with pytest.raises(SystemExit) as caught:
         fit(prepared, splits, tmp_path)
     assert caught.value.code == 3
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["fit", "extract"])
-def test_a_worker_that_is_killed_ends_the_work_with_a_clear_error(
-    prepared, splits, tmp_path, monkeypatch, name
-):
-    parent = os.getpid()
-
-    def kill(self, index):
-        assert os.getpid() != parent
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def extract(prepared, splits, out, *, training):
-        model = AttentionCnn(CNN, windows=len(WINDOWS)).eval()
-        size, workers = CNN.image_size, training.workers
-        extract_features(
-            model, prepared, list(splits.scan), windows=WINDOWS, image_size=size, workers=workers
-        )
-
-    monkeypatch.setattr(ScanDataset, "__getitem__", kill)
-    work = {"fit": fit, "extract": extract}[name]
-    with pytest.raises(ProcessError, match="are no longer read ahead"):
-        work(prepared, splits, tmp_path, training=replace(TRAINING, workers=1))
 
 
 @pytest.mark.slow

@@ -1,0 +1,154 @@
+"""How fast scans come from a prepared set: read by threads, or by the processes of torch's `DataLoader`.
+
+    python -m benchmarks.reading --prepared FOLDER [--bags 4] [--steps 30] [--workers 0 1 2]
+                                 [--bleeds 0.0] [--write]
+
+Each way reads the same steps, without end and ahead as far as it does. A step has arrived when its HU lie on
+the GPU; without one, when they lie in memory that was there before, to which the process that trains copies
+them: what a GPU would get from pinned memory. The ways run in turn, after what they have read ahead meanwhile
+is used up. Processes hand pixels on through shared memory, as torch does by itself.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.record import record, table
+from benchmarks.timing import DEVICE, machine_name
+from ich_mil.data.bags import ScanDataset, StepSampler
+from ich_mil.data.loader import AHEAD, loader
+from ich_mil.data.store import open_prepared
+from ich_mil.training.augment import VariedScans
+
+ROUNDS = 5
+
+
+class Pixels(Dataset[list[Tensor]]):
+    """An item is the HU of a step, as a worker process of torch hands them on."""
+
+    def __init__(self, scans: VariedScans) -> None:
+        self.scans = scans
+
+    def __getitem__(self, step: Sequence[tuple[int, int]]) -> list[Tensor]:
+        return [self.scans[key].hu[0] for key in step]
+
+
+class Place:
+    """Where steps are wanted."""
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(0, dtype=torch.int16)
+
+    def take(self, hu: Sequence[Tensor]) -> int:
+        """Have a step there; its bytes."""
+        if DEVICE.type == "cuda":
+            here = [one.to(DEVICE, non_blocking=True) for one in hu]
+            torch.cuda.synchronize()
+            return sum(one.nbytes for one in here)
+        size = sum(one.numel() for one in hu)
+        if len(self.memory) < size:
+            self.memory = torch.zeros(2 * size, dtype=torch.int16)
+        for part, one in zip(self.memory[:size].split([one.numel() for one in hu]), hu, strict=True):
+            part.view(one.shape).copy_(one)
+        return 2 * size
+
+
+@dataclass
+class Way:
+    """How steps are read.
+
+    Attributes:
+        name: of it.
+        ahead: steps read ahead.
+        coming: HU of one step after the other, without end.
+    """
+
+    name: str
+    ahead: int
+    coming: Iterator[Sequence[Tensor]]
+
+    def seconds(self, steps: int, place: Place) -> tuple[float, int]:
+        """Of so many steps, and their bytes."""
+        for _ in range(self.ahead):
+            place.take(next(self.coming))
+        started = perf_counter()
+        size = sum(place.take(next(self.coming)) for _ in range(steps))
+        return perf_counter() - started, size
+
+
+def by_threads(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], workers: int) -> Way:
+    """As the program reads."""
+    batches = loader(scans, workers=workers, steps=cycle(keys), device=DEVICE)
+    return Way(f"{workers} threads", AHEAD * workers, (batch.hu for batch in batches))
+
+
+def by_processes(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], workers: int) -> Way:
+    """As torch reads."""
+    batches: DataLoader[list[Tensor]] = DataLoader(
+        Pixels(scans),
+        batch_size=None,
+        sampler=cycle(keys),
+        num_workers=workers,
+        pin_memory=DEVICE.type == "cuda",
+    )
+    return Way(f"{workers} processes", 2 * workers, iter(batches))
+
+
+def main() -> None:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prepared", type=Path, required=True)
+    parser.add_argument("--bags", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--bleeds", type=float, default=0.0)
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    chosen = parser.parse_args()
+    prepared = open_prepared(chosen.prepared)
+    scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
+    varied = VariedScans(scans, seed=0, augmented=True, bleeds=chosen.bleeds, controls=0.0)
+    keys = list(StepSampler(scans.sizes, bags=chosen.bags, seed=0))
+    makers: list[Callable[[], Way]] = []
+    for workers in chosen.workers:
+        makers.append(partial(by_threads, varied, keys, workers))
+        if workers:
+            makers.append(partial(by_processes, varied, keys, workers))
+    place = Place()
+    ways = [make() for make in makers]
+    found: dict[str, list[float]] = {way.name: [] for way in ways}
+    rates: dict[str, list[float]] = {way.name: [] for way in ways}
+    for turn in range(ROUNDS + 1):
+        for way in ways:
+            seconds, size = way.seconds(chosen.steps, place)
+            if turn:  # the first is the warm-up
+                found[way.name].append(seconds / chosen.steps * 1e3)
+                rates[way.name].append(size / seconds / 1e9)
+    rows = [
+        [
+            name,
+            f"{statistics.median(one):.1f} ms ({min(one):.1f}-{max(one):.1f})",
+            f"{statistics.median(rates[name]):.2f} GB/s",
+        ]
+        for name, one in found.items()
+    ]
+    command = f"python -m benchmarks.reading --prepared FOLDER --bags {chosen.bags} --steps {chosen.steps}"
+    command += f" --workers {' '.join(map(str, chosen.workers))} --bleeds {chosen.bleeds}"
+    slices = sum(int(scans.sizes[place]) for step in keys for _, place in step) / len(keys)
+    head = f"{machine_name()}; steps of {slices:.0f} slices, {ROUNDS} rounds."
+    text = f"{head}\n\n{table(['read by', 'a step, median (range)', 'rate'], rows)}"
+    record("Reading scans ahead", command, text, write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()
