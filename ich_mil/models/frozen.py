@@ -21,7 +21,8 @@ from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import digest, whole_file, write_json
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.kernels.segments import take_bags
+from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.progress import progress
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.windows import Windows
@@ -124,25 +125,27 @@ def extract_features(
     device, ranks = next(model.parameters()).device, these_ranks()
     dataset, pictures = ScanDataset(prepared, scans), Pictures(windows, image_size)
     sizes = dataset.sizes
-    mine = ranks.share(sizes).tolist()
+    mine = ranks.share(sizes)
     batches: Iterable[Batch] = loader(
-        dataset, workers=workers, steps=[[place] for place in mine], device=device
+        dataset, workers=workers, steps=[[place] for place in mine.tolist()], device=device
     )
     if ranks.first:  # the others have as much to do
         batches = progress(batches, total=len(mine), what="extract features")
-    parts: dict[int, list[Tensor]] = {}
+    found: list[BagOutput] = []
     # by default cuDNN rounds what it convolves to the 11 bits of tf32
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        for place, batch in zip(mine, batches, strict=True):
+        for batch in batches:
             here = batch.to(device)
-            # a copy: a view would hold the memory of the whole inference
-            parts[place] = [part.cpu().clone() for part in model(pictures(here), here.offsets)]
-    scan_logit, slice_logit, attention, x = _together(parts, sizes, model, ranks)
+            # they stay on a GPU, or the host would wait for each scan; copies, as views would hold the memory
+            # of the whole inference
+            found.append(BagOutput(*(part.clone() for part in model(pictures(here), here.offsets))))
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    scan_logit, slice_logit, attention, x = _together(found, mine, offsets, model, ranks)
     table = pd.concat([prepared.slices(scan) for scan in scans])
     about = prepared.scans.loc[list(scans)]
     features = FeatureSet(
         x=x,
-        offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+        offsets=offsets,
         scans=list(scans),
         patients=about.patient.tolist(),
         labels=torch.tensor(about.label.tolist()),
@@ -159,13 +162,13 @@ def extract_features(
 
 
 def _together(
-    parts: dict[int, list[Tensor]], sizes: Tensor, model: AttentionCnn, ranks: Ranks
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of `BagOutput` over all scans, in order: the sum over ranks, each with its own scans."""
-    n, width = int(sizes.sum()), model.classifier.in_features
-    scan, each, attention, x = (torch.zeros(shape) for shape in ((len(sizes),), (n,), (n,), (n, width)))
-    ends = sizes.cumsum(0).tolist()
-    for place, (one_scan, one_each, one_attention, one_x) in parts.items():
-        rows = slice(ends[place] - int(sizes[place]), ends[place])
-        scan[place], each[rows], attention[rows], x[rows] = one_scan[0], one_each, one_attention, one_x
-    return ranks.total(scan), ranks.total(each), ranks.total(attention), ranks.total(x)
+    found: Sequence[BagOutput], mine: Tensor, offsets: Tensor, model: AttentionCnn, ranks: Ranks
+) -> BagOutput:
+    """What was found of all scans, on the CPU: the sum over ranks, each with its own scans `mine`."""
+    n_bags, n, width = len(offsets) - 1, int(offsets[-1]), model.classifier.in_features
+    whole = BagOutput(*(torch.zeros(shape) for shape in ((n_bags,), (n,), (n,), (n, width))))
+    if found:
+        rows, _ = take_bags(offsets, mine)
+        for place, to, parts in zip((mine, rows, rows, rows), whole, zip(*found, strict=True), strict=True):
+            to[place] = torch.cat(parts).cpu()
+    return BagOutput(*map(ranks.total, whole))
