@@ -59,7 +59,7 @@ def test_steps_come_in_order_whichever_is_read_first(prepared, workers):
     dataset = Watched(prepared, held=[2], until=1)
     batches = loader(dataset, workers=workers, steps=[[2], [1], [0], [3]])
     assert [batch.scans[0] for batch in batches] == [dataset.scans[place] for place in (2, 1, 0, 3)]
-    assert len(dataset.threads) == workers
+    assert 1 < len(dataset.threads) <= workers  # one that waits for work takes the next step
     assert threading.current_thread() not in dataset.threads
 
 
