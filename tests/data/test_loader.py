@@ -4,6 +4,7 @@ import errno
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -80,18 +81,24 @@ def test_so_many_steps_are_read_ahead_and_no_more(prepared, workers):
         assert dataset.changed.wait_for(lambda: len(dataset.asked) == len(taken), PATIENCE)
 
 
-def test_what_is_left_before_its_end_begins_no_more_reads(prepared):
+def test_what_is_left_before_its_end_begins_no_more_reads(prepared, monkeypatch):
     dataset = Watched(prepared, held=[2, 3], until="released")
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def release(pool, wait=True, *, cancel_futures=False):
+        """Only now the reads under way may end."""
+        shutdown(pool, wait=False, cancel_futures=cancel_futures)
+        dataset.ask("released")
+        shutdown(pool, wait=wait)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", release)
     batches = iter(loader(dataset, workers=2, steps=[[0], [2], [3], [1]]))
     next(batches)
     dataset.wait_for(2)
     dataset.wait_for(3)
-    released = threading.Timer(0.2, dataset.ask, ["released"])
-    released.start()
     batches.close()
-    assert dataset.asked[-1] == "released", "1 was asked for"
     assert not any(thread.is_alive() for thread in dataset.threads), "a read under way is waited for"
-    released.join()
+    assert dataset.asked[-1] == "released", "1 was asked for"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
