@@ -112,10 +112,10 @@ class MilModule(pl.LightningModule):
         self.register_buffer("weights", weights)
         self.register_buffer("watched", watched, persistent=False)
         # `log` itself truncates a mean over ranks that have different numbers of scans (Lightning 21859)
-        # NaN stays and ends the training: to look for it here would make the host wait for a GPU
+        # NaN stays and ends the training: to look for it, or at labels, would make the host wait for a GPU
         self.train_loss = MeanMetric(nan_strategy="disable")
         self.val_loss = MeanMetric(nan_strategy="disable")
-        self.val_auc = BinaryAUROC()
+        self.val_auc = BinaryAUROC(validate_args=False)
 
     def keep_features(self) -> None:
         """Train no longer what makes features of slices: few scans would make it forget the warm-up."""
