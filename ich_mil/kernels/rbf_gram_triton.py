@@ -26,7 +26,10 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 64
-"""Rows and columns of a block of G: tensor cores want at least 64, and 200 directions fill 4 blocks of it."""
+"""Rows and columns of a block of G: tensor cores want at least 64, and 200 directions fill 3 blocks of it."""
+
+NARROW = 16
+"""Columns of a block where no more are left over, 8 of 200 directions: a whole one would be made of zeros."""
 
 DEPTH = 32
 """Slices, or directions, that the tensor cores sum; with half as many features at a time, and 4 warps, no
@@ -40,8 +43,8 @@ PROGRAMS = 1056
 """Programs a launch aims at, 8 on each of 132 multiprocessors (H200), which hold 2 at a time: rows are split
 until it has them, and the last ones to end are a small part."""
 
-MOST_SPLITS = 26
-"""And no further, unless parts were longer than `LONGEST`: each has sums (R, P, P) of its own. The 10 blocks
+MOST_SPLITS = 44
+"""And no further, unless parts were longer than `LONGEST`: each has sums (R, P, P) of its own. The 6 blocks
 of 200 directions and of one replicate then fill the card once."""
 
 PARTS = 64
@@ -142,21 +145,29 @@ def _gram_tile(
     width,
     n_directions,
     replicates,
+    blocks,
     SINGLE: tl.constexpr,
     TWO: tl.constexpr,
     BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Add Φ diag(θ) Φᵀ of `span` slices to the sums of this part: one block, on or below the diagonal.
+    """Add Φ diag(θ) Φᵀ of `span` slices to the sums of this part: one block.
 
-    If `TWO`, of a replicate and, below it, of the next one.
+    With as many `COLUMNS` as rows, on or below the diagonal of so many `blocks`; with fewer, of the columns
+    behind them, and what is right of the diagonal goes where it stands mirrored. If `TWO`, of a replicate
+    and, below it, of the next one.
     """
-    blocks = tl.cdiv(n_directions, BLOCK)
-    row, column = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    if column <= row:
+    if COLUMNS == BLOCK:
+        row, column = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+        there = column <= row
+    else:
+        row, column = tl.program_id(0), blocks
+        there = row <= column
+    if there:
         ROWS: tl.constexpr = 2 * BLOCK if TWO else BLOCK
         i = row * BLOCK + tl.arange(0, BLOCK)
-        j = column * BLOCK + tl.arange(0, BLOCK)
+        j = column * BLOCK + tl.arange(0, COLUMNS)
         s = tl.arange(0, DEPTH)
         at_i = phi + i[:, None].to(tl.int64) * width + s[None, :]
         at_j = phi + j[:, None].to(tl.int64) * width + s[None, :]
@@ -166,7 +177,7 @@ def _gram_tile(
         weights = theta + replicate * width + s
         # an odd last one is made twice and stored once
         step = tl.where(replicate + 1 < replicates, width, 0)
-        total = tl.zeros((ROWS, BLOCK), tl.float32 if SINGLE else tl.float64)
+        total = tl.zeros((ROWS, COLUMNS), tl.float32 if SINGLE else tl.float64)
         for k in range(start, end, DEPTH):
             left = tl.load(at_i + k)
             right = tl.trans(tl.load(at_j + k))
@@ -177,15 +188,19 @@ def _gram_tile(
                 total += _three(weighted, right)
             else:
                 total = tl.dot(weighted, right, total, out_dtype=tl.float64)
-        there = (i < n_directions)[:, None] & (j < n_directions)[None, :]
+        inside = (i < n_directions)[:, None] & (j < n_directions)[None, :]
         matrix = (tl.program_id(2) * replicates + replicate).to(tl.int64)
-        at = sums + matrix * n_directions * n_directions + i[:, None] * n_directions + j[None, :]
+        at = sums + matrix * n_directions * n_directions
+        if COLUMNS == BLOCK:
+            at += i[:, None] * n_directions + j[None, :]
+        else:
+            at += j[None, :] * n_directions + i[:, None]
         if TWO:
-            total, other = tl.split(tl.permute(tl.reshape(total, (2, BLOCK, BLOCK)), (1, 2, 0)))
+            total, other = tl.split(tl.permute(tl.reshape(total, (2, BLOCK, COLUMNS)), (1, 2, 0)))
             below = at + n_directions * n_directions
             last = (i < tl.where(step > 0, n_directions, 0))[:, None] & (j < n_directions)[None, :]
             tl.store(below, tl.load(below, mask=last, other=0.0) + other.to(tl.float64), mask=last)
-        tl.store(at, tl.load(at, mask=there, other=0.0) + total.to(tl.float64), mask=there)
+        tl.store(at, tl.load(at, mask=inside, other=0.0) + total.to(tl.float64), mask=inside)
 
 
 @triton.jit
@@ -296,9 +311,12 @@ def rbf_gram(
     """G (R, P, P) and g (R, P); `projection` has the variance in it, products are of float32 if `single`."""
     replicates, n_slices = theta.shape
     directions, most = len(projection), min(tile, n_slices)
-    blocks = triton.cdiv(directions, BLOCK)
     two = replicates > 1
-    launched = blocks * (blocks + 1) // 2 * (triton.cdiv(replicates, 2) if two else 1)
+    pairs = triton.cdiv(replicates, 2) if two else 1
+    few = 0 < directions % BLOCK <= NARROW
+    blocks = directions // BLOCK if few else triton.cdiv(directions, BLOCK)
+    launches = [(blocks * blocks, BLOCK)] * (blocks > 0) + [(blocks + 1, NARROW)] * few
+    launched = max(1, blocks * (blocks + 1) // 2) * pairs
     splits = max(1, min(MOST_SPLITS, PROGRAMS // launched, most // (8 * DEPTH)), triton.cdiv(most, LONGEST))
     sums = z.new_zeros(splits, replicates, directions, directions)
     width = _in_blocks(most)
@@ -310,22 +328,25 @@ def rbf_gram(
             for part, whole in ((weights, theta), (targets.flatten(1), target)):
                 part[:, :n] = whole[:, first : first + n]
                 part[:, n:] = 0
-            _gram_tile[(blocks * blocks, triton.cdiv(replicates, 2) if two else 1, splits)](
-                phi,
-                weights,
-                sums,
-                triton.cdiv(n, DEPTH) * DEPTH,
-                triton.cdiv(triton.cdiv(n, splits), DEPTH) * DEPTH,
-                width,
-                directions,
-                replicates,
-                SINGLE=single,
-                TWO=two,
-                BLOCK=BLOCK,
-                DEPTH=DEPTH,
-                num_warps=4,
-                enable_fp_fusion=False,
-            )
+            for programs, columns in launches:
+                _gram_tile[(programs, pairs, splits)](
+                    phi,
+                    weights,
+                    sums,
+                    triton.cdiv(n, DEPTH) * DEPTH,
+                    triton.cdiv(triton.cdiv(n, splits), DEPTH) * DEPTH,
+                    width,
+                    directions,
+                    replicates,
+                    blocks,
+                    SINGLE=single,
+                    TWO=two,
+                    BLOCK=BLOCK,
+                    COLUMNS=columns,
+                    DEPTH=DEPTH,
+                    num_warps=4,
+                    enable_fp_fusion=False,
+                )
             parts = phi64[:directions].unflatten(1, (PARTS, -1))
             g.baddbmm_(targets.transpose(0, 1), parts.permute(1, 2, 0))
     lower = sums.sum(0).tril()

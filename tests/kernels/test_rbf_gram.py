@@ -23,7 +23,8 @@ from ich_mil.kernels.rbf_gram import (
 )
 
 SINGLE, DOUBLE = torch.float32, torch.float64
-SIZES = [(1, 1, 1, 1, 1), (2, 3, 5, 4, 2), (37, 8, 70, 66, 3), (1000, 17, 20, 12, 2)]  # N, D, M, P, R
+SIZES = [(1, 1, 1, 1, 1), (2, 3, 5, 4, 2), (37, 8, 70, 66, 3), (1000, 17, 20, 12, 2), (40, 4, 90, 81, 1)]
+"""N, D, M, P, R: of P = 66 two directions are left beyond a block of 64, of 81 too many for a narrow one."""
 FLOOR = {SINGLE: 2**-20 if torch.cuda.is_available() else 2**-21, DOUBLE: 1e-13}
 """Of the largest value: what three tf32 products lose of a float32 one, and 500 units of float64 for sums in
 another order.
@@ -325,17 +326,32 @@ def test_identities(device):
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
 
 
-def test_slices_run_along_the_one_axis_of_a_launch_that_may_be_long(kernel_device, monkeypatch):
+@pytest.fixture
+def grids(monkeypatch):
+    """Of the kernels that are launched."""
     from ich_mil.kernels import rbf_gram_triton as ours
 
-    rbf, x, _, _, mean, root = case(300, 4, 100, 20, 3, device=kernel_device)
-    kernels, grids = type(ours._kernel_tile), []
+    kernels, seen = type(ours._kernel_tile), []
     launch = kernels.__getitem__
     monkeypatch.setattr(
-        kernels, "__getitem__", lambda kernel, grid: grids.append(grid) or launch(kernel, grid)
+        kernels, "__getitem__", lambda kernel, grid: seen.append(grid) or launch(kernel, grid)
     )
+    return seen
+
+
+def test_slices_run_along_the_one_axis_of_a_launch_that_may_be_long(kernel_device, grids):
+    rbf, x, _, _, mean, root = case(300, 4, 100, 20, 3, device=kernel_device)
     rbf_moments(x, rbf, mean, root, impl="triton")
     assert grids == [(5, 2), (5, 3)]  # blocks of slices; of points, and replicates
+
+
+@pytest.mark.parametrize(
+    ("directions", "programs"), [(8, [1]), (64, [1]), (80, [1, 2]), (81, [4]), (200, [9, 4])]
+)
+def test_few_directions_beyond_whole_blocks_are_a_narrow_one(directions, programs, kernel_device, grids):
+    rbf, x, theta, target, *_ = case(20, 3, 5, directions, 3, device=kernel_device)
+    rbf_gram(x, rbf, theta, target, impl="triton")
+    assert [grid[:2] for grid in grids[1:]] == [(number, 2) for number in programs]  # replicates in pairs
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -426,8 +442,8 @@ for features in ("*fp64", "*fp32", "*fp16", "*bf16"):
         constants = {"ORDERED": ordered, "BLOCK": block, "DEPTH": ours.DEPTH // 2}
         text, _ = made(ours._kernel_tile, "", features, **constants)
         assert re.search(DOUBLE_MMA, text)
-kernels = ((ours._gram_tile, {"TWO": False}), (ours._gram_tile, {"TWO": True}), (ours._spread_tile, {}))
-for kernel, own in kernels:
+gram = [{"TWO": two, "COLUMNS": columns} for two in (False, True) for columns in (block, ours.NARROW)]
+for kernel, own in (*((ours._gram_tile, own) for own in gram), (ours._spread_tile, {})):
     text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=block, DEPTH=ours.DEPTH, **own)
     assert re.search(DOUBLE_MMA, text)
     text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=block, DEPTH=ours.DEPTH, **own)
