@@ -34,7 +34,7 @@ from ich_mil.files import write_text
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import fit_cnn
-from ich_mil.training.module import TrainingSettings
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 
 WINDOWS = PRESETS["papers"]

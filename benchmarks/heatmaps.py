@@ -46,7 +46,7 @@ from ich_mil.report.occlusion import occlusion_map
 from ich_mil.training.augment import generator_of
 from ich_mil.training.bleeds import insert, inside_skull
 from ich_mil.training.fit import fit_cnn
-from ich_mil.training.module import TrainingSettings
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import Windows, parse_windows, resize, to_pictures
 
 PHANTOMS = 40

@@ -36,7 +36,8 @@ from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import keep_freed_memory
-from ich_mil.training.module import MilModule, TrainingSettings, class_weights
+from ich_mil.training.module import MilModule, class_weights
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS, _compute, resize
 
 WINDOWS = PRESETS["papers"]

@@ -21,7 +21,7 @@ from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
 from ich_mil.settings import check_list, check_seeds, read_settings
-from ich_mil.training.module import TrainingSettings
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import parse_windows
 
 SetLayout = Literal["rsna", "cq500", "folder", "features"]

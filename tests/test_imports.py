@@ -1,6 +1,8 @@
 """Imports run one way: a file imports only from layers above its own, and never in a circle."""
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -52,3 +54,12 @@ def test_no_circle():
         < order.index("pipeline.train")
         < order.index("cli")
     )
+
+
+def test_what_trains_nothing_does_not_wait_for_what_trains():
+    """Lightning and torch's compiler take seconds to import."""
+    names = ", ".join(f"ich_mil.pipeline.{name}" for name in ("predict", "validate", "recalibrate", "report"))
+    slow = "{'lightning', 'torchmetrics', 'torch._dynamo'}"
+    code = f"import sys; import {names}; print(sorted({slow} & sys.modules.keys()))"
+    told = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert told.stdout == "[]\n", told.stderr

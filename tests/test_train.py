@@ -23,7 +23,7 @@ from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.pipeline import train as module
 from ich_mil.pipeline.train import train
 from ich_mil.ranks import Ranks
-from ich_mil.training.module import TrainingSettings
+from ich_mil.training.settings import TrainingSettings
 from tests import phantoms
 from tests.feature_table import write_features
 

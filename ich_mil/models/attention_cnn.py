@@ -126,9 +126,10 @@ class AttentionCnn(nn.Module):
         chunks = pictures.tensor_split(count)
         if not torch.is_grad_enabled():
             return torch.cat([self._encode_chunk(chunk) for chunk in chunks])
-        return torch.cat([self._encode_again(chunk) for chunk in chunks])
+        # `torch.compile` fails on a checkpoint with a context; a decorator would take a second to import
+        again = torch.compiler.disable(self._encode_again)
+        return torch.cat([again(chunk) for chunk in chunks])
 
-    @torch.compiler.disable  # it fails on a checkpoint with a context
     def _encode_again(self, pictures: Tensor) -> Tensor:
         """A chunk whose activations are recomputed in the backward pass."""
         features: Tensor = checkpoint(

@@ -45,7 +45,8 @@ from ich_mil.models.shared_norm import share_statistics
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.augment import VariedScans
-from ich_mil.training.module import MilModule, TrainingSettings, class_weights
+from ich_mil.training.module import MilModule, class_weights
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.training.warmup import warm_up
 from ich_mil.windows import Windows
 

@@ -4,9 +4,7 @@ The loss of a step is the mean over its scans, on all ranks together, of w_y · 
 weights w_y = B / (2 B_y) of the training scans give both classes the same say.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import lightning.pytorch as pl
 import torch
@@ -18,52 +16,7 @@ from torchmetrics.classification import BinaryAUROC
 from ich_mil.data.bags import Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.ranks import Ranks, these_ranks
-from ich_mil.settings import check_least
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How the CNN is trained; the defaults are the papers'.
-
-    Attributes:
-        learning_rate: of Adam.
-        bags: scans a step, on all GPUs together.
-        accumulate: steps whose gradients are averaged before the weights move.
-        max_epochs: at most.
-        patience: epochs without a lower validation loss before training stops.
-        fixed_epochs: train `max_epochs` and keep the last, not the one of the lowest validation loss: where
-            validation scans are too few to choose an epoch by.
-        workers: threads that read scans ahead; 0 reads each when it is asked for.
-        augment: vary the training scans from epoch to epoch (`training.augment`).
-        bleeds: probability, in each epoch, that a negative training scan gets a synthetic bleed and is
-            positive.
-        controls: probability that it gets tissue-like grey of the same shapes instead, and stays negative.
-        warmup_steps: steps of self-supervised warm-up on slices (`training.warmup`), after which scan labels
-            train only attention and classifier.
-    """
-
-    learning_rate: float = 5e-5
-    bags: int = 4
-    accumulate: int = 1
-    max_epochs: int = 200
-    patience: int = 8
-    workers: int = 0
-    augment: bool = False
-    bleeds: float = 0.0
-    controls: float = 0.0
-    warmup_steps: int = 0
-    fixed_epochs: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"training.learning_rate must be positive and finite, got {self.learning_rate}")
-        check_least(self, "training.", bags=1, accumulate=1, max_epochs=1, patience=1)
-        check_least(self, "training.", workers=0, bleeds=0, controls=0, warmup_steps=0)
-        if self.bleeds >= 1 or self.bleeds + self.controls > 1:
-            raise ValueError(
-                "training.bleeds must be below 1, and at most 1 together with training.controls, "
-                f"got {self.bleeds} and {self.controls}"
-            )
+from ich_mil.training.settings import TrainingSettings
 
 
 def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:

@@ -30,7 +30,8 @@ from ich_mil.training import fit as training_fit
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import EpochLog, fit_cnn
-from ich_mil.training.module import MilModule, TrainingSettings, class_weights
+from ich_mil.training.module import MilModule, class_weights
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 from tests import phantoms
 from tests.forkserver import forkserver

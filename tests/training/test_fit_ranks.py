@@ -20,7 +20,8 @@ from ich_mil.models.frozen import extract_features
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.training import fit as training_fit
 from ich_mil.training.fit import _steps, _trainer, fit_cnn
-from ich_mil.training.module import MilModule, TrainingSettings
+from ich_mil.training.module import MilModule
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 from tests import phantoms
 from tests.together import together

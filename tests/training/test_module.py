@@ -13,7 +13,8 @@ from ich_mil.data.bags import Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.ranks import Ranks
 from ich_mil.training import module as training
-from ich_mil.training.module import MilModule, TrainingSettings
+from ich_mil.training.module import MilModule
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 
 WEIGHTS = torch.tensor([0.5, 2.0])

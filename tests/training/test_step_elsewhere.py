@@ -12,7 +12,8 @@ import torch
 from ich_mil.data.bags import Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.training.augment import draw_variation
-from ich_mil.training.module import MilModule, TrainingSettings
+from ich_mil.training.module import MilModule
+from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 from tests.elsewhere import AWAY, elsewhere
 
