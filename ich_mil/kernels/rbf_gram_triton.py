@@ -160,11 +160,9 @@ def _gram_tile(
     """
     if COLUMNS == BLOCK:
         row, column = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-        there = column <= row
     else:
         row, column = tl.program_id(0), blocks
-        there = row <= column
-    if there:
+    if COLUMNS < BLOCK or column <= row:
         ROWS: tl.constexpr = 2 * BLOCK if TWO else BLOCK
         i = row * BLOCK + tl.arange(0, BLOCK)
         j = column * BLOCK + tl.arange(0, COLUMNS)
