@@ -1,6 +1,7 @@
 """Pixels as HU, files that are refused by them, and real files."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pydicom
@@ -12,7 +13,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from ich_mil.dicom.elements import INFLATE_BYTES, inflate
 from ich_mil.dicom.header import read_headers
-from ich_mil.dicom.read import read_slice
+from ich_mil.dicom.read import _BoundedFile, read_slice
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, data_set
@@ -234,3 +235,21 @@ def test_jpeg_extended_of_12_bit_and_slope_2(shared_data):
 def test_big_endian(shared_data):
     hu, _ = read(shared_data / "oddities" / "chest_bigendian.dcm")
     assert (hu.min(), int(np.median(hu)), hu.max()) == (-1024, 157 - 1024, 2402 - 1024)
+
+
+@pytest.mark.parametrize("size", [1 << 31, -1, None])
+def test_a_length_that_a_damaged_item_claims_is_not_asked_for(tmp_path, size):
+    path = tmp_path / "frames"
+    path.write_bytes(bytes(range(200)))
+    with _BoundedFile(path) as file:
+        file.seek(150)
+        tracemalloc.start()
+        try:
+            rest = file.read(size)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert rest == bytes(range(150, 200))
+        assert peak < 1 << 20
+        file.seek(300)
+        assert file.read(size) == b""
