@@ -15,7 +15,7 @@ Where w = 0 every value stays as it was, bit by bit: the slice is not smoothed, 
 A scan comes without its pixel spacing, so lengths are measured by the head itself: the largest cross-section
 inside the skull counts as `CROSS_SECTION`. Sizes are drawn evenly from ranges set by hand, fitted to no data.
 
-Legend: `n` slices, `k` slices that change, `H, W` pixels, `h, w` cells of `CELLS` a side.
+Legend: `n` slices, `m` a shape may reach, `k` that change, `H, W` pixels, `h, w` cells of `CELLS` a side.
 """
 
 from dataclasses import dataclass
@@ -50,6 +50,8 @@ OEDEMA = (15.0, 25.0)
 """HU of the rim."""
 TEXTURE = 3.0
 """Standard deviation of slow differences within a bleed [HU]."""
+SQUARE = np.ones((3, 3), np.bool_)
+"""A cell and the eight around it."""
 FAR = -50.0
 """Stands for minus infinity where distances are interpolated [mm]."""
 MARGIN = 30
@@ -125,54 +127,60 @@ def insert(
         return None
     mm = float(np.sqrt(CROSS_SECTION / area.max()))  # side of a cell
     eligible = np.flatnonzero(area >= LEAST_SECTION * area.max())
+    inside, heights = inside[eligible], heights[eligible]
     for _ in range(TRIES):
-        centre = int(rng.choice(eligible))
-        shape, rim = (_under_skull if rng.random() < 0.6 else _in_brain)(inside, heights, centre, mm, rng)
-        shape[np.setdiff1d(np.arange(len(hu)), eligible)] = -np.inf
-        shown = (inside & (shape > 0)).sum(axis=(1, 2)) * mm**2 >= LEAST_AREA  # (n,)
+        centre = int(rng.integers(len(eligible)))
+        make = _under_skull if rng.random() < 0.6 else _in_brain
+        near, shape, rim = make(inside, heights, centre, mm, rng)
+        shown = (inside[near] & (shape > 0)).sum(axis=(1, 2)) * mm**2 >= LEAST_AREA  # (m,)
         if shown.any():
-            slices = np.flatnonzero((shape > -rim - EDGE).any(axis=(1, 2)))
+            reached = (shape > -rim - EDGE).any(axis=(1, 2))
+            near, shape, shown = near[reached], shape[reached], shown[reached]
             fill = rng.uniform(*(BLOOD if blood else GREY))
             oedema = rng.uniform(*OEDEMA)
-            drawn = [
-                _fill(hu[n], inside[n], shape[n], rim=rim, fill=fill, oedema=oedema, mm=mm, rng=rng)
-                for n in slices
-            ]
-            return Insertion(slices=slices, hu=np.stack(drawn), shown=shown[slices])
+            drawn = hu[eligible[near]]
+            for one, room, away in zip(drawn, inside[near], shape, strict=True):
+                _fill(one, room, away, rim=rim, fill=fill, oedema=oedema, mm=mm, rng=rng)
+            return Insertion(slices=eligible[near], hu=drawn, shown=shown)
     return None
 
 
 def _under_skull(
     inside: Mask, heights: NDArray[np.float64], centre: int, mm: float, rng: np.random.Generator
-) -> tuple[Field, float]:
+) -> tuple[NDArray[np.int64], Field, float]:
     """Lens or crescent: thickness T √(1 - ρ²), ρ the distance from its middle in half lengths.
 
     Returns:
-        (n, h, w) signed distance [mm] to the surface, positive inside the shape, and the width of the rim: 0.
+        (m,) the slices it may reach; (m, h, w) signed distance [mm] to the surface, positive inside the
+        shape, exact down to -`EDGE` and a cell beyond; the width of the rim: 0.
     """
     lens = rng.random() < 0.7
     half = rng.uniform(15, 35) if lens else rng.uniform(30, 65)
     thickness = rng.uniform(4, 14) if lens else rng.uniform(3, 9)
     half_height = half * rng.uniform(0.5, 1.0)
-    depth_here = ndimage.distance_transform_edt(inside[centre])
-    y, x = _one_of((depth_here > 0) & (depth_here < 2), rng)
-    rows, columns = np.ogrid[: inside.shape[1], : inside.shape[2]]
+    y, x = _one_of(inside[centre] & ~ndimage.binary_erosion(inside[centre], SQUARE), rng)
+    near = np.flatnonzero(abs(heights - heights[centre]) < half_height)
+    margin = int((half + thickness + EDGE) / mm) + 3
+    box = _box(y, y, x, x, margin=margin, shape=inside.shape[1:])
+    rows, columns = np.ogrid[box]
     across = ((rows - y) ** 2 + (columns - x) ** 2) * mm**2 / half**2
-    field = np.full(inside.shape, -np.inf)
-    for n in np.flatnonzero(abs(heights - heights[centre]) < half_height):
+    field = np.full((len(near), *inside.shape[1:]), -np.inf)
+    for part, n in zip(field, near, strict=True):
         rho2 = across + ((heights[n] - heights[centre]) / half_height) ** 2
-        depth = ndimage.distance_transform_edt(inside[n]) * mm
-        field[n] = np.where(rho2 < 1, thickness * np.sqrt(np.clip(1 - rho2, 0, 1)) - depth, -np.inf)
-    return field, 0.0
+        walled = np.pad(inside[n][box], 1)  # what lies beyond is farther than the shape is thick
+        depth = ndimage.distance_transform_edt(walled)[1:-1, 1:-1] * mm
+        part[box] = np.where(rho2 < 1, thickness * np.sqrt(np.clip(1 - rho2, 0, 1)) - depth, -np.inf)
+    return near, field, 0.0
 
 
 def _in_brain(
     inside: Mask, heights: NDArray[np.float64], centre: int, mm: float, rng: np.random.Generator
-) -> tuple[Field, float]:
+) -> tuple[NDArray[np.int64], Field, float]:
     """Ragged ellipsoid with half axes a, b, c; ρ the distance from its middle in half axes.
 
     Returns:
-        (n, h, w) about the signed distance [mm] to the surface, (1 - ρ) b, and the width of the rim in mm.
+        (m,) the slices it may reach; (m, h, w) about the signed distance [mm] to the surface, (1 - ρ) b; the
+        width of the rim in mm.
     """
     a = rng.uniform(5, 18)
     b, c = a * rng.uniform(0.6, 1.0), a * rng.uniform(0.6, 1.2)
@@ -184,11 +192,9 @@ def _in_brain(
     u = ((across - x) * np.cos(turn) + (down - y) * np.sin(turn)) * mm / a
     v = ((down - y) * np.cos(turn) - (across - x) * np.sin(turn)) * mm / b
     ragged = np.maximum(1 + 0.2 * _slow(inside.shape[1:], a / 3 / mm, rng), 0.6)
-    field = np.full(inside.shape, -np.inf)
-    for n in np.flatnonzero(abs(heights - heights[centre]) < c + rim):
-        rho = np.sqrt(u**2 + v**2 + ((heights[n] - heights[centre]) / c) ** 2)
-        field[n] = (1 - rho * ragged) * b
-    return field, rim
+    near = np.flatnonzero(abs(heights - heights[centre]) < c + rim)
+    up = (heights[near, None, None] - heights[centre]) / c
+    return near, (1 - np.sqrt(u**2 + v**2 + up**2) * ragged) * b, rim
 
 
 def _fill(
@@ -201,30 +207,27 @@ def _fill(
     oedema: float,
     mm: float,
     rng: np.random.Generator,
-) -> NDArray[np.int16]:
-    """One slice (H, W) with the shape filled; see the formula at the top of the file."""
+) -> None:
+    """Fill the shape on one slice (H, W), in place; see the formula at the top of the file."""
     cell = _cell(hu.shape)
-    h, w = inside.shape[0] * cell, inside.shape[1] * cell
-    room, away = np.zeros(hu.shape, bool), np.full(hu.shape, FAR)
-    room[:h, :w] = inside.repeat(cell, 0).repeat(cell, 1)
-    away[:h, :w] = _finer(shape, cell)
-    out = hu.copy()
+    part = _around(shape > -rim - EDGE, MARGIN // cell + 2)  # of cells: that and a cell more of pixels
+    room = inside[part].repeat(cell, 0).repeat(cell, 1)
+    away = _finer(shape[part], cell)
     changed = room & (away > -rim - EDGE / 2)
     if not changed.any():
-        return out
-    top, left, bottom, right = _around(changed, MARGIN)
-    box = np.s_[top:bottom, left:right]
-    old, away, room, changed = hu[box], away[box], room[box], changed[box]
+        return
+    box = _around(changed, MARGIN)
+    here = hu[tuple(slice(of.start * cell, of.stop * cell) for of in part)][box]  # not a copy
+    away, room, changed = away[box], room[box], changed[box]
     sigma = 2.0 * cell / mm  # 2 mm in pixels
-    mean = ndimage.gaussian_filter(np.where(room, old, 0.0), sigma)
+    mean = ndimage.gaussian_filter(np.where(room, here, 0.0), sigma)
     mean /= np.maximum(ndimage.gaussian_filter(room.astype(np.float64), sigma), 1e-6)
-    w_rim = np.clip((away + rim) / EDGE + 0.5, 0, 1) if rim else np.zeros(old.shape)
+    w_rim = np.clip((away + rim) / EDGE + 0.5, 0, 1) if rim else np.zeros(here.shape)
     ground = w_rim * (oedema - mean)
     w_fill = np.clip(away / EDGE + 0.5, 0, 1)
-    texture = TEXTURE * _slow(old.shape, sigma, rng)
-    moved = old + ground + w_fill * (fill + texture - mean - ground)
-    out[box] = np.where(changed, np.rint(moved), old).astype(np.int16)
-    return out
+    texture = TEXTURE * _slow(here.shape, sigma, rng)
+    moved = here + ground + w_fill * (fill + texture - mean - ground)
+    here[:] = np.where(changed, np.rint(moved), here)
 
 
 def cells_of(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -237,11 +240,20 @@ def _cell(shape: tuple[int, ...]) -> int:
     return max(1, min(shape[-2:]) // CELLS)
 
 
-def _around(mask: Mask, margin: int) -> tuple[int, int, int, int]:
-    """First row and column of what is in the mask, and the ones after its last, with a margin."""
+def _around(mask: Mask, margin: int) -> tuple[slice, slice]:
+    """Rows and columns of what is in the mask, and a margin."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
-    top, left = max(0, rows[0] - margin), max(0, columns[0] - margin)
-    return int(top), int(left), int(rows[-1] + margin + 1), int(columns[-1] + margin + 1)
+    return _box(rows[0], rows[-1], columns[0], columns[-1], margin=margin, shape=mask.shape)
+
+
+def _box(
+    top: int, bottom: int, left: int, right: int, *, margin: int, shape: tuple[int, ...]
+) -> tuple[slice, slice]:
+    """Rows and columns from the first to the last, and a margin, as far as the picture has them."""
+    return (
+        slice(max(0, top - margin), min(shape[0], bottom + margin + 1)),
+        slice(max(0, left - margin), min(shape[1], right + margin + 1)),
+    )
 
 
 def _finer(field: Field, cell: int) -> Field:

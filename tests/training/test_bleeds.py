@@ -16,6 +16,7 @@ from ich_mil.training.bleeds import (
     GREY,
     OEDEMA,
     Insertion,
+    _under_skull,
     insert,
     inside_skull,
 )
@@ -282,6 +283,33 @@ def test_under_the_skull_they_are_lenses_and_longer_thinner_crescents(flat):
         assert max(nearest) < 2.1 * one.pixel, "it does not follow the skull"
         thinner = one.length * one.thickness > (one.share > 0.5).sum(axis=(1, 2)).max() * one.pixel**2
         assert thinner, "it is as thick at its ends"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_under_the_skull_depths_are_those_of_the_whole_slice(inside, seed):
+    """Thickness and depth, together squared, are T² - T² ρ²: of second degree in the place, everywhere."""
+    mm = np.sqrt(CROSS_SECTION / inside.sum(axis=(1, 2)).max())
+    near, field, rim = _under_skull(inside, HEIGHTS, 4, mm, np.random.default_rng(seed))
+    assert rim == 0
+    depth = np.stack([distance_transform_edt(one) for one in inside[near]]) * mm
+    up, y, x = np.broadcast_arrays(HEIGHTS[near, None, None], *np.ogrid[:128, :128])
+    terms = np.stack([np.ones(field.shape), x, y, x**2 + y**2, up, up**2], axis=-1)
+    drawn = inside[near] & (field > -EDGE - mm)
+    square = (field + depth)[drawn] ** 2
+    found, *_ = np.linalg.lstsq(terms[drawn], square)
+    assert terms[drawn] @ found == pytest.approx(square, abs=1e-6)
+    left_out = inside[near] & ~drawn & (terms @ found > 1e-6)
+    assert (np.sqrt((terms @ found)[left_out]) - depth[left_out] <= -EDGE - mm + 1e-6).all()
+
+
+def test_a_slice_without_skull_nearby_has_nothing_under_it():
+    away = np.hypot(*(np.mgrid[:256, :256] - 128.0))
+    inside = away < np.array([15.0, 100.0])[:, None, None]  # the second is far wider
+    for seed in range(20):
+        near, field, _ = _under_skull(inside, np.array([0.0, 5.0]), 0, 0.8, np.random.default_rng(seed))
+        assert near.tolist() == [0, 1]
+        assert (field[0] > 0).any()
+        assert (field[1] < -EDGE).all()
 
 
 def test_in_the_brain_they_are_ragged_ellipsoids_turned_any_way(shapes, flat):
