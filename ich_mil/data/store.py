@@ -112,10 +112,10 @@ class PreparedSet:
         """
         path = scan_file(self.folder, scan)
         try:
-            stack: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+            stack: np.ndarray = np.lib.format.open_memmap(path, mode="c")
             if stack.dtype != np.int16 or stack.ndim != 3:
                 raise ValueError(f"it holds {stack.dtype} of shape {stack.shape}, no slices")
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
         return stack
 
