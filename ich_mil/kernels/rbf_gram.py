@@ -272,9 +272,9 @@ def rbf_moments(
             f"mean {tuple(mean.shape)} and root {tuple(root.shape)} must be (R, P), (R, P, P); P = {width}"
         )
     if by_triton(impl, x.device):
-        from ich_mil.kernels import rbf_gram_triton
+        from ich_mil.kernels import rbf_moments_triton
 
-        mu, spread = rbf_gram_triton.rbf_moments(
+        mu, spread = rbf_moments_triton.rbf_moments(
             _rows_in_line(x),
             rows,
             *rbf.centred(),

@@ -329,9 +329,9 @@ def test_identities(device):
 @pytest.fixture
 def grids(monkeypatch):
     """Of the kernels that are launched."""
-    from ich_mil.kernels import rbf_gram_triton as ours
+    from ich_mil.kernels import rbf_tiles_triton
 
-    kernels, seen = type(ours._kernel_tile), []
+    kernels, seen = type(rbf_tiles_triton._kernel_tile), []
     launch = kernels.__getitem__
     monkeypatch.setattr(
         kernels, "__getitem__", lambda kernel, grid: seen.append(grid) or launch(kernel, grid)
@@ -356,14 +356,14 @@ def test_few_directions_beyond_whole_blocks_are_a_narrow_one(directions, program
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_the_ops_are_well_made(kernel_device):
-    from ich_mil.kernels import rbf_gram_triton
+    from ich_mil.kernels import rbf_gram_triton, rbf_moments_triton
 
     rbf, x, theta, target, mean, root = case(n=20, device=kernel_device)
     rows = torch.arange(20, device=kernel_device).flip(0)
     for order in (None, rows):
         first = (x, order, *rbf.centred())
         torch.library.opcheck(rbf_gram_triton.rbf_gram, (*first, theta, target, True, 7))
-        torch.library.opcheck(rbf_gram_triton.rbf_moments, (*first, mean, root, False, 7))
+        torch.library.opcheck(rbf_moments_triton.rbf_moments, (*first, mean, root, False, 7))
 
 
 def test_what_does_not_fit_is_refused():
@@ -399,7 +399,9 @@ import triton
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ich_mil.kernels import rbf_gram_triton as ours
+from ich_mil.kernels.rbf_gram_triton import NARROW, _gram_tile
+from ich_mil.kernels.rbf_moments_triton import _spread_tile
+from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, _kernel_tile
 
 DOUBLE_MMA = r"mma[.]sync[.]aligned[.]m\d+n8k\d+[.]row[.]col[.]f64"  # of another shape in another Triton
 DOUBLES = {"shift", "scale", "z", "half_z", "out", "sums"}
@@ -418,7 +420,7 @@ def made(kernel, phi, x="*fp32", **constants):
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
         attrs={(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names) if known(name)},
     )
-    options = {"num_warps": 4, "enable_fp_fusion": kernel is ours._kernel_tile}
+    options = {"num_warps": 4, "enable_fp_fusion": kernel is _kernel_tile}
     code = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert code.asm["cubin"]
     assert not re.search(r"\b(atom|red)[.]", code.asm["ptx"]), "an atomic"
@@ -436,17 +438,16 @@ def spilled_in_loops(cubin):
     local = [at for at, what in steps if re.search(r"\b(LDL|STL)\b", what)]
     return [at for at in local if any(first <= at <= last for first, last in loops)]
 
-block = ours.BLOCK
 for features in ("*fp64", "*fp32", "*fp16", "*bf16"):
     for ordered in (False, True):
-        constants = {"ORDERED": ordered, "BLOCK": block, "DEPTH": ours.DEPTH // 2}
-        text, _ = made(ours._kernel_tile, "", features, **constants)
+        constants = {"ORDERED": ordered, "BLOCK": BLOCK, "DEPTH": DEPTH // 2}
+        text, _ = made(_kernel_tile, "", features, **constants)
         assert re.search(DOUBLE_MMA, text)
-gram = [{"TWO": two, "COLUMNS": columns} for two in (False, True) for columns in (block, ours.NARROW)]
-for kernel, own in (*((ours._gram_tile, own) for own in gram), (ours._spread_tile, {})):
-    text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=block, DEPTH=ours.DEPTH, **own)
+gram = [{"TWO": two, "COLUMNS": columns} for two in (False, True) for columns in (BLOCK, NARROW)]
+for kernel, own in (*((_gram_tile, own) for own in gram), (_spread_tile, {})):
+    text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=BLOCK, DEPTH=DEPTH, **own)
     assert re.search(DOUBLE_MMA, text)
-    text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=block, DEPTH=ours.DEPTH, **own)
+    text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=BLOCK, DEPTH=DEPTH, **own)
     assert "f32.tf32.tf32" in text
     assert not spilled_in_loops(cubin), kernel.__name__
 """

@@ -1,0 +1,39 @@
+"""Products of float32 on tensor cores, each made of three tf32 ones.
+
+A tensor core cuts off where float32 rounds, which over hundreds of steps would cost two digits: let it sum a
+few tens of terms, and add these sums in float32, which rounds.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _halves(x):
+    """Two parts of x of the 11 bits that a tensor core sees: the nearest one, and what is left."""
+    high = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return high, x - high
+
+
+@triton.jit
+def above(a, b):
+    """Two blocks, one above the other; in registers that is no move."""
+    return tl.reshape(tl.permute(tl.join(a, b), (2, 0, 1)), (2 * a.shape[0], a.shape[1]))
+
+
+@triton.jit
+def _beside(a, b):
+    """Two blocks, one beside the other; in registers that is no move."""
+    return tl.reshape(tl.permute(tl.join(a, b), (0, 2, 1)), (a.shape[0], 2 * a.shape[1]))
+
+
+@triton.jit
+def multiply(left, right):
+    """A product of float32 from the halves of both, without that of the small ones, which come first.
+
+    Two calls, not three: the program waits for the tensor cores after each.
+    """
+    high, low = _halves(left)
+    top, bottom = _halves(right)
+    product = tl.dot(_beside(low, high), above(top, bottom), input_precision="tf32")
+    return tl.dot(high, top, product, input_precision="tf32")

@@ -1,0 +1,134 @@
+"""Tiles of Φ on a GPU, one after the other: what `rbf_gram` and `rbf_moments` sum over.
+
+In: slices, in rows or in the order of `rows`, and the map to φ (`ich_mil.kernels.rbf_gram`). Out: Φ of `tile`
+slices at a time. A tile of K (M, n) is made by one kernel, and a library product in float64 turns it into
+Φ (P, n), which the next tile overwrites. Slices run along the rows of a tile, so that both factors of a
+product are contiguous in the direction it sums over, as tensor cores want them. What is read again and again,
+Φ in float32, stays in the card's second-level cache.
+
+Tiles lie in memory of whole blocks, zero beyond their rows and columns, so that they are read without masks,
+16 bytes at a time.
+
+Shapes: N slices, n of a tile, w of its memory, D features, M inducing points, P directions (P' with zeros).
+"""
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 64
+"""Rows and columns of a block of G: tensor cores want at least 64, and 200 directions fill 3 blocks of it."""
+
+DEPTH = 32
+"""Slices, or directions, that the tensor cores sum; with half as many features at a time, and 4 warps, no
+loop over float32 products spills a register on sm_90."""
+
+
+@triton.jit
+def _kernel_tile(
+    x,
+    rows,
+    shift,
+    scale,
+    z,
+    half_z,
+    out,
+    first,
+    n,
+    n_points,
+    n_features,
+    stride_x,
+    stride_out,
+    ORDERED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """exp(-‖u - z‖² / 2) of a block of points and slices, u = (x - shift) · scale."""
+    m = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # any number of blocks: CUDA allows y and z 65,535
+    point, slice_ = m < n_points, s < n
+    at = tl.load(rows + first + s, mask=slice_, other=0) if ORDERED else (first + s).to(tl.int64)
+    product = tl.zeros((BLOCK, BLOCK), tl.float64)
+    squares = tl.zeros((BLOCK, DEPTH), tl.float64)
+    for start in range(0, n_features, DEPTH):
+        d = start + tl.arange(0, DEPTH)
+        feature = d < n_features
+        centre = tl.load(shift + d, mask=feature, other=0.0)
+        factor = tl.load(scale + d, mask=feature, other=0.0)
+        raw = tl.load(
+            x + at[:, None] * stride_x + d[None, :], mask=slice_[:, None] & feature[None, :], other=0.0
+        )
+        # a sum over one: Triton 3.6 cannot make a float64 product of what it sees come from 16 bits
+        raw = tl.sum(raw.to(tl.float64)[:, :, None], axis=2)
+        u = (raw - centre[None, :]) * factor[None, :]  # (n, D)
+        points = tl.load(
+            z + m[:, None] * n_features + d[None, :], mask=point[:, None] & feature[None, :], other=0.0
+        )
+        product = tl.dot(points, tl.trans(u), product, out_dtype=tl.float64)
+        squares += u * u
+    half_u = tl.sum(squares, axis=1) * 0.5
+    exponent = product - tl.load(half_z + m, mask=point, other=0.0)[:, None] - half_u[None, :]
+    exponent = tl.where(exponent > 0.0, 0.0, exponent)  # by rounding; a NaN stays one
+    tl.store(
+        out + m[:, None].to(tl.int64) * stride_out + s[None, :],
+        tl.exp(exponent),
+        mask=point[:, None] & slice_[None, :],
+    )
+
+
+def tiles(
+    x: Tensor,
+    rows: Tensor | None,
+    shift: Tensor,
+    scale: Tensor,
+    z: Tensor,
+    projection: Tensor,
+    single: bool,
+    tile: int,
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """First slice, number of slices, Φ (P', w) in the dtype of the products, and the same in float64.
+
+    What lies beyond P is 0, and beyond n 0 or of an earlier tile.
+    """
+    n_slices, (n_points, n_features) = len(x if rows is None else rows), z.shape
+    tile = min(tile, n_slices)
+    K = z.new_empty(n_points, tile)
+    whole = z.new_zeros(in_blocks(len(projection)), in_blocks(tile))
+    phi = whole[: len(projection)]
+    rounded = whole.float() if single else whole
+    half_z = z.square().sum(1) / 2
+    for first in range(0, n_slices, tile):
+        n = min(tile, n_slices - first)
+        _kernel_tile[(triton.cdiv(n, BLOCK), triton.cdiv(n_points, BLOCK))](
+            x,
+            x if rows is None else rows,
+            shift,
+            scale,
+            z,
+            half_z,
+            K,
+            first,
+            n,
+            n_points,
+            n_features,
+            x.stride(0),
+            tile,
+            ORDERED=rows is not None,
+            BLOCK=BLOCK,
+            DEPTH=DEPTH // 2,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+        torch.mm(projection, K[:, :n], out=phi[:, :n])
+        if single:
+            rounded[: len(phi), :n] = phi[:, :n]
+            phi[:, :n] = rounded[: len(phi), :n]
+        yield first, n, rounded, whole
+
+
+def in_blocks(length: int) -> int:
+    """The length of whole blocks."""
+    return triton.cdiv(length, BLOCK) * BLOCK
