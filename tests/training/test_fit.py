@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import inspect
 import os
 import resource
 import shutil
@@ -9,6 +10,8 @@ import signal
 import sys
 import tempfile
 import zipfile
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -34,6 +37,7 @@ from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 from tests import phantoms
+from tests.elsewhere import AWAY, elsewhere
 from tests.forkserver import forkserver
 
 WINDOWS = PRESETS["papers"]
@@ -584,6 +588,21 @@ def test_features_come_with_all_that_is_known_of_their_scans(prepared):
     wanted = {"cnn_scan": scan.sigmoid(), "cnn_slice": each.sigmoid(), "attention": attention, "x": x}
     for name, values in wanted.items():
         np.testing.assert_array_equal(getattr(got, name).numpy(), values.numpy(), name)
+
+
+def test_extraction_asks_a_gpu_for_what_it_found_once_for_all_scans(prepared, monkeypatch):
+    scans = list(prepared.scans.index)
+    # neither is there for a device that is pretended
+    extract = torch.no_grad()(inspect.unwrap(extract_features))
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    with elsewhere() as waits:
+        model, seen = AttentionCnn(CNN, windows=3).eval().to(AWAY), []
+        for some in (scans[:1], scans):
+            waits.clear()
+            found = extract(model, prepared, some, windows=WINDOWS, image_size=32)
+            assert found.x.device.type == "cpu"
+            seen.append(waits - Counter({"copy to the device": waits["copy to the device"]}))
+        assert seen == [{"copy to the host": 4}] * 2
 
 
 def test_features_that_are_not_finite_are_refused(prepared):
