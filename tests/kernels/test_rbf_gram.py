@@ -404,9 +404,10 @@ from ich_mil.kernels.rbf_moments_triton import _spread_tile
 from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, _kernel_tile
 
 DOUBLE_MMA = r"mma[.]sync[.]aligned[.]m\d+n8k\d+[.]row[.]col[.]f64"  # of another shape in another Triton
+MEMORY = {86: 99 * 1024, 90: 227 * 1024}  # that a program may share; of GPUs since Ampere, 86 has the least
 DOUBLES = {"shift", "scale", "z", "half_z", "out", "sums"}
 
-def made(kernel, phi, x="*fp32", **constants):
+def made(kernel, phi, x="*fp32", capability=90, **constants):
     def known(name):
         # Triton sees by itself what is a multiple of 16 in a launch
         return types[name].startswith("*") or name in ("width", "span", "n")
@@ -421,9 +422,10 @@ def made(kernel, phi, x="*fp32", **constants):
         attrs={(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names) if known(name)},
     )
     options = {"num_warps": 4, "enable_fp_fusion": kernel is _kernel_tile}
-    code = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    code = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert code.asm["cubin"]
     assert not re.search(r"\b(atom|red)[.]", code.asm["ptx"]), "an atomic"
+    assert code.metadata.shared <= MEMORY[capability], (kernel.__name__, constants)
     return code.asm["ptx"], code.asm["cubin"]
 
 def spilled_in_loops(cubin):
@@ -450,11 +452,14 @@ for kernel, own in (*((_gram_tile, own) for own in gram), (_spread_tile, {})):
     text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=BLOCK, DEPTH=DEPTH, **own)
     assert "f32.tf32.tf32" in text
     assert not spilled_in_loops(cubin), kernel.__name__
+    for phi in ("*fp64", "*fp32"):
+        made(kernel, phi, capability=86, SINGLE=phi == "*fp32", BLOCK=BLOCK, DEPTH=DEPTH, **own)
+made(_kernel_tile, "", "*fp64", capability=86, ORDERED=True, BLOCK=BLOCK, DEPTH=DEPTH // 2)
 """
 
 
 @pytest.mark.slow
-def test_the_kernels_compile_for_hopper_with_tensor_cores(tmp_path, monkeypatch):
+def test_the_kernels_compile_for_hopper_with_tensor_cores_and_fit_on_smaller_gpus(tmp_path, monkeypatch):
     # no GPU is needed to compile, but a process in which kernels are not interpreted
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
