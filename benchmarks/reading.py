@@ -11,9 +11,8 @@ is used up. Processes hand pixels on through shared memory, as torch does by its
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
@@ -119,13 +118,12 @@ def main() -> None:
     scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
     varied = VariedScans(scans, seed=0, augmented=True, bleeds=chosen.bleeds, controls=0.0)
     keys = list(StepSampler(scans.sizes, bags=chosen.bags, seed=0))
-    makers: list[Callable[[], Way]] = []
+    ways: list[Way] = []
     for workers in chosen.workers:
-        makers.append(partial(by_threads, varied, keys, workers))
+        ways.append(by_threads(varied, keys, workers))
         if workers:
-            makers.append(partial(by_processes, varied, keys, workers))
+            ways.append(by_processes(varied, keys, workers))
     place = Place()
-    ways = [make() for make in makers]
     found: dict[str, list[float]] = {way.name: [] for way in ways}
     rates: dict[str, list[float]] = {way.name: [] for way in ways}
     for turn in range(ROUNDS + 1):

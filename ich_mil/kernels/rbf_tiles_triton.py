@@ -20,7 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 64
-"""Rows and columns of a block of G: tensor cores want at least 64, and 200 directions fill 3 blocks of it."""
+"""Rows and columns of the blocks that programs make: tensor cores want at least 64, and 200 directions fill 3
+blocks of it."""
 
 DEPTH = 32
 """Slices, or directions, that the tensor cores sum; with half as many features at a time, and 4 warps, no

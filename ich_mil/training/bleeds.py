@@ -210,14 +210,14 @@ def _fill(
 ) -> None:
     """Fill the shape on one slice (H, W), in place; see the formula at the top of the file."""
     cell = _cell(hu.shape)
-    part = _around(shape > -rim - EDGE, MARGIN // cell + 2)  # of cells: that and a cell more of pixels
+    part = _around(shape > -rim - EDGE, MARGIN // cell + 2)  # the cells of all pixels that count
     room = inside[part].repeat(cell, 0).repeat(cell, 1)
     away = _finer(shape[part], cell)
     changed = room & (away > -rim - EDGE / 2)
     if not changed.any():
         return
     box = _around(changed, MARGIN)
-    here = hu[tuple(slice(of.start * cell, of.stop * cell) for of in part)][box]  # not a copy
+    here = hu[tuple(slice(of.start * cell, of.stop * cell) for of in part)][box]  # a view of it
     away, room, changed = away[box], room[box], changed[box]
     sigma = 2.0 * cell / mm  # 2 mm in pixels
     mean = ndimage.gaussian_filter(np.where(room, here, 0.0), sigma)
