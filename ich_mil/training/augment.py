@@ -11,6 +11,8 @@ might be among them.
 """
 
 import hashlib
+import math
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -72,7 +74,7 @@ class VariedScans(Dataset[Batch]):
         self.augmented = augmented
         self.bleeds = bleeds
         self.controls = controls
-        self._inside: dict[int, np.ndarray] = {}
+        self._inside: dict[int, bytes] = {}
 
     def __len__(self) -> int:
         return len(self.scans)
@@ -95,8 +97,10 @@ class VariedScans(Dataset[Batch]):
         """The slices that a synthetic bleed, or a control, changes; None where the scan has no room."""
         scan = self.scans.scans[index]
         hu = self.scans.prepared.hu(scan)
+        cells = (len(hu), *cells_of(hu.shape))
         if index not in self._inside:
-            self._inside[index] = np.packbits(inside_skull(hu), axis=-1)  # 8 KB a slice
-        inside = np.unpackbits(self._inside[index], axis=-1, count=cells_of(hu.shape)[1]).view(np.bool_)
+            self._inside[index] = zlib.compress(np.packbits(inside_skull(hu)).tobytes())  # 0.3 KB a slice
+        bits = np.frombuffer(zlib.decompress(self._inside[index]), np.uint8)
+        inside = np.unpackbits(bits, count=math.prod(cells)).view(np.bool_).reshape(cells)
         heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)
         return insert(hu, heights, inside, rng, blood=blood)
