@@ -90,10 +90,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture(params=["cpu", CUDA])
 def kernel_device(request: pytest.FixtureRequest) -> torch.device:
-    """Where Triton kernels run: compiled on the GPU, or, where there is none, interpreted on the CPU."""
+    """Where Triton kernels run: compiled on the GPU, or, where there is none, interpreted on the CPU (or
+    compiled, by `tests.emulated`).
+    """
     if (request.param == "cuda") != torch.cuda.is_available():
         pytest.skip("no CUDA device" if request.param == "cuda" else "the same kernels are tested compiled")
-    if request.param == "cpu" and Version(version("triton")) < Version("3.7") and not OLD_NUMPY:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted and Version(version("triton")) < Version("3.7") and not OLD_NUMPY:
         pytest.skip("Triton before 3.7 cannot interpret loops with this NumPy: install 'numpy<2.4'")
     return torch.device(request.param)
 

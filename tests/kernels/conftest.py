@@ -1,5 +1,6 @@
 """Fixtures of the tests of kernels."""
 
+import os
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,15 +17,18 @@ def nan_memory():
     torch.use_deterministic_algorithms(False)
 
 
-INTERPRETED = bool(find_spec("triton")) and not torch.cuda.is_available()
+@pytest.fixture(scope="session")
+def interpreted():
+    """Whether kernels are, program after program; otherwise a GPU runs them, or an emulated one."""
+    return bool(find_spec("triton")) and os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @pytest.fixture(autouse=True)
-def _language_replaced_once(monkeypatch):
+def _language_replaced_once(interpreted, monkeypatch):
     """Triton's interpreter replaces the functions of its language at every call of a `@triton.jit` function,
     which is most of what a kernel costs there. Here it does so at the first call in each module of a launch.
     """
-    if not INTERPRETED:
+    if not interpreted:
         return
     from triton.runtime import interpreter
 
@@ -45,11 +49,11 @@ def _language_replaced_once(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _fences(monkeypatch):
+def _fences(interpreted, monkeypatch):
     """Interpreted, a kernel stays in the memory of the tensors it was given, and no two programs write to one
     place: on a GPU they run side by side.
     """
-    if not INTERPRETED:
+    if not interpreted:
         return
     from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 

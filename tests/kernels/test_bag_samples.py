@@ -131,9 +131,9 @@ def test_no_mean_of_probabilities_is_above_1(kernel_device):
         assert 1 - 2e-16 < mean <= 1  # Triton 3.6 interprets a fused product and sum as two roundings
 
 
-def test_the_product_over_many_slices_neither_overflows_nor_forgets(kernel_device, monkeypatch):
+def test_the_product_over_many_slices_neither_overflows_nor_forgets(kernel_device, interpreted, monkeypatch):
     most = 1000
-    if kernel_device.type == "cpu":  # interpreted, a slice takes a tenth of a second
+    if interpreted:  # a slice then takes a tenth of a second
         most = 9
         monkeypatch.setattr("ich_mil.kernels.bag_samples_triton.MOST", most)
     n = 2 * most + 3  # three products, each of numbers close to 2

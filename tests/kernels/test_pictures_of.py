@@ -240,10 +240,10 @@ def test_opcheck(kernel_device):
 
 @pytest.mark.realdata
 @pytest.mark.parametrize("size", [512, 96])
-def test_real_slices(shared_data, size, kernel_device, monkeypatch):
+def test_real_slices(shared_data, size, kernel_device, interpreted, monkeypatch):
     from ich_mil.kernels import pictures_triton
 
-    if kernel_device.type == "cpu":  # programs are interpreted one after the other
+    if interpreted:  # program after program
         monkeypatch.setattr(pictures_triton, "PIXELS", 1 << 15)
     paths = sorted((shared_data / "rsna_slices").glob("*.dcm"))[:3]
     if not paths:
