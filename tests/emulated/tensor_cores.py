@@ -66,10 +66,10 @@ def of_four_warps(left, right, total):
 
 def described(descriptor: int, n: int):
     """Where the elements (n, 8) of float32 lie that a descriptor of shared memory tells of [bytes]."""
-    start, across, down = ((descriptor >> bits & 0x3FFF) << 4 for bits in (0, 16, 32))
-    swizzle = descriptor >> 62
-    i, k = np.arange(n)[:, None], np.arange(8)[None, :]
+    start, down = ((descriptor >> bits & 0x3FFF) << 4 for bits in (0, 32))
+    swizzle = descriptor >> 62  # a row takes 128 bytes, 64 or 32
     if swizzle == 0:
-        return start + i // 8 * down + k // 4 * across + i % 8 * 16 + k % 4 * 4
+        raise GpuError("unknown layout")
+    i, k = np.arange(n)[:, None], np.arange(8)[None, :]
     at = start + i // 8 * down + i % 8 * (256 >> swizzle) + k * 4
     return at ^ ((at >> 7 & (16 >> swizzle) - 1) << 4)

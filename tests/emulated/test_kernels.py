@@ -13,6 +13,7 @@ KERNELS = {"_apply", "_draw", "_fill", "_gram_tile", "_join_parts", "_kernel_til
 
 @pytest.mark.slow
 def test_they_pass_as_they_do_interpreted(tmp_path):
+    pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-p", "tests.emulated.driver", "-q", "-m", "not slow"]
     run = subprocess.run(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulated import machine, ptx, tensor_cores
+from tests.emulated import machine, ptx
 from tests.emulated.arithmetic import compared, computed, converted
 from tests.emulated.memory import GlobalMemory, GpuError
 
@@ -84,6 +84,10 @@ def test_a_barrier_makes_what_is_written_seen():
         ("ld.global.b64 %rd3, [%rd2+-4];", "in no tensor|no multiple"),
         ("ld.global.v2.b64 {%rd3, %rd4}, [%rd2];", "no multiple of 16"),
         ("setp.eq.b32 %p0, %r1, 40; @%p0 bra $A; bar.sync 0; $A: bar.sync 1;", "different barriers"),
+        ("shl.b32 %r4, %r1, 4; cp.async.cg.shared.global [%r4], [%rd2], 0x10;", "no multiple of 16"),
+        ("cp.async.ca.shared.global [%r2], [%rd2], 0x8;", "no multiple of 8"),
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r4, %r5, %r6, %r7}, [%r2];", "row of a matrix"),
+        ("wgmma.fence.sync.aligned;", "into shape"),  # of 64 threads, not 128
         ("mul.hi.u32 %r4, %r1, %r1;", "unknown product"),
         ("popc.b32 %r4, %r1;", "popc"),
     ],
@@ -96,6 +100,8 @@ def test_what_a_gpu_would_not_forgive_or_not_tell(body, match):
 def test_a_copy_is_there_once_it_was_waited_for():
     asked = """
     add.s32 %r4, %r2, %r2;
+    mov.b64 %rd3, 0;
+    st.shared.b64 [%r4], %rd3;
     cp.async.ca.shared.global [ %r4 + 0 ], [ %rd2 + 0 ], 0x8, %r0;
     cp.async.commit_group;
     """
@@ -148,13 +154,6 @@ def test_reciprocals_are_no_better_than_promised():
     for dtype, bits in ((np.float32, 21), (np.float64, 20)):
         third = computed(["rcp", "approx", "ftz", "f64"], [np.array([3.0], dtype)])[0]
         assert 0 < 1 - 3 * float(third) < 2.0**-bits
-
-
-def test_tensor_cores_see_11_bits_and_cut_off():
-    bits = np.array([1 + 2.0**-10, 1 + 2.0**-11, -1 - 2.0**-11], np.float32).view(np.uint32)
-    assert tensor_cores.seen(bits).tolist() == [1 + 2.0**-10, 1.0, -1.0]
-    value = np.array([1 + 1.9 * 2.0**-23, -1 - 1.9 * 2.0**-23, 1 - 2.0**-30, 0.0])
-    assert tensor_cores.cut_off(value).tolist() == [1 + 2.0**-23, -1 - 2.0**-23, 1 - 2.0**-24, 0.0]
 
 
 HOPPER = pytest.mark.skipif(
