@@ -18,10 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ich_mil.kernels.float32_triton import above, multiply
-from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, in_blocks, tiles
-
-NARROW = 16
-"""Columns of a block where no more are left over, 8 of 200 directions: a whole one would be made of zeros."""
+from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, blocks_of, in_blocks, tiles
 
 LONGEST = 2048
 """Slices of a program, so 64 additions in float32: they lose 4e-7 of the largest sum, and a third of that is
@@ -124,9 +121,8 @@ def rbf_gram(
     directions, most = len(projection), min(tile, n_slices)
     two = replicates > 1
     pairs = triton.cdiv(replicates, 2) if two else 1
-    few = 0 < directions % BLOCK <= NARROW
-    blocks = directions // BLOCK if few else triton.cdiv(directions, BLOCK)
-    launches = [(blocks * blocks, BLOCK)] * (blocks > 0) + [(blocks + 1, NARROW)] * few
+    blocks, few = blocks_of(directions)
+    launches = [(blocks * blocks, BLOCK)] * (blocks > 0) + [(blocks + 1, few)] * (few > 0)
     launched = max(1, blocks * (blocks + 1) // 2) * pairs
     splits = max(1, min(MOST_SPLITS, PROGRAMS // launched, most // (8 * DEPTH)), triton.cdiv(most, LONGEST))
     sums = z.new_zeros(splits, replicates, directions, directions)
@@ -135,7 +131,9 @@ def rbf_gram(
     targets = z.new_zeros(replicates, PARTS, width // PARTS)
     g = z.new_zeros(PARTS, replicates, directions)
     with torch.cuda.device_of(x):
-        for first, n, phi, phi64 in tiles(x, rows, shift, scale, z, projection, single, tile):
+        for first, n, phi, phi64 in tiles(
+            x, rows, shift, scale, z, projection, single, tile, by_slices=False
+        ):
             for part, whole in ((weights, theta), (targets.flatten(1), target)):
                 part[:, :n] = whole[:, first : first + n]
                 part[:, n:] = 0

@@ -13,7 +13,33 @@ import triton.language as tl
 from torch import Tensor
 
 from ich_mil.kernels.float32_triton import multiply
-from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, in_blocks, tiles
+from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, blocks_of, in_blocks, tiles
+
+SLICES = 128
+"""Of a program: what it makes of W for the tensor cores serves twice as many as they take at a time."""
+
+
+@triton.jit
+def _squares(
+    at_s,
+    at_i,
+    n_directions,
+    SINGLE: tl.constexpr,
+    SLICES: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Σ_i (W φ)_i² of slices (s,) over some rows of W."""
+    product = tl.zeros((SLICES, ROWS), tl.float32 if SINGLE else tl.float64)
+    for k in range(0, n_directions, DEPTH):
+        left = tl.load(at_s + k)
+        right = tl.trans(tl.load(at_i + k))
+        if SINGLE:
+            product += multiply(left, right)
+        else:
+            product = tl.dot(left, right, product, out_dtype=tl.float64)
+    once = product.to(tl.float64)
+    return tl.sum(once * once, axis=1)
 
 
 @triton.jit
@@ -23,33 +49,29 @@ def _spread_tile(
     out,
     first,
     n,
-    width,
     n_directions,
+    blocks,
+    width,
     stride_out,
     SINGLE: tl.constexpr,
+    SLICES: tl.constexpr,
     BLOCK: tl.constexpr,
+    FEW: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Σ_i (W φ)_i² of a block of slices for one replicate."""
-    s = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Σ_i (W φ)_i² of some slices for one replicate: so many `blocks` of rows of W, and `FEW` behind them."""
+    s = tl.program_id(0) * SLICES + tl.arange(0, SLICES)
     p = tl.arange(0, DEPTH)
-    at_s = phi + p[:, None].to(tl.int64) * width + s[None, :]
-    rows = tl.cdiv(n_directions, BLOCK) * BLOCK
-    W = root + tl.program_id(1).to(tl.int64) * rows * rows
-    total = tl.zeros((BLOCK,), tl.float64)
-    for top in range(0, n_directions, BLOCK):
-        at_i = W + (top + tl.arange(0, BLOCK))[:, None] * rows + p[None, :]
-        product = tl.zeros((BLOCK, BLOCK), tl.float32 if SINGLE else tl.float64)
-        for k in range(0, n_directions, DEPTH):
-            # what the tensor cores read from memory must lie along the sum: the slices come from registers
-            left = tl.trans(tl.load(at_s + tl.cast(k, tl.int64) * width))
-            right = tl.trans(tl.load(at_i + k))
-            if SINGLE:
-                product += multiply(left, right)
-            else:
-                product = tl.dot(left, right, product, out_dtype=tl.float64)
-        once = product.to(tl.float64)
-        total += tl.sum(once * once, axis=1)
+    there = tl.minimum(s, n - 1)  # the last one again is not stored
+    at_s = phi + there[:, None].to(tl.int64) * width + p[None, :]
+    W = root + tl.program_id(1).to(tl.int64) * width * width
+    total = tl.zeros((SLICES,), tl.float64)
+    for block in range(0, blocks):
+        at_i = W + (block * BLOCK + tl.arange(0, BLOCK))[:, None] * width + p[None, :]
+        total += _squares(at_s, at_i, n_directions, SINGLE, SLICES, BLOCK, DEPTH)
+    if FEW > 0:
+        at_i = W + (blocks * BLOCK + tl.arange(0, FEW))[:, None] * width + p[None, :]
+        total += _squares(at_s, at_i, n_directions, SINGLE, SLICES, FEW, DEPTH)
     tl.store(out + tl.program_id(1).to(tl.int64) * stride_out + first + s, total, mask=s < n)
 
 
@@ -70,23 +92,26 @@ def rbf_moments(
     (replicates, directions), n_slices = mean.shape, len(x if rows is None else rows)
     mu = z.new_empty(replicates, n_slices)
     spread = torch.empty_like(mu)
-    padded = in_blocks(directions)
-    W = torch.zeros(replicates, padded, padded, dtype=torch.float32 if single else z.dtype, device=z.device)
+    width, (blocks, few) = in_blocks(directions), blocks_of(directions)
+    W = torch.zeros(replicates, width, width, dtype=torch.float32 if single else z.dtype, device=z.device)
     W[:, :directions, :directions] = root
     with torch.cuda.device_of(x):
-        for first, n, phi, phi64 in tiles(x, rows, shift, scale, z, projection, single, tile):
-            torch.mm(mean, phi64[:directions, :n], out=mu[:, first : first + n])
-            _spread_tile[(triton.cdiv(n, BLOCK), replicates)](
+        for first, n, phi, phi64 in tiles(x, rows, shift, scale, z, projection, single, tile, by_slices=True):
+            torch.mm(mean, phi64[:n, :directions].mT, out=mu[:, first : first + n])
+            _spread_tile[(triton.cdiv(n, SLICES), replicates)](
                 phi,
                 W,
                 spread,
                 first,
                 n,
-                phi.stride(0),
                 directions,
+                blocks,
+                width,
                 n_slices,
                 SINGLE=single,
+                SLICES=SLICES,
                 BLOCK=BLOCK,
+                FEW=few,
                 DEPTH=DEPTH,
                 num_warps=4,
                 enable_fp_fusion=False,

@@ -2,9 +2,9 @@
 
 In: slices, in rows or in the order of `rows`, and the map to φ (`ich_mil.kernels.rbf_gram`). Out: Φ of `tile`
 slices at a time. A tile of K (M, n) is made by one kernel, and a library product in float64 turns it into
-Φ (P, n), which the next tile overwrites. Slices run along the rows of a tile, so that both factors of a
-product are contiguous in the direction it sums over, as tensor cores want them. What is read again and again,
-Φ in float32, stays in the card's second-level cache.
+Φ (P, n), or Φᵀ, which the next tile overwrites. Rows run in the direction of the sums, over slices or over
+directions: tensor cores want both factors of a product contiguous there. What is read again and again, Φ in
+float32, stays in the card's second-level cache.
 
 Tiles lie in memory of whole blocks, zero beyond their rows and columns, so that they are read without masks,
 16 bytes at a time.
@@ -22,6 +22,10 @@ from torch import Tensor
 BLOCK = 64
 """Rows and columns of the blocks that programs make: tensor cores want at least 64, and 200 directions fill 3
 blocks of it."""
+
+NARROW = 16
+"""Rows or columns of a block where no more are left over, 8 of 200 directions: a whole one would be made of
+zeros."""
 
 DEPTH = 32
 """Slices, or directions, that the tensor cores sum; with half as many features at a time, and 4 warps, no
@@ -89,17 +93,20 @@ def tiles(
     projection: Tensor,
     single: bool,
     tile: int,
+    *,
+    by_slices: bool,
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """First slice, number of slices, Φ (P', w) in the dtype of the products, and the same in float64.
 
-    What lies beyond P is 0, and beyond n 0 or of an earlier tile.
+    If `by_slices`, it is Φᵀ (w, P'). What lies beyond P is 0, and beyond n 0 or of an earlier tile.
     """
     n_slices, (n_points, n_features) = len(x if rows is None else rows), z.shape
     tile = min(tile, n_slices)
     K = z.new_empty(n_points, tile)
-    whole = z.new_zeros(in_blocks(len(projection)), in_blocks(tile))
-    phi = whole[: len(projection)]
+    shape = in_blocks(len(projection)), in_blocks(tile)
+    whole = z.new_zeros(shape[::-1] if by_slices else shape)
     rounded = whole.float() if single else whole
+    phi, less = ((one.mT if by_slices else one)[: len(projection)] for one in (whole, rounded))  # (P, w)
     half_z = z.square().sum(1) / 2
     for first in range(0, n_slices, tile):
         n = min(tile, n_slices - first)
@@ -125,11 +132,17 @@ def tiles(
         )
         torch.mm(projection, K[:, :n], out=phi[:, :n])
         if single:
-            rounded[: len(phi), :n] = phi[:, :n]
-            phi[:, :n] = rounded[: len(phi), :n]
+            less[:, :n] = phi[:, :n]
+            phi[:, :n] = less[:, :n]
         yield first, n, rounded, whole
 
 
 def in_blocks(length: int) -> int:
     """The length of whole blocks."""
     return triton.cdiv(length, BLOCK) * BLOCK
+
+
+def blocks_of(directions: int) -> tuple[int, int]:
+    """Whole blocks, and rows of the narrow one behind them, if any."""
+    blocks, more = divmod(directions, BLOCK)
+    return (blocks, NARROW) if 0 < more <= NARROW else (blocks + (more > 0), 0)

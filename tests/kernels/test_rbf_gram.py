@@ -342,7 +342,7 @@ def grids(monkeypatch):
 def test_slices_run_along_the_one_axis_of_a_launch_that_may_be_long(kernel_device, grids):
     rbf, x, _, _, mean, root = case(300, 4, 100, 20, 3, device=kernel_device)
     rbf_moments(x, rbf, mean, root, impl="triton")
-    assert grids == [(5, 2), (5, 3)]  # blocks of slices; of points, and replicates
+    assert grids == [(5, 2), (3, 3)]  # blocks of slices; of points, and replicates
 
 
 @pytest.mark.parametrize(
@@ -399,9 +399,9 @@ import triton
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ich_mil.kernels.rbf_gram_triton import NARROW, _gram_tile
-from ich_mil.kernels.rbf_moments_triton import _spread_tile
-from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, _kernel_tile
+from ich_mil.kernels.rbf_gram_triton import _gram_tile
+from ich_mil.kernels.rbf_moments_triton import SLICES, _spread_tile
+from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, NARROW, _kernel_tile
 
 DOUBLE_MMA = r"mma[.]sync[.]aligned[.]m\d+n8k\d+[.]row[.]col[.]f64"  # of another shape in another Triton
 MEMORY = {86: 99 * 1024, 90: 227 * 1024}  # that a program may share; of GPUs since Ampere, 86 has the least
@@ -446,7 +446,8 @@ for features in ("*fp64", "*fp32", "*fp16", "*bf16"):
         text, _ = made(_kernel_tile, "", features, **constants)
         assert re.search(DOUBLE_MMA, text)
 gram = [{"TWO": two, "COLUMNS": columns} for two in (False, True) for columns in (BLOCK, NARROW)]
-for kernel, own in (*((_gram_tile, own) for own in gram), (_spread_tile, {})):
+spread = [{"SLICES": SLICES, "FEW": few} for few in (0, NARROW)]
+for kernel, own in (*((_gram_tile, own) for own in gram), *((_spread_tile, own) for own in spread)):
     text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=BLOCK, DEPTH=DEPTH, **own)
     assert re.search(DOUBLE_MMA, text)
     text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=BLOCK, DEPTH=DEPTH, **own)
