@@ -24,7 +24,6 @@ CAPABILITY = int(os.environ.get("EMULATED_CAPABILITY", "90"))
 SHARED = {80: 163, 86: 99, 90: 227}[CAPABILITY] * 1024
 """Bytes a block may have."""
 
-
 LAUNCHED: Counter[str] = Counter()
 """How often each kernel was."""
 

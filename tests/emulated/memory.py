@@ -1,7 +1,7 @@
 """The memories of a GPU: the global one, and what the threads of a block share.
 
-Both hold what they are accused of: an access outside of all tensors, or not aligned, raises; so does a race,
-which is two warps of a block at one word, one of them writing, without a barrier between.
+What a GPU would do wrongly, and often in silence, raises: an access outside of all tensors, or not aligned,
+and a race, which is two warps of a block at one word, one of them writing, without a barrier between.
 
 Legend: `T` threads of all blocks, `B` blocks; addresses and masks are (T,).
 """
@@ -16,7 +16,7 @@ RAW = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class GpuError(Exception):
-    """What a GPU would not forgive, or would not tell."""
+    """What a kernel must not do, or what is not known here."""
 
 
 class GlobalMemory:
