@@ -112,7 +112,7 @@ def rbf_moments(
                 SLICES=SLICES,
                 BLOCK=BLOCK,
                 FEW=few,
-                DEPTH=DEPTH,
+                DEPTH=DEPTH // 2,
                 num_warps=4,
                 enable_fp_fusion=False,
             )

@@ -117,7 +117,6 @@ _OPERATIONS: dict[str, Callable] = {
     "and": operator.and_,
     "or": operator.or_,
     "xor": operator.xor,
-    "not": np.invert,
     "neg": np.negative,
     "abs": np.abs,
     "rcp": lambda a: 1 / a,

@@ -38,7 +38,7 @@ class Machine:
         kernel: what all run.
         arguments: of the kernel: numbers and addresses.
         grid: blocks of the launch, in three directions.
-        blocks: (B, 3) those that run here.
+        blocks: (B, 3) their places in it.
         memory: the global one.
         shared: bytes a block has.
     """

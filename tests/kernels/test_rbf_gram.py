@@ -445,16 +445,18 @@ for features in ("*fp64", "*fp32", "*fp16", "*bf16"):
         constants = {"ORDERED": ordered, "BLOCK": BLOCK, "DEPTH": DEPTH // 2}
         text, _ = made(_kernel_tile, "", features, **constants)
         assert re.search(DOUBLE_MMA, text)
-gram = [{"TWO": two, "COLUMNS": columns} for two in (False, True) for columns in (BLOCK, NARROW)]
-spread = [{"SLICES": SLICES, "FEW": few} for few in (0, NARROW)]
+gram = [
+    {"TWO": two, "COLUMNS": columns, "DEPTH": DEPTH} for two in (False, True) for columns in (BLOCK, NARROW)
+]
+spread = [{"SLICES": SLICES, "FEW": few, "DEPTH": DEPTH // 2} for few in (0, NARROW)]
 for kernel, own in (*((_gram_tile, own) for own in gram), *((_spread_tile, own) for own in spread)):
-    text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=BLOCK, DEPTH=DEPTH, **own)
+    text, _ = made(kernel, "*fp64", SINGLE=False, BLOCK=BLOCK, **own)
     assert re.search(DOUBLE_MMA, text)
-    text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=BLOCK, DEPTH=DEPTH, **own)
+    text, cubin = made(kernel, "*fp32", SINGLE=True, BLOCK=BLOCK, **own)
     assert "f32.tf32.tf32" in text
     assert not spilled_in_loops(cubin), kernel.__name__
     for phi in ("*fp64", "*fp32"):
-        made(kernel, phi, capability=86, SINGLE=phi == "*fp32", BLOCK=BLOCK, DEPTH=DEPTH, **own)
+        made(kernel, phi, capability=86, SINGLE=phi == "*fp32", BLOCK=BLOCK, **own)
 made(_kernel_tile, "", "*fp64", capability=86, ORDERED=True, BLOCK=BLOCK, DEPTH=DEPTH // 2)
 """
 

@@ -38,14 +38,14 @@ def rsna(rsna_features):
     return Fitted(scans, model, *moments)
 
 
-def off(found, expected):
-    """How far apart, as a share of the largest value."""
-    return float((found.cpu() - expected).abs().max() / expected.abs().max())
+def near(found, expected, most):
+    """No further apart than this share of the largest value."""
+    assert float((found.cpu() - expected).abs().max()) <= most * float(expected.abs().max())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-13), (torch.float32, 3e-7)])
 @torch.no_grad()
-def test_sums_over_slices(kernel_device, rsna, dtype):
+def test_sums_over_slices(kernel_device, rsna, dtype, most):
     some = slice(0, None, 7)  # of every scan
     x, model = rsna.scans.x[some], rsna.model
     rbf = Projection(model, x)._as_rbf()
@@ -55,12 +55,10 @@ def test_sums_over_slices(kernel_device, rsna, dtype):
     there = type(rbf)(*(part.to(kernel_device) for part in vars(rbf).values()))
     for op, values in ((rbf_gram, sums), (rbf_moments, posterior)):
         expected = op(x, rbf, *values, impl="torch")
-        by_torch = op(x, rbf, *values, dtype=dtype, impl="torch")
         on_device = (value.to(kernel_device) for value in values)
         found = op(x.to(kernel_device), there, *on_device, dtype=dtype, impl="triton")
-        for got, right, plain in zip(found, expected, by_torch, strict=True):
-            print(f"{op.__name__} {dtype}: {off(got, right):.2g}, torch {off(plain, right):.2g}")
-            assert off(got, right) <= 2 * off(plain, right) + 1e-13
+        for got, right in zip(found, expected, strict=True):
+            near(got, right, most)
 
 
 @pytest.mark.parametrize("step", [gauss_seidel, jacobi])
@@ -73,7 +71,7 @@ def test_a_sweep_over_all_scans(kernel_device, rsna, step):
     expected = step(*values, turns, impl="torch")
     found = step(*(value.to(kernel_device) for value in values), there, impl="triton")
     for got, right in zip(found, expected, strict=True):
-        assert off(got, right) <= 1e-14
+        near(got, right, 1e-14)
 
 
 def test_samples_of_a_scan(kernel_device, rsna):
@@ -84,4 +82,4 @@ def test_samples_of_a_scan(kernel_device, rsna):
     there = (value.to(kernel_device) for value in values)
     found = bag_samples(*there, ends, keys, samples=130, seed=0, impl="triton")
     for got, right in zip(found, expected, strict=True):
-        assert off(got, right) <= 1e-12
+        near(got, right, 1e-12)
