@@ -117,6 +117,7 @@ _OPERATIONS: dict[str, Callable] = {
     "and": operator.and_,
     "or": operator.or_,
     "xor": operator.xor,
+    "not": np.invert,  # Triton 3.6 writes it, 3.9 does not
     "neg": np.negative,
     "abs": np.abs,
     "rcp": lambda a: 1 / a,
