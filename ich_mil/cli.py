@@ -257,6 +257,8 @@ def _triage(chosen: argparse.Namespace) -> None:
 
 
 def _report(chosen: argparse.Namespace) -> None:
+    if not chosen.folder.is_dir():
+        raise ConfigError(f"{chosen.folder}: no such folder; name that of a validated run, or of 'predict'")
     if (chosen.folder / "predictions.json").is_file():
         from ich_mil.pipeline.pages import Shown, show_folder
 

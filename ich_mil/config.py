@@ -7,7 +7,6 @@ live beside that part (`CnnSettings`, `TrainingSettings`, `HeadSettings`); this 
 import json
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import Any, Literal
 from sklearn.model_selection import ParameterGrid
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
-from ich_mil.errors import ConfigError
 from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
-from ich_mil.settings import check_list, check_seeds, read_settings
+from ich_mil.settings import check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import parse_windows
 
@@ -41,12 +39,8 @@ class SetSettings:
 
     @property
     def path(self) -> Path:
-        """`root` with its environment variables filled in. `ConfigError` if one is not set."""
-        filled = os.path.expandvars(self.root)
-        left = re.search(r"\$(\w+|\{\w+\})", filled)
-        if left:
-            raise ConfigError(f"root {self.root!r}: the environment variable {left[0]} is not set")
-        return Path(filled).expanduser()
+        """`root`, filled in. `ConfigError` if that cannot be."""
+        return filled_path("root", self.root)
 
 
 @dataclass(frozen=True)

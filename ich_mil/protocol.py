@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ich_mil.config import SetSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import file_stem, settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.settings import check_least, check_list, check_seeds, read_settings
+from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 
 SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
 
@@ -81,8 +80,8 @@ class BenchmarkSet:
         return {"": "five-splits"}
 
     def path(self, what: str) -> Path:
-        """`root`, `external`, `findings` or `scans`, its environment variables filled in."""
-        return SetSettings("features", getattr(self, what)).path
+        """`root`, `external`, `findings` or `scans`, filled in. `ConfigError` if that cannot be."""
+        return filled_path(f"set {self.name!r}: {what}", getattr(self, what))
 
 
 @dataclass(frozen=True)
@@ -173,13 +172,19 @@ def read_protocol(words: Sequence[str]) -> ProtocolConfig:
         ConfigError: there is no such protocol, or it is not a valid one.
     """
     program = "ich-mil reproduce"
-    if not words or words[0].startswith("-"):
+    if not words:
+        raise ConfigError(f"name a protocol, or the file of one{_known()}")
+    if words[0].startswith("-"):
         more = "instead of --config: a name, 'features' for configs/protocol_features.yaml, or a file"
         return read_settings(ProtocolConfig, words, program=program, more=more)
     named = Path(words[0])
     path = named if named.suffix in (".yaml", ".yml") else Path("configs") / f"protocol_{named}.yaml"
     if not path.is_file():
-        known = sorted(one.stem.removeprefix("protocol_") for one in Path("configs").glob("protocol_*.yaml"))
-        there = f"; there are {', '.join(known)}" if known else ""
-        raise ConfigError(f"{path}: no such protocol{there}")
+        raise ConfigError(f"{path}: no such protocol{_known()}")
     return read_settings(ProtocolConfig, ["--config", str(path), *words[1:]], program=program)
+
+
+def _known() -> str:
+    """The names there are, to end a message with."""
+    known = sorted(one.stem.removeprefix("protocol_") for one in Path("configs").glob("protocol_*.yaml"))
+    return f"; there are {', '.join(known)}" if known else ""

@@ -5,6 +5,8 @@ are refused in one line.
 """
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
@@ -43,6 +45,18 @@ def check_least(settings: object, part: str = "", **least: float) -> None:
     for name, bound in least.items():
         if not getattr(settings, name) >= bound:
             raise ValueError(f"{part}{name} must be at least {bound}, got {getattr(settings, name)}")
+
+
+def filled_path(name: str, text: str) -> Path:
+    """The path in the setting `name`, its `$NAME` and `~` filled in. `ConfigError` if one is not known."""
+    filled = os.path.expandvars(text)
+    left = re.search(r"\$(\w+|\{\w+\})", filled)
+    if left:
+        raise ConfigError(f"{name} {text!r}: the environment variable {left[0]} is not set")
+    try:
+        return Path(filled).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{name} {text!r}: there is no such home folder; name the folder itself") from error
 
 
 def check_about(path: Path, about: Mapping[str, Any]) -> None:
@@ -119,4 +133,6 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
             told = "a list stands where settings have names; write lines 'name: value' below 'head:', say"
         elif isinstance(error, UnicodeDecodeError):
             told = "is no UTF-8 text; save it in UTF-8"
+        elif not files and "arguments" in told:  # the library's words: required, or unrecognized ones
+            told = f"{told}; they stand in a file, such as those in configs/: --config FILE"
         raise ConfigError(f"{', '.join(given)}: {told}" if given else told) from error

@@ -489,6 +489,7 @@ def test_folders_and_configurations_that_cannot_be_used(place, tmp_path, capsys)
     (empty / "a.dcm").write_bytes(b"nonsense" * 100)
     assert "none of its 1 files is a CT slice" in refused(["predict", empty, *words], capsys)
     assert "no such folder" in refused(["predict", tmp_path / "nowhere", *words], capsys)
+    assert "nowhere: no such folder; name that of a val" in refused(["report", tmp_path / "nowhere"], capsys)
     assert "nowhere.yaml" in refused(["train", "--config", "nowhere.yaml"], capsys)
     error = refused(["train", "--config", place / "tiny.yaml", "--cnn.image_sise", "3"], capsys)
     assert "image_sise" in error

@@ -111,10 +111,30 @@ def test_refused(tmp_path, change, message):
 
 
 def test_missing_fields_and_files():
-    with pytest.raises(ConfigError, match="train"):
+    where = r"; they stand in a file, such as those in configs/: --config FILE$"
+    with pytest.raises(ConfigError, match=rf"required: .*train.*{where}"):
         read_config(["--out", "x"])
+    with pytest.raises(ConfigError, match=rf"^unrecognized arguments: configs/demo\.yaml{where}"):
+        read_config(["configs/demo.yaml"])
+    with pytest.raises(ConfigError, match=r"^name a protocol, or the file of one; there are digits, "):
+        read_protocol([])
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         read_config(["--config", "nowhere.yaml"])
+
+
+def test_paths_are_filled_in(monkeypatch):
+    monkeypatch.setenv("D", "/data")
+    monkeypatch.setenv("HOME", "/home/one")
+    assert SetSettings("rsna", "$D/rsna").path == Path("/data/rsna")
+    assert SetSettings("rsna", "~/rsna").path == Path("/home/one/rsna")
+    monkeypatch.delenv("D")
+    with pytest.raises(ConfigError, match=r"^root '\$D/rsna': the environment variable \$D is not set$"):
+        SetSettings("rsna", "$D/rsna").path  # noqa: B018
+    with pytest.raises(ConfigError, match=r"^root '~nobody_here/x': there is no such home folder; name"):
+        SetSettings("rsna", "~nobody_here/x").path  # noqa: B018
+    protocol = read_protocol([str(CONFIGS[0].parent / "protocol_rsna.yaml")])
+    with pytest.raises(ConfigError, match=r"^set 'RSNA.*': findings '\$D/cq500/reads\.csv': the environment"):
+        protocol.sets[0].path("findings")
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
