@@ -155,6 +155,8 @@ def test_the_interval_of_an_error_by_hand():
     assert (plain.low, plain.high, plain.ignored) == (pytest.approx(0.04), pytest.approx(0.09), 3)
     # cut at 0, and holds the value
     assert of_error(Interval(0.25, 0.5, 0, 0.1), 0.125) == Interval(0.0, 0.125, 0, 0.1)
+    # one positive of 40 scans, all told 0.999: no probability is off by more than 1
+    assert of_error(Interval(0.924, 0.999, 0, 0.02), 0.974) == Interval(2 * 0.974 - 0.999, 1.0, 0, 0.02)
     nothing = of_error(Interval(np.nan, np.nan, 9, np.nan), 0.125)
     assert np.isnan([nothing.low, nothing.high]).all()
     assert nothing.ignored == 9
