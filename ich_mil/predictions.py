@@ -218,7 +218,8 @@ def make_results(
                 ledger=own,
             )
         )
-    general = [line for scan, own in lines.items() if scan not in set(features.scans) for line in own]
+    predicted = set(features.scans)
+    general = [line for scan, own in lines.items() if scan not in predicted for line in own]
     decided_by = f"{BY_INTERVAL}; {WHOLE_ONLY}"
     if triage is not None:
         decided_by = f"{triage.promise} {WHOLE_ONLY.capitalize()}."

@@ -212,6 +212,28 @@ def test_both_files_say_the_same(results, tmp_path):
     assert table.equals(table[results_table(results).columns])
 
 
+def test_the_names_of_scans_are_gone_through_once_however_long_the_ledger_is():
+    class Names(list):
+        readings = 0
+
+        def __iter__(self):
+            self.readings += 1
+            return super().__iter__()
+
+    readings = []
+    for length in (1, 100):
+        features, predictions, explained, prepared = parts()
+        features.scans = Names(features.scans)
+        prepared.ledger_by_scan |= {
+            f"refused-{i}": [{"scan": f"refused-{i}", "file": "", "code": "scan-empty", "detail": ""}]
+            for i in range(length)
+        }
+        found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+        assert [line.scan for line in found.ledger] == ["", *(f"refused-{i}" for i in range(length))]
+        readings.append(features.scans.readings)
+    assert readings[0] == readings[1]
+
+
 def test_without_pictures_there_are_no_places():
     features, predictions, explained, _ = parts()
     found = make_results(features, predictions, explained, None, set_name="external", model=MODEL)
