@@ -11,6 +11,7 @@ import yaml
 from ich_mil import cli
 from ich_mil.evaluate.triage import fit_triage
 from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.pipeline.pages import remove_shown
 from ich_mil.predictions import Provenance, Results, ScanResult, read_results, write_results
 from tests.feature_table import write_features
 
@@ -68,6 +69,16 @@ def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, cap
     assert order.is_monotonic_increasing
     assert all(part.probability.is_monotonic_decreasing for _, part in table.groupby("decision"))
     assert set(table.decision) == {"positive", "look", "negative"}
+
+
+def test_decisions_go_with_the_predictions_they_are_of_and_thresholds_stay(tmp_path):
+    predictions(tmp_path)
+    assert cli.main(["triage", str(tmp_path), "--sensitivity", "0.9"]) == 0
+    assert cli.main(["triage", str(tmp_path), "--apply", str(tmp_path / "triage.json")]) == 0
+    assert (tmp_path / "decisions.csv").is_file()
+    remove_shown(tmp_path)
+    assert not (tmp_path / "decisions.csv").exists()
+    assert (tmp_path / "triage.json").is_file()
 
 
 def test_scans_that_were_not_seen_whole_are_looked_at(tmp_path, capsys):

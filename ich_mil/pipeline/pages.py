@@ -88,8 +88,8 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
 
 
 def remove_shown(folder: Path) -> None:
-    """Remove the pages, maps and DICOM results in `folder`: they are of predictions that are made again."""
-    for pattern in ("scan-*.html", "index.html", "maps/*.safetensors"):
+    """Remove pages, maps, decisions and DICOM results in `folder`: they are of predictions made again."""
+    for pattern in ("scan-*.html", "index.html", "maps/*.safetensors", "decisions.csv"):
         for path in folder.glob(pattern):
             path.unlink()
     for place in folder.glob("dicom/scan-*"):

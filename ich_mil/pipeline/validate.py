@@ -162,7 +162,7 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
 def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     """The head beside its baselines on labelled scans: predictions and `metrics.csv` into `out`.
 
-    Pages, maps and DICOM results of earlier predictions there go.
+    Pages, maps, decisions and DICOM results of earlier predictions there go.
     """
     features = one.features
     predictions = model.predict(features)
