@@ -52,20 +52,19 @@ class CnnSigmoid:
     def fit(cls, probability: Tensor, labels: Tensor) -> Self | None:
         """Fit to held-out scans.
 
-        As with a head, a slope that would turn their order round is not used: the probability stays as it is.
-
         Args:
             probability: (B,) in [0, 1]; NaN where the CNN says nothing.
             labels: (B,) in {0, 1}.
 
         Returns:
-            None if no scan has a probability, or those that have one share a label.
+            None if no scan has a probability, if those that have one share a label, or if the slope would
+            turn their order round: such a one is not used, as with a head.
         """
         known = ~probability.isnan()
         if len(labels[known].unique()) < 2:
             return None
         slope, intercept, _ = platt(_logit(probability[known]), labels[known])
-        return cls(slope, intercept) if slope > 0 else cls(1.0, 0.0)
+        return cls(slope, intercept) if slope > 0 else None
 
     def __call__(self, probability: Tensor) -> Tensor:
         """Calibrated probabilities (B,) float64 of the CNN's."""

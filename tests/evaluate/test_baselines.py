@@ -44,12 +44,12 @@ def test_the_sigmoid_of_a_cnn_is_platts_over_its_logits_and_comes_back_from_its_
     assert told[1].isnan()
     sigmoid.save(tmp_path / "s.json")
     assert CnnSigmoid.load(tmp_path / "s.json") == sigmoid
-    # one that would turn the order of scans round is not used
-    assert CnnSigmoid.fit(1 - p, labels) == CnnSigmoid(1.0, 0.0)
 
 
-def test_a_cnn_that_says_nothing_or_scans_of_one_label_have_no_sigmoid():
+def test_a_cnn_that_says_nothing_or_ranks_scans_the_wrong_way_or_scans_of_one_label_have_no_sigmoid():
     labels = torch.tensor([0, 1, 1])
+    assert CnnSigmoid.fit(torch.tensor([0.4, 0.7, 0.6]), labels).slope > 0
+    assert CnnSigmoid.fit(torch.tensor([0.6, 0.3, 0.4]), labels) is None
     assert CnnSigmoid.fit(torch.full((3,), torch.nan), labels) is None
     assert CnnSigmoid.fit(torch.tensor([torch.nan, 0.2, 0.7]), labels) is None
 
