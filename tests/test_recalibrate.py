@@ -49,6 +49,7 @@ def place(tmp_path_factory):
         write_features(place / f"{name}.csv", 120, seed)
         table = pd.read_csv(place / f"{name}.csv")
         number = table.bag_name.str.split("-").str[1].astype(int)
+        table["bag_cnn_probability"] = 0.5 + 0.2 * table.bag_label + number % 7 / 35
         table[(number % 2 == 0) | (number % 12 == 1)].to_csv(place / f"{name}.csv", index=False)
     config = {
         "out": str(place / "run"),
@@ -103,8 +104,7 @@ def test_the_intercept_alone_changes_and_fits_the_site(place):
     for metric in ("log_loss", "brier", "ece"):
         mean = np.mean([scan_metrics(labels, p)[metric] for p in divided])
         assert table.after[metric] == pytest.approx(mean, rel=1e-9)
-    for name in ("config.yaml", CNN_SIGMOID):
-        assert (place / "ours" / name).read_text() == (place / "run" / name).read_text()
+    assert (place / "ours" / "config.yaml").read_text() == (place / "run" / "config.yaml").read_text()
     for name in ("slope", "rule", "slice_slope", "slice_intercept"):
         assert getattr(ours.calibration, name) == getattr(run.calibration, name)
     p = load_model(place / "ours").predict(site).scan_mean
@@ -124,6 +124,30 @@ def test_other_scans_of_the_site_get_better_probabilities_and_its_own_are_refuse
         "sigmoid, its intercept fitted to 70 labelled scans of the site, 10 of them positive"
     )
     assert model["weights"] != load_model(place / "run").provenance.weights
+
+
+def test_the_sigmoid_of_the_cnn_is_set_right_by_the_same_scans(place, tmp_path):
+    site = read_feature_csv(place / "site.csv")
+    own, new = (json.loads((place / name / CNN_SIGMOID).read_text()) for name in ("run", "ours"))
+    assert new["slope"] == own["slope"]
+    p = site.cnn_scan.double().numpy()
+    told = 1 / (1 + np.exp(-own["slope"] * np.log(p / (1 - p)) - new["intercept"]))
+    # Platt's targets of 10 positive and 60 negative scans are 11/12 and 1/62
+    assert told.mean() == pytest.approx((10 * 11 / 12 + 60 / 62) / 70, rel=1e-9)
+    losses = []
+    for model in ("run", "ours"):
+        measured(place, model, "new", tmp_path / model)
+        table = pd.read_csv(tmp_path / model / "metrics.csv")
+        rows = table[(table.model == "CNN alone, calibrated") & (table.level == "scan")]
+        losses.append(rows.set_index("metric").value.log_loss)
+    assert losses[1] < losses[0] - 0.02
+
+
+def test_without_a_cnn_on_the_site_nothing_is_told_of_a_calibrated_one(place, tmp_path):
+    table = pd.read_csv(place / "site.csv").drop(columns="bag_cnn_probability")
+    table.to_csv(place / "bare.csv", index=False)
+    assert cli.main(["recalibrate", *words(place, "bare", "run"), "--out", str(tmp_path / "ours")]) == 0
+    assert not (tmp_path / "ours" / CNN_SIGMOID).exists()
 
 
 def test_the_table_compares_scans_that_were_not_fitted(place):

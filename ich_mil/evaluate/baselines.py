@@ -7,7 +7,7 @@ Shapes: B scans, N slices (packed).
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError, ModelError
+from ich_mil.evaluate.shift import fit_intercept
 from ich_mil.files import write_json
 from ich_mil.gp.calibration import platt
 
@@ -65,6 +66,22 @@ class CnnSigmoid:
             return None
         slope, intercept, _ = platt(_logit(probability[known]), labels[known])
         return cls(slope, intercept) if slope > 0 else None
+
+    def at_site(self, probability: Tensor, labels: Tensor) -> Self | None:
+        """The same slope with the intercept that fits scans of a site, as a head is recalibrated.
+
+        Args:
+            probability: (B,) in [0, 1]; NaN where the CNN says nothing.
+            labels: (B,) in {0, 1}.
+
+        Returns:
+            None if no scan has a probability, or those that have one share a label.
+        """
+        known = ~probability.isnan()
+        if len(labels[known].unique()) < 2:
+            return None
+        intercept = fit_intercept(_logit(probability[known]), labels[known], slope=self.slope)
+        return replace(self, intercept=intercept)
 
     def __call__(self, probability: Tensor) -> Tensor:
         """Calibrated probabilities (B,) float64 of the CNN's."""

@@ -2,9 +2,9 @@
 
 In: a finished run and labelled scans of patients it has not seen. Out, in a folder of its own, a run as
 `predict`, `validate` and `serve` read it: the same CNN and the same Gaussian process, with another intercept
-of the sigmoid that makes scan probabilities (isotonic regression gives way to the sigmoid beneath it); and
-`recalibration.csv`, what that changes. The site's patients stand in its `splits.csv`, so that nobody measures
-it on them.
+of the sigmoid that makes scan probabilities (isotonic regression gives way to the sigmoid beneath it), and of
+the one that stands over the CNN's in result tables; and `recalibration.csv`, what that changes. The site's
+patients stand in its `splits.csv`, so that nobody measures it on them.
 
 One number is fitted, because more pays at no number of scans that was tried (`ich-mil reproduce features`).
 It follows the share of positive scans: scans that were chosen by their label make it wrong.
@@ -21,14 +21,14 @@ from ich_mil.config import SetLayout, SetSettings
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
-from ich_mil.evaluate.baselines import CNN_SIGMOID
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
 from ich_mil.files import alone, check_apart, remove_leftovers, whole_file, write_json, write_text
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.storage import save_head
 from ich_mil.model import TrainedModel, load_model, read_run
-from ich_mil.pipeline.validate import external_set
+from ich_mil.pipeline.validate import MeasuredSet, external_set
 from ich_mil.progress import say
 
 LEAST_OF_A_LABEL = 5
@@ -78,7 +78,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         new = recalibrate(logits, features.labels.numpy(), own)
         if load_model(model).provenance != trained.provenance:
             raise ModelError(f"{model}: became another model meanwhile; run the same command again")
-        _write_all_but_head(trained, measured.scans, out)
+        _write_all_but_head(trained, measured, out)
         write_text(out / "recalibration.csv", table.to_csv(index=False))
         trained.head.calibration = new
         save_head(trained.head, out)  # last: a folder with a head is a finished run
@@ -133,14 +133,18 @@ def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) ->
     return table.assign(**facts, auc=before["auc"])
 
 
-def _write_all_but_head(trained: TrainedModel, scans: pd.DataFrame, out: Path) -> None:
+def _write_all_but_head(trained: TrainedModel, measured: MeasuredSet, out: Path) -> None:
     """First what tells a killed recalibration from a training."""
+    scans, features = measured.scans, measured.features
     site = {"scans": len(scans), "positive": int(scans.label.sum()), "run": str(trained.folder)}
     write_json(out / "run.json", {**read_run(trained.folder), "site": site})
-    for name in ("config.yaml", "cnn.json", "cnn.safetensors", CNN_SIGMOID):
+    for name in ("config.yaml", "cnn.json", "cnn.safetensors"):
         if (trained.folder / name).is_file():
             with whole_file(out / name) as temporary:
                 copyfile(trained.folder / name, temporary)
+    own = CnnSigmoid.load(trained.folder / CNN_SIGMOID)
+    if own and (new := own.at_site(features.cnn_scan, features.labels)):
+        new.save(out / CNN_SIGMOID)
     write_splits(_splits(load_splits(trained.folder / "splits.csv"), scans), out / "splits.csv")
 
 

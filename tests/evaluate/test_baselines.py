@@ -52,6 +52,15 @@ def test_a_cnn_that_says_nothing_or_ranks_scans_the_wrong_way_or_scans_of_one_la
     assert CnnSigmoid.fit(torch.tensor([0.6, 0.3, 0.4]), labels) is None
     assert CnnSigmoid.fit(torch.full((3,), torch.nan), labels) is None
     assert CnnSigmoid.fit(torch.tensor([torch.nan, 0.2, 0.7]), labels) is None
+    assert CnnSigmoid(1.0, 0.0).at_site(torch.full((3,), torch.nan), labels) is None
+    assert CnnSigmoid(1.0, 0.0).at_site(torch.tensor([torch.nan, 0.2, 0.7]), labels) is None
+
+
+def test_at_a_site_the_intercept_alone_is_fitted():
+    # two scans told 0.3, whose targets are 2/3 and 1/3: the new probability is a half
+    found = CnnSigmoid(2.0, 5.0).at_site(torch.tensor([0.3, 0.3, torch.nan]), torch.tensor([0, 1, 1]))
+    assert found.slope == 2.0
+    assert found.intercept == pytest.approx(-2 * np.log(0.3 / 0.7), rel=1e-6)  # float32 probabilities
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"slope": 1}', '{"slope": "a", "intercept": 0}'])
