@@ -1,4 +1,4 @@
-"""The closer look at a scored set: its numbers, against counts by hand, and what stands where there are none."""
+"""The closer look at a scored set: its numbers, against counts by hand, and what stands where one is not."""
 
 from dataclasses import replace
 
@@ -195,3 +195,31 @@ def test_drift_is_looked_for_in_this_site_against_the_training_site(look, chapte
     assert section.text == found.text()
     rates = alarm_rates(home.x.numpy(), home.offsets.numpy(), there.scan, home.patients, seed=3)
     pd.testing.assert_frame_equal(table("drift_rates"), rates, rtol=1e-12)
+
+
+def test_what_cannot_be_made_says_so_in_its_own_place(tmp_path):
+    some = 104  # 26 of each label to calibrate on: `risk_control` needs 22, `next_scans` 29
+    main = said(some, 0.2, seed=0)
+    main.scan_std[5] = 0.0
+    look = made_look(
+        tmp_path,
+        bags=features(some, "a", 0.0),
+        scored={MAIN: main, OTHER: said(some, np.nan, seed=1)},
+        home=None,
+        config=config(tmp_path, sensitivity=0.9, specificity=0.9, confidence=0.9),
+    )
+    sections = {}
+    for one in look_closely(look).sections:
+        assert one.title not in sections
+        sections[one.title] = one
+    assert sections["Does the uncertainty find the errors?"].table is not None
+    assert sections["Joint against independent samples"].text == (
+        "Not available: standard deviations must be above 0, got 0; predict with more samples."
+    )
+    assert sections["Triage in three"].table is not None
+    promise = sections["The promise, on 5 random splits"].table
+    assert promise.method.tolist() == [*["risk_control"] * 2, "next_scans", *["conformal"] * 2]
+    assert promise.splits.tolist() == [5, 5, 0, 5, 5]
+    assert promise.kept.notna().tolist() == [True, True, False, True, True]
+    assert "26 patients with positive calibration scans are too few to promise" in promise.note[2]
+    assert "(next_scans): 29 are needed" in promise.note[2]

@@ -52,6 +52,7 @@ def look_closely(look: Look) -> Chapter:
         ("Slices inside positive scans", _inside),
         ("Groups of scans", _groups),
         ("Does the uncertainty find the errors?", _errors),
+        ("Joint against independent samples", _joint),
         ("Where the uncertainty is higher", _higher),
         ("Triage in three", triage),
         ("Recalibration at a new site", recalibration),
@@ -163,13 +164,13 @@ def _errors(look: Look) -> Iterator[Section]:
     main = look.scored[look.main]
     p, std = main.scan[known], main.scan_std[known]
     patients = np.asarray(look.bags.patients)[known]
-    wrong = ((p >= THRESHOLD) != look.labels[known]).astype(float)
+    wrong = _wrong(look.labels[known], p)
     measures = uncertainties(p, std)
     frame = uncertainty_table(wrong, measures, patients, seed=look.seed, resamples=look.config.resamples)
     frame.insert(0, "probabilities", "as given")
     set_right = _set_right(look.labels[known], p, std)
     again = uncertainty_table(
-        ((set_right[0] >= THRESHOLD) != look.labels[known]).astype(float),
+        _wrong(look.labels[known], set_right[0]),
         uncertainties(*set_right),
         patients,
         seed=look.seed,
@@ -200,14 +201,29 @@ def _errors(look: Look) -> Iterator[Section]:
         look.table(deciles, "deciles"),
         (look.figure(png, "deciles"),),
     )
-    if not np.isnan(main.scan_std_independent).any():
-        sizes = np.diff(look.bags.offsets.numpy())[known]
-        frame = joint_against_independent(std, main.scan_std_independent[known], sizes, wrong)
-        yield Section(
-            "Joint against independent samples",
-            "Independent samples (Eq. 36 of the paper) treat the slices of a scan as separate chances.",
-            look.table(frame, "joint"),
-        )
+
+
+def _joint(look: Look) -> Iterator[Section]:
+    """Joint against independent samples."""
+    known, main = look.labels != UNKNOWN, look.scored[look.main]
+    if np.isnan(main.scan_std_independent).any():
+        return
+    frame = joint_against_independent(
+        main.scan_std[known],
+        main.scan_std_independent[known],
+        np.diff(look.bags.offsets.numpy())[known],
+        _wrong(look.labels[known], main.scan[known]),
+    )
+    yield Section(
+        "Joint against independent samples",
+        "Independent samples (Eq. 36 of the paper) treat the slices of a scan as separate chances.",
+        look.table(frame, "joint"),
+    )
+
+
+def _wrong(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """(B,) 1 where the call at `THRESHOLD` is wrong, else 0."""
+    return ((p >= THRESHOLD) != labels).astype(float)
 
 
 def _set_right(labels: np.ndarray, p: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

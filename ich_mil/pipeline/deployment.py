@@ -10,9 +10,10 @@ import pandas as pd
 import torch
 
 from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
 from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
 from ich_mil.evaluate.drift_rates import BATCH, alarm_rates
-from ich_mil.evaluate.promises import METHODS
+from ich_mil.evaluate.promises import METHODS, Method
 from ich_mil.evaluate.shift import SIZES, WAYS, pays_from, recalibration_curve
 from ich_mil.evaluate.triage import fit_triage
 from ich_mil.evaluate.triage_splits import verify
@@ -70,29 +71,33 @@ def triage(look: Look) -> Iterator[Section]:
         look.table(waits, "worklist"),
         (look.figure(png, "worklist"),),
     )
-    checks = []
-    for method in METHODS:
-        found = verify(
-            look.labels,
-            look.probability,
-            look.bags.patients,
-            splits=config.simulations,
-            method=method,
-            seed=look.seed,
-            sensitivity=config.sensitivity,
-            specificity=config.specificity,
-            confidence=config.confidence,
-        )
-        checks.append(found.summary.assign(method=method))
-    frame = pd.concat(checks, ignore_index=True)
-    frame.insert(0, "method", frame.pop("method"))
     yield Section(
         f"The promise, on {config.simulations} random splits",
         "`risk_control` bounds the share among all future scans, `next_scans` the count among the scans of "
         "the test part, `conformal` the mean over calibration sets. `kept`: share of splits in which the "
         "count of the test part kept the promise; `expected`: what theory says of a finite test part.",
-        look.table(frame, "promise"),
+        look.table(pd.concat([_kept(look, method) for method in METHODS], ignore_index=True), "promise"),
     )
+
+
+def _kept(look: Look, method: Method) -> pd.DataFrame:
+    """How often triage by one method keeps its promises; one row with the reason where it cannot be made."""
+    try:
+        found = verify(
+            look.labels,
+            look.probability,
+            look.bags.patients,
+            splits=look.config.simulations,
+            method=method,
+            seed=look.seed,
+            sensitivity=look.config.sensitivity,
+            specificity=look.config.specificity,
+            confidence=look.config.confidence,
+        ).summary
+    except DataError as error:
+        found = pd.DataFrame({"splits": [0], "note": [str(error)]})
+    found.insert(0, "method", method)
+    return found
 
 
 def recalibration(look: Look) -> Iterator[Section]:
