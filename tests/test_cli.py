@@ -400,21 +400,24 @@ def test_patients_of_feature_tables_stay_together_and_are_known_again(tmp_path, 
 def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):
     for name, seed in (("f", 0), ("g", 1)):
         write_features(tmp_path / f"{name}.csv", 40, seed)
+    table = pd.read_csv(tmp_path / "g.csv").assign(bag_cnn_probability=0.4)
+    number = table.bag_name.str.split("-").str[1].astype(int)
+    table["patient"] = "P" + (number // 2).astype(str)
+    table.to_csv(tmp_path / "g.csv", index=False)
     feature_run(tmp_path, external={"layout": "features", "root": str(tmp_path / "g.csv")}, bootstrap=50)
     assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
-    first = pd.read_csv(tmp_path / "g.csv").bag_name[0]
-    for change in ("label", "feature", "scan"):
-        table = pd.read_csv(tmp_path / "g.csv")
-        own = table.bag_name == first
-        if change == "label":
-            table["bag_label"] = table.bag_label.where(~own, 1 - table.bag_label)
-        elif change == "feature":
-            table["feature_0"] = table.feature_0.where(~own, 5.0)
-        else:
-            table = table[~own]
+    for column, value in (
+        ("bag_label", 1),
+        ("feature_0", 5.0),
+        ("patient", "P7"),
+        ("bag_cnn_probability", 0.6),
+        ("bag_name", "another"),
+    ):
+        table[column] = table[column].where(number > 0, value)  # of the first scan
         table.to_csv(tmp_path / "g.csv", index=False)
         error = refused(["report", tmp_path / "run"], capsys)
-        assert "external: its scans or labels have changed since it was measured" in error
+        told = "scans, patients, labels or CNN probabilities have changed since it was measured"
+        assert f"external: its {told}; run train.py with --resume to validate again" in error
         assert train_main(["--config", str(tmp_path / "run.yaml"), "--resume"]) == 0
         assert main(["report", str(tmp_path / "run")]) == 0
 

@@ -4,6 +4,7 @@ In: the folder of a validated run. Out: `report.html` and `studies/*.html` in it
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ich_mil.config import read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ModelError
-from ich_mil.evaluate.table import read_table
+from ich_mil.evaluate.table import Scores, evaluate, read_table
 from ich_mil.files import write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import load_model, read_run
@@ -62,18 +63,18 @@ def report_run(run: Path) -> None:
             raise ModelError(f"{metrics}: is missing; run train.py with --resume to validate the run first")
         table = read_table(metrics)
         predictions = model.predict(one.features)
-        labels = one.features.labels.numpy()
-        sets.insert(0, EvaluatedSet(one.title, table, labels, score_rows(model, one.features, predictions)))
+        labels, rows = one.features.labels.numpy(), score_rows(model, one.features, predictions)
+        sets.insert(0, EvaluatedSet(one.title, table, labels, rows))
         results = read_results(run / one.name)
         if results.model.weights != model.provenance.weights:
             raise ModelError(
                 f"{run / one.name}: was predicted by another model; run train.py with --resume to validate "
                 "again"
             )
-        if not _are_of(results, one.features, predictions):
+        if not (_are_of(results, one.features, predictions) and _is_of(table, one.features, rows)):
             raise ModelError(
-                f"{run / one.name}: its scans or labels have changed since it was measured; run train.py "
-                "with --resume to validate again"
+                f"{run / one.name}: its scans, patients, labels or CNN probabilities have changed since it "
+                "was measured; run train.py with --resume to validate again"
             )
     links = {}
     if one.prepared is not None:  # the pages are of the last set, the most external one
@@ -113,8 +114,26 @@ def _are_of(results: Results, features: FeatureSet, predictions: Predictions) ->
     sliced = np.split(features.slice_labels.numpy(), features.offsets[1:-1].numpy())
     return (
         [one.scan for one in results.scans] == features.scans
+        and [one.patient for one in results.scans] == features.patients
         and labels == [[a, *b.tolist()] for a, b in zip(features.labels.tolist(), sliced, strict=True)]
         and np.allclose([one.probability for one in results.scans], predictions.scan_mean, atol=SAME)
+    )
+
+
+def _is_of(table: pd.DataFrame, features: FeatureSet, rows: Sequence[Scores]) -> bool:
+    """Whether the table says of the baselines, which stand behind the head in `rows`, what they say now."""
+    now = evaluate(
+        rows[1:],
+        labels=features.labels.numpy(),
+        patients=features.patients,
+        offsets=features.offsets.numpy(),
+        slice_labels=features.slice_labels.numpy(),
+        seed=0,
+        resamples=1,  # intervals are not compared
+    )
+    both = table.merge(now, on=["model", "level", "metric"], suffixes=("", "_now"))
+    return set(table.model) == {row.name for row in rows} and np.allclose(
+        both.value, both.value_now, atol=SAME, equal_nan=True
     )
 
 
