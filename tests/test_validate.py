@@ -1,6 +1,7 @@
 """The rows beside the head: what each says, and which are left out where nothing is known."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,6 @@ import torch
 import yaml
 
 from ich_mil import cli
-from ich_mil.config import SetSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import COLUMNS, write_splits
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score
@@ -148,5 +148,5 @@ def test_people_the_files_do_not_name_are_told_also_where_one_is_there_twice(tmp
     model = SimpleNamespace(
         folder=tmp_path, thickness_mm=5.0, check_input=lambda **_: None, features=lambda *_: None
     )
-    validate.external_set(model, SetSettings("folder", "/site"), tmp_path, tmp_path, 1)
-    assert "/site: 3 scans name no patient (a, b, c); whether" in capsys.readouterr().out
+    validate.external_set(model, "folder", Path("/site$new"), tmp_path, tmp_path, 1)
+    assert "/site$new: 3 scans name no patient (a, b, c); whether" in capsys.readouterr().out

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ich_mil.config import SetLayout, SetSettings
+from ich_mil.config import SetLayout
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
@@ -68,8 +68,8 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         _check_out(out)
         remove_leftovers(out)
         site = out / "site"
-        chosen = SetSettings(layout, str(root))
-        measured = external_set(trained, chosen, site / "prepared", site / "features.safetensors", jobs)
+        prepared, stored = site / "prepared", site / "features.safetensors"
+        measured = external_set(trained, layout, root, prepared, stored, jobs)
         features = measured.features
         _check_site(features, str(root))
         logits = trained.scan_logits(features)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ich_mil.config import RunConfig, SetLayout, SetSettings
+from ich_mil.config import RunConfig, SetLayout
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
 from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
@@ -66,7 +66,8 @@ def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
     if config.external is not None:
         stored = config.out / "features" / "external.safetensors"
         place = config.prepared / "external"
-        sets["external"] = external_set(model, config.external, place, stored, config.workers)
+        layout, root = config.external.layout, config.external.path
+        sets["external"] = external_set(model, layout, root, place, stored, config.workers)
     return sets
 
 
@@ -88,13 +89,14 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
 
 
 def external_set(
-    model: TrainedModel, settings: SetSettings, store: Path, stored: Path, jobs: int
+    model: TrainedModel, layout: SetLayout, root: Path, store: Path, stored: Path, jobs: int
 ) -> MeasuredSet:
     """Labelled scans of patients the model was neither trained nor calibrated on, with their features.
 
     Args:
         model: that gives the features.
-        settings: layout and place.
+        layout: of the set.
+        root: its folder, or the CSV of public features.
         store: folder of the prepared set; not used with public features.
         stored: file of the features, likewise.
         jobs: processes that prepare.
@@ -103,29 +105,29 @@ def external_set(
         ModelError: the model reads pictures and is given features, or the other way round.
         DataError: data that cannot be used, or a scan or patient the model has seen.
     """
-    model.check_input(pictures=settings.layout != "features")
+    model.check_input(pictures=layout != "features")
     learned = learned_from(load_splits(model.folder / "splits.csv"))
     prepared: PreparedSet | None = None
-    if settings.layout == "features":
-        features = read_feature_csv(settings.path)
+    if layout == "features":
+        features = read_feature_csv(root)
         if features.x.shape[1] != len(model.head.x_mean):
             raise DataError(
-                f"{settings.path}: has {features.x.shape[1]} features a slice, the model takes "
+                f"{root}: has {features.x.shape[1]} features a slice, the model takes "
                 f"{len(model.head.x_mean)}; extract them with the network it was trained with"
             )
-        check_unseen(features.table, learned, str(settings.path))
+        check_unseen(features.table, learned, str(root))
     else:
-        prepared = prepare(settings.layout, settings.path, store, jobs=jobs, thickness_mm=model.thickness_mm)
-        check_unseen(prepared.scans, learned, str(settings.path))
+        prepared = prepare(layout, root, store, jobs=jobs, thickness_mm=model.thickness_mm)
+        check_unseen(prepared.scans, learned, str(root))
         patients, ids = prepared.scans.patient, {*prepared.scans.index}
         unnamed = [str(scan) for scan, patient in patients.items() if ids.issuperset(names_of(patient))]
         if unnamed:
             say(
-                f"{settings.path}: {len(unnamed)} scans name no patient ({name_some(unnamed)}); "
+                f"{root}: {len(unnamed)} scans name no patient ({name_some(unnamed)}); "
                 "whether the model has seen these people cannot be told"
             )
         features = model.features(prepared, stored)
-    return MeasuredSet("external", f"external scans, {settings.path}", features, prepared)
+    return MeasuredSet("external", f"external scans, {root}", features, prepared)
 
 
 def validate_run(config: RunConfig) -> bool:
@@ -153,9 +155,8 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
     """
     check_apart(out, root)
     trained = load_model(model)
-    settings = SetSettings(layout, str(root))
     with alone(out, doing="writing"):
-        one = external_set(trained, settings, out / "prepared", out / "features.safetensors", jobs)
+        one = external_set(trained, layout, root, out / "prepared", out / "features.safetensors", jobs)
         measure(trained, one, out)
 
 
