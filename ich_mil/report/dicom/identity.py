@@ -1,10 +1,10 @@
 """Which object this is: series, instance, equipment, time.
 
 In: the results, what they are about, and the moment of writing. Out: an `Identity`, which names the objects
-of one scan. UIDs follow from model, program version, scan, numbers, maps, and source images with their
-orientation (letters in the pictures show it): the same results written twice have the same UIDs, so an
-archive that gets them twice holds them once; other results, also by the same model, are other objects in
-other series. Only dates and times say when the objects were written.
+of one scan. UIDs follow from model, program version, scan, numbers, maps, what was said of the input (not of
+which file), and source images with their orientation (letters in the pictures show it): the same results
+written twice have the same UIDs, so an archive that gets them twice holds them once; other results, also by
+the same model, are other objects in other series. Only dates and times say when the objects were written.
 """
 
 import json
@@ -113,8 +113,9 @@ def identify(
     scan: ScanResult, results: Results, context: StudyContext, maps: ScanMaps | None, written: datetime
 ) -> Identity:
     """The identity of the objects of one scan."""
-    ledger = tuple(entry for entry in scan.ledger if entry.code not in BESIDE)
-    said = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=ledger))]
+    # codes alone: the same images may come again in files of other names, and no object says more of them
+    codes = sorted(entry.code for entry in scan.ledger if entry.code not in BESIDE)
+    said = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=())), codes]
     total = sha256(json.dumps(said).encode())
     for image in context.images:
         total.update(f"{image.sop_uid} {image.frame} {image.header.orientation};".encode())

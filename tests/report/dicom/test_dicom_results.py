@@ -281,6 +281,37 @@ def test_the_same_results_written_twice_are_the_same_objects(made, folder):
         assert content(new) == content(old)
 
 
+def test_the_same_images_in_files_of_other_names_make_the_same_objects(rsna, folder):
+    """As they come again in another transfer syntax, or lie in another folder."""
+    elsewhere = folder / "study" / "CT"
+    elsewhere.mkdir(parents=True)
+    for number, path in enumerate(sorted(rsna.root.glob("*.dcm"))):
+        (elsewhere / f"{number}.dcm").write_bytes(path.read_bytes())
+    other = write(elsewhere.parent, folder)
+    written, said = [], []
+    for made in (rsna, other):
+        (lines,) = made.prepared.ledger_by_scan.values()
+        said.append({entry["file"] for entry in lines})
+        ledger = tuple(LedgerEntry(**{**entry, "code": Code(entry["code"])}) for entry in lines)
+        written.append([content(path) for path in made.again(folder / str(len(said)), ledger=ledger)])
+    assert said[0] != said[1]
+    assert written[0] == written[1]
+
+
+def test_what_was_said_of_the_input_is_part_of_the_result_but_not_how_nor_of_which_file(rsna):
+    context = read_context(rsna.scan, rsna.prepared)
+
+    def digest(*entries):
+        ledger = tuple(LedgerEntry("s", file, code, detail) for file, code, detail in entries)
+        scan = replace(rsna.scan, ledger=ledger)
+        return identify(scan, rsna.results, context, rsna.maps, datetime(2026, 11, 21)).digest
+
+    said = digest(("a.dcm", Code.PADDING, "868 pixels"), ("b.dcm", Code.FLAT, ""))
+    assert digest(("c.dcm", Code.FLAT, ""), ("d.dcm", Code.PADDING, "9 pixels")) == said
+    assert digest(("a.dcm", Code.PADDING, "868 pixels"), ("b.dcm", Code.NOISE, "")) != said
+    assert digest(*2 * [("a.dcm", Code.PADDING, "868 pixels")], ("b.dcm", Code.FLAT, "")) != said
+
+
 def test_all_objects_are_written_at_one_moment(rsna):
     moments = set()
     for path in rsna.paths:
