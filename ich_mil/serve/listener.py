@@ -29,7 +29,7 @@ from pynetdicom.transport import ThreadedAssociationServer
 
 from ich_mil.dicom.codec import PLUGINS
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.progress import say
+from ich_mil.serve.log import say
 from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.settings import ServeSettings
 from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError

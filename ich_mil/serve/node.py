@@ -12,9 +12,9 @@ import time
 from types import FrameType
 from typing import Any
 
-from ich_mil.progress import say
 from ich_mil.serve.judging import JudgeFactory, JudgeProcess, StoppedError, resident_bytes
 from ich_mil.serve.listener import IDLE_SECONDS, Listener
+from ich_mil.serve.log import say
 from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.sender import Sender
 from ich_mil.serve.settings import ServeSettings

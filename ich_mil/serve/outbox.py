@@ -19,8 +19,8 @@ from pydicom import dcmread
 
 from ich_mil.errors import DataError
 from ich_mil.files import write_json
-from ich_mil.progress import say
 from ich_mil.serve.disk import digest_of
+from ich_mil.serve.log import say
 
 _OLDER = "not sent, the results of more of the study go instead"
 

@@ -15,7 +15,7 @@ from pynetdicom import AE
 from pynetdicom.association import Association
 
 from ich_mil.errors import IchMilError
-from ich_mil.progress import say
+from ich_mil.serve.log import say
 from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.outbox import Delivery, Outbox
 from ich_mil.serve.settings import ArchiveSettings

@@ -27,9 +27,9 @@ from ich_mil.dicom.elements import read_elements
 from ich_mil.dicom.tags import POSITION, SOP_UID, STUDY_UID
 from ich_mil.errors import DataError, IchMilError
 from ich_mil.files import alone, remove_leftovers, write_json
-from ich_mil.progress import say
 from ich_mil.serve.disk import digest_of, sync_file, sync_folder, tree_size
 from ich_mil.serve.failures import Failures
+from ich_mil.serve.log import say
 from ich_mil.serve.outbox import Delivery, Outbox
 
 UID_LENGTH = 64

@@ -8,8 +8,8 @@ import time
 from collections import Counter
 
 from ich_mil.errors import IchMilError
-from ich_mil.progress import say
 from ich_mil.serve.judging import JudgeProcess, StoppedError, StudyFailedError
+from ich_mil.serve.log import say
 from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.spool import Job, Spool
 

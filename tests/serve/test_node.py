@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from pydicom import dcmread
@@ -102,7 +103,7 @@ def echo(port, *, calling="SCANNER", called="NODE"):
     return status
 
 
-def test_studies_in_results_out(start, archive, tmp_path, capsys):
+def test_studies_in_results_out(start, archive, tmp_path, capfd):
     calls = tmp_path / "calls"
     node = start(FakeJudge(calls=calls))
     port, web = node.listener.port, node.status.port
@@ -145,7 +146,7 @@ def test_studies_in_results_out(start, archive, tmp_path, capsys):
         line.startswith(("# HELP ich_mil_", "# TYPE ich_mil_", "ich_mil_")) for line in text.splitlines()
     )
     node.stop()
-    assert "Secret" not in capsys.readouterr().out
+    assert "Secret" not in capfd.readouterr().out
     assert {path.name for path in (tmp_path / "spool").iterdir()} == {
         ".lock",
         "failed",
@@ -348,6 +349,20 @@ def test_a_full_disk_while_a_study_is_judged_is_no_fault_of_the_study(start, arc
     wait_for(lambda: len(archive.received) == 1)
     wait_for(lambda: look(node.status.port, "health")[0] == 200)
     assert metric(node.status.port, "studies_failed_total") == 0
+
+
+def test_a_log_on_a_full_disk_ends_no_work(start, archive, monkeypatch):
+    archive.status = 0xA700
+    node = start(attempts=1)
+    web = node.status.port
+    with Path("/dev/full").open("w") as log, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", log)
+        send(node.listener.port, study(1) + study(2, StudyDescription="bug"))
+        wait_for(lambda: metric(web, "sends_failed_total") >= 1 and metric(web, "studies_failed_total") == 1)
+        archive.status = 0
+        assert send(node.listener.port, study(3)) == [0] * 3  # the bug has cost the judge, another one starts
+        wait_for(lambda: len(archive.received) == 2)
+        wait_for(lambda: look(web, "health")[0] == 200)
 
 
 def test_results_that_are_gone_before_they_were_sent_are_made_again(start, archive, tmp_path):

@@ -561,7 +561,7 @@ def test_a_full_spool_takes_nothing_until_there_is_room(tmp_path):
     spool.close()
 
 
-def test_of_failed_studies_the_oldest_make_room_and_leave_their_notes(tmp_path, capsys):
+def test_of_failed_studies_the_oldest_make_room_and_leave_their_notes(tmp_path, capfd):
     spool = open_spool(tmp_path, most_bytes=1e9)
     jobs = []
     for number in range(4):
@@ -582,7 +582,7 @@ def test_of_failed_studies_the_oldest_make_room_and_leave_their_notes(tmp_path, 
     assert not spool.is_full()
     assert spool.counts()["bytes"] == spool._size() <= 0.81 * size
     assert spool.counts()["failed"] == 4
-    assert capsys.readouterr().out.count(jobs[2].key) == 1
+    assert capfd.readouterr().out.count(jobs[2].key) == 1
     spool.clean(stale=60)
     assert [job.objects.exists() for job in jobs] == [True, True, False, True]
     assert store(spool, ct_slice(uid(2), 0))  # the same once more: it failed, and the note says why
@@ -744,7 +744,7 @@ def test_a_damaged_note_of_the_outbox_is_named(tmp_path, note):
         Outbox(tmp_path, pause=1, longest_pause=1)
 
 
-def test_results_that_wait_are_not_sent_after_those_of_more_of_the_study(spool, capsys):
+def test_results_that_wait_are_not_sent_after_those_of_more_of_the_study(spool, capfd):
     """Else the archive would get the result of a part last."""
     states = []
     for number in range(2):
@@ -755,7 +755,7 @@ def test_results_that_wait_are_not_sent_after_those_of_more_of_the_study(spool, 
             spool.outbox.postpone(spool.outbox.due(), ["a"], "no archive")
     (left,) = spool.outbox.waiting()
     assert left.name == states[1].name
-    assert f"{states[0].name}: not sent" in capsys.readouterr().out
+    assert f"{states[0].name}: not sent" in capfd.readouterr().out
     again = Outbox(spool.root, pause=10, longest_pause=100)
     assert [one.name for one in again.waiting()] == [states[1].name]
     assert [name for name, _ in again.sent()] == [states[0].name]  # so that it is cleaned in its time
