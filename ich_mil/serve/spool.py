@@ -121,12 +121,12 @@ class Spool:
             self.outbox = Outbox(self.root, pause=pause, longest_pause=longest_pause)
             self._failures = Failures(self.root)
             remove_leftovers(self.root / "outbox", self.root / "sent")
+            for folder in self._studies.iterdir():
+                if self._job(folder.name) is not None:
+                    self._last[folder.name] = time.monotonic()
         except OSError as error:
             reason = f"cannot be used as a spool ({error.strerror or error}); choose another folder"
             raise DataError(f"{root}: {reason}") from error
-        for folder in self._studies.iterdir():
-            if self._job(folder.name) is not None:
-                self._last[folder.name] = time.monotonic()
         self._bytes = self._size()
 
     def close(self) -> None:
@@ -192,6 +192,9 @@ class Spool:
         """The study that has been silent longest, if for long enough.
 
         Nobody else gets it until whoever took it has called `judged`, `fail` or `back`.
+
+        Raises:
+            OSError: it cannot be read now; it has gone to the end of the queue.
         """
         with self._lock:
             now = time.monotonic()
@@ -201,7 +204,11 @@ class Spool:
                 if now - last >= self._silence and key not in self._active
             ]
             for key in sorted(ready, key=lambda key: self._last[key]):
-                job = self._job(key)
+                try:
+                    job = self._job(key)
+                except OSError:
+                    self._last[key] = now
+                    raise
                 if job is None:
                     del self._last[key]
                     continue
@@ -248,8 +255,7 @@ class Spool:
         shutil.rmtree(self._results / delivery.name, ignore_errors=True)
         key = delivery.name.split("-")[0]
         with self._lock:
-            if self._job(key) is not None:
-                self._last[key] = time.monotonic()
+            self._last[key] = time.monotonic()  # `take` finds out whether its objects are still there
 
     def counts(self) -> dict[str, int]:
         """Studies that wait, are judged now, and failed; bytes used and free."""
@@ -300,16 +306,19 @@ class Spool:
         """This state of the study is done; if it has another one by now, that waits."""
         with self._lock:
             self._active.discard(job.key)
-            if self._job(job.key) is None:
-                self._last.pop(job.key, None)
+            with suppress(OSError):  # `take` finds it out
+                if self._job(job.key) is None:
+                    self._last.pop(job.key, None)
 
     def _job(self, key: str) -> Job | None:
-        """What is to be done for a study; None if nothing is."""
+        """What is to be done for a study; None if nothing is. `OSError` if that cannot be read now."""
         folder = self._studies / key
         try:
             study_uid = json.loads((folder / "study.json").read_bytes())["study_uid"]
-            names = sorted(path.name for path in (folder / "objects").glob("*.dcm"))
-        except (OSError, ValueError, KeyError):  # killed while it was made: it holds nothing yet
+            # not by glob, which takes a folder that cannot be read for an empty one
+            names = sorted(path.name for path in (folder / "objects").iterdir() if path.suffix == ".dcm")
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
+            # killed while it was made: it holds nothing yet
             return None
         job = Job(key, digest_of("\n".join(names))[:12], str(study_uid), folder / "objects")
         done = not names or self.outbox.knows(job.name) or self._failures.knows(job.name)

@@ -16,7 +16,7 @@ from ich_mil.serve.spool import Job, Spool
 LOOK_SECONDS = 0.1
 """How often a worker looks for a complete study."""
 PAUSE_SECONDS = 5.0
-"""After a fault that is not a study's: a model that cannot be loaded, a disk that cannot be written."""
+"""After a fault that is not a study's: a model that cannot be loaded, a disk that fails or is full."""
 
 
 class Worker(threading.Thread):
@@ -47,7 +47,11 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """Work until the node stops."""
         while not self._stop_asked.wait(LOOK_SECONDS):
-            job = self._spool.take()
+            try:
+                job = self._spool.take()
+            except OSError as error:
+                self._pause(error, "a study cannot be taken from the queue")
+                continue
             if job is None:
                 continue
             try:
@@ -57,10 +61,13 @@ class Worker(threading.Thread):
                 self._spool.back(job)
             except (IchMilError, OSError) as error:  # no fault of the study: no model, or no room on the disk
                 self._spool.back(job)
-                self.problem = str(error)
-                say(f"{job.key}: back in the queue: {error}")
-                self._stop_asked.wait(PAUSE_SECONDS)
+                self._pause(error, f"{job.key}: back in the queue")
         self._process.end()
+
+    def _pause(self, error: Exception, what: str) -> None:
+        self.problem = str(error)
+        say(f"{what}: {error}")
+        self._stop_asked.wait(PAUSE_SECONDS)
 
     def _judge(self, job: Job) -> None:
         out = self._spool.work(job)

@@ -175,3 +175,13 @@ def no_room_for(folder: Path) -> Iterator[None]:
     yield
     folder.unlink()
     folder.mkdir()
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """This file or folder is there, but cannot be opened meanwhile."""
+    aside = path.rename(path.with_name("aside"))
+    path.symlink_to(path)  # to itself: too many links
+    yield
+    path.unlink()
+    aside.rename(path)

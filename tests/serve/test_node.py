@@ -32,6 +32,7 @@ from tests.serve.fakes import (
     metric,
     notes,
     send,
+    unreadable,
     wait_for,
 )
 from tests.serve.judges import FakeJudge, capture, ct_slice, uid
@@ -346,6 +347,19 @@ def test_a_full_disk_while_a_study_is_judged_is_no_fault_of_the_study(start, arc
     assert metric(node.status.port, "studies_tried_again_total") == 0
     assert not notes(tmp_path / "spool" / "failed")
     (tmp_path / "spool" / "room").touch()
+    wait_for(lambda: len(archive.received) == 1)
+    wait_for(lambda: look(node.status.port, "health")[0] == 200)
+    assert metric(node.status.port, "studies_failed_total") == 0
+
+
+def test_a_study_that_cannot_be_read_for_a_while_is_judged_later(start, archive, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "PAUSE_SECONDS", 0.1)
+    node = start(silence_seconds=1.0)
+    send(node.listener.port, study(1))
+    (said,) = (tmp_path / "spool" / "studies").glob("*/study.json")
+    with unreadable(said):
+        wait_for(lambda: "Too many levels of symbolic links" in look(node.status.port, "health")[1])
+        assert look(node.status.port, "health")[0] == 503
     wait_for(lambda: len(archive.received) == 1)
     wait_for(lambda: look(node.status.port, "health")[0] == 200)
     assert metric(node.status.port, "studies_failed_total") == 0

@@ -18,7 +18,7 @@ from ich_mil.serve import spool as spool_module
 from ich_mil.serve.failures import LEDGER_LINES
 from ich_mil.serve.outbox import Outbox
 from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
-from tests.serve.fakes import no_room_for
+from tests.serve.fakes import no_room_for, unreadable
 from tests.serve.judges import capture, ct_slice, uid
 
 GB = 1e9
@@ -457,6 +457,53 @@ def test_results_whose_note_cannot_be_written_are_made_again(spool):
     assert spool.take() == job
     spool.judged(job, judge(spool, job))
     assert [delivery.name for delivery in spool.outbox.waiting()] == [job.name]
+
+
+@pytest.mark.parametrize("part", ["study.json", "objects"])
+def test_a_study_that_cannot_be_read_for_a_while_waits_behind_the_others(spool, part):
+    for number in range(2):
+        store(spool, ct_slice(uid(number), 0))
+    first = spool.take()
+    spool.back(first)
+    spool.back(spool.take())
+    with unreadable(first.objects.parent / part):
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            spool.take()
+        assert spool.take().study_uid == uid(1)
+        assert spool.counts()["queued"] == 1
+    assert spool.take() == first
+
+
+@pytest.mark.parametrize("part", ["study.json", "objects"])
+def test_a_study_that_cannot_be_read_at_the_start_is_not_forgotten(tmp_path, part):
+    spool = open_spool(tmp_path)
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    spool.close()
+    with unreadable(job.objects.parent / part), pytest.raises(DataError, match="cannot be used as a spool"):
+        open_spool(tmp_path)
+    spool = open_spool(tmp_path)
+    assert spool.take() == job
+    spool.close()
+
+
+def test_results_are_kept_of_a_study_that_cannot_be_read_by_then(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    with unreadable(job.objects.parent / "study.json"):
+        spool.judged(job, judge(spool, job))
+    assert [delivery.name for delivery in spool.outbox.waiting()] == [job.name]
+    assert spool.take() is None
+    assert (spool.counts()["queued"], spool.counts()["judging"]) == (0, 0)
+
+
+def test_a_study_that_cannot_be_read_when_its_results_are_lost_is_judged_again(spool):
+    store(spool, ct_slice(uid(1), 0))
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    with unreadable(job.objects.parent / "study.json"):
+        spool.lost(spool.outbox.due())
+    assert spool.take() == job
 
 
 @pytest.fixture
