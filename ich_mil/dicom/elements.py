@@ -50,11 +50,18 @@ _FIRST_GROUPS = {0x0002, 0x0008}
 _BLANKS = " \0\t\r\n"
 _ESCAPE = b"\x1b"
 """Begins a code extension (PS3.5 6.1.2.5)."""
+_TO_GB_2312 = "\x1b$)A"
+"""Begins Chinese of ISO 2022 IR 58 (PS3.5 K)."""
 
 
 def tag_of(keyword: str) -> int:
     """The tag of a keyword of the DICOM dictionary. A plain number: `pydicom.tag.Tag` compares in Python."""
     return int(Tag(keyword))
+
+
+def without_escapes(text: str) -> str:
+    """Text of pydicom without the escapes that it leaves in, for it believes that Python strips them."""
+    return text.replace(_TO_GB_2312, "")
 
 
 class NotDicomError(Exception):
@@ -102,7 +109,7 @@ class Elements:
         else:
             names = self.values.get(CHARACTER_SET, b"").decode("ascii", "replace").split("\\")
             encodings = convert_encodings([name.strip(_BLANKS) for name in names])
-            text = decode_bytes(raw, encodings, set()).strip(_BLANKS)
+            text = without_escapes(decode_bytes(raw, encodings, set())).strip(_BLANKS)
         if "\\" in text:
             text = "\\".join([part.strip(_BLANKS) for part in text.split("\\")])
         return text

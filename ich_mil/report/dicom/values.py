@@ -18,6 +18,7 @@ from pydicom.charset import convert_encodings
 from pydicom.config import IGNORE
 from pydicom.valuerep import PersonName
 
+from ich_mil.dicom.elements import without_escapes
 from ich_mil.report.text import printable
 
 LO, SH = 64, 16
@@ -58,7 +59,7 @@ def decoded(raw: bytes, character_sets: Sequence[str]) -> str:
                 warnings.simplefilter("error")  # pydicom would warn and replace what does not fit
                 encodings = convert_encodings(list(character_sets))
                 # as a name: = and ^ end a code extension, which does no harm in other texts
-                return str(PersonName(raw, encodings, validation_mode=IGNORE))
+                return without_escapes(str(PersonName(raw, encodings, validation_mode=IGNORE)))
         except (Warning, LookupError, UnicodeError):
             pass
     try:

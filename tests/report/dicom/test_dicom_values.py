@@ -62,6 +62,18 @@ def test_an_invalid_uid_is_replaced_by_the_same_one_each_time(uid):
             ["", "ISO 2022 IR 87"],
             "Yamada^Tarou=山田^太郎=やまだ^たろう",
         ),
+        # PS3.5 K.3: each part of a Chinese name begins with an escape sequence
+        (
+            b"Zhang^XiaoDong=\x1b$)A\xd5\xc5^\x1b$)A\xd0\xa1\xb6\xab=",
+            ["", "ISO 2022 IR 58"],
+            "Zhang^XiaoDong=张^小东",
+        ),
+        # PS3.5 I.2: a Korean one too
+        (
+            b"Hong^Gildong=\x1b$)C\xfb\xf3^\x1b$)C\xd1\xce\xd4\xd7=\x1b$)C\xc8\xab^\x1b$)C\xb1\xe6\xb5\xbf",
+            ["", "ISO 2022 IR 149"],
+            "Hong^Gildong=洪^吉洞=홍^길동",
+        ),
         # what the character set does not say is UTF-8 or Latin-1, and no byte is lost
         ("Müller".encode(), [], "Müller"),
         ("Müller".encode("latin-1"), [], "Müller"),
