@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -64,30 +63,37 @@ class Outbox:
         self._waiting: dict[str, Delivery] = {}
         self._due: dict[str, float] = {}  # on the clock of time.monotonic
         self._ours: dict[str, frozenset[str]] = {}
-        for folder in (self.waiting_folder, self.sent_folder):
+        for folder in (self.sent_folder, self.waiting_folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.json")):
                 delivery = _read(path)
+                if delivery.name in self._ours:  # killed after the one note and before the end of the other
+                    path.unlink()
+                    continue
                 self._ours[delivery.name] = frozenset(delivery.sops)
                 if folder is self.waiting_folder:
                     self._waiting[delivery.name], self._due[delivery.name] = delivery, 0.0
 
     def put(self, name: str, study_uid: str, files: Sequence[Path]) -> None:
-        """Keep a delivery. `DataError` if it cannot be written; what pydicom raises if a file is no DICOM."""
+        """Keep a delivery, in place of those of its study that wait.
+
+        Raises:
+            DataError: it cannot be written, or not that those which wait are not sent. Other errors are what
+                pydicom raises of a file that is no DICOM.
+        """
         sops = tuple(
             digest_of(str(dcmread(path, specific_tags=["SOPInstanceUID"]).SOPInstanceUID)) for path in files
         )
         delivery = Delivery(name, study_uid, tuple(str(path.relative_to(self.root)) for path in files), sops)
         with self._lock:
-            # first: what could not be written is not ours, and its study is judged again
+            # before the new one is kept: killed in between, its study is judged again, and the order holds
+            for older in [one for one in self._waiting.values() if one.study_uid == study_uid]:
+                self._finish(replace(older, error=_OLDER))
+                say(f"{older.name}: {_OLDER}")
+            # what could not be written is not ours, and its study is judged again
             write_json(self.waiting_folder / f"{name}.json", asdict(delivery))
             self._ours[name] = frozenset(sops)
             self._waiting[name], self._due[name] = delivery, 0.0
-            for older in [one for one in self._waiting.values() if one.study_uid == study_uid]:
-                if older.name != name:
-                    with suppress(DataError):  # no room for the note: it is sent too
-                        self._finish(replace(older, error=_OLDER))
-                        say(f"{older.name}: {_OLDER}")
 
     def due(self) -> Delivery | None:
         """The delivery that has waited longest of those whose pause is over."""

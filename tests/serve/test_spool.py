@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Barrier
 
@@ -14,6 +15,7 @@ import pytest
 from pydicom import dcmread
 
 from ich_mil.errors import DataError
+from ich_mil.serve import outbox as outbox_module
 from ich_mil.serve import spool as spool_module
 from ich_mil.serve.failures import LEDGER_LINES
 from ich_mil.serve.outbox import Outbox
@@ -807,6 +809,78 @@ def test_results_that_wait_are_not_sent_after_those_of_more_of_the_study(spool, 
     assert [one.name for one in again.waiting()] == [states[1].name]
     assert [name for name, _ in again.sent()] == [states[0].name]  # so that it is cleaned in its time
     assert again.knows(states[0].name)
+
+
+@pytest.fixture
+def killed_at(monkeypatch):
+    """Kills what writes or removes notes before its step of this number."""
+
+    def at(step):
+        steps = count()
+
+        def killing(does):
+            def one(path, *args, **kwargs):
+                if path.suffix == ".json" and next(steps) == step:
+                    raise KeyboardInterrupt
+                return does(path, *args, **kwargs)
+
+            return one
+
+        monkeypatch.setattr(outbox_module, "write_json", killing(outbox_module.write_json))
+        monkeypatch.setattr(Path, "unlink", killing(Path.unlink))
+
+    return at
+
+
+@pytest.mark.parametrize(
+    ("step", "waiting", "sent"),
+    [(0, ["a"], []), (1, [], ["a"]), (2, [], ["a"])],
+    ids=["before the note", "after it", "before the newer ones"],
+)
+@pytest.mark.parametrize("newer", ["0", "b"])
+def test_killed_while_newer_results_come_the_older_ones_go_first_or_not_at_all(
+    tmp_path, killed_at, step, waiting, sent, newer
+):
+    outbox = Outbox(tmp_path, pause=10, longest_pause=100)
+    result = capture(ct_slice(uid(1), 0), [], tmp_path / "capture.dcm")
+    outbox.put("a", uid(1), [result])
+    killed_at(step)
+    with pytest.raises(KeyboardInterrupt):
+        outbox.put(newer, uid(1), [result])
+    again = Outbox(tmp_path, pause=10, longest_pause=100)
+    assert [one.name for one in again.waiting()] == waiting
+    assert [name for name, _ in again.sent()] == sent
+    assert (again.knows("a"), again.knows(newer)) == (True, False)  # newer ones are made again, and go last
+    again.put(newer, uid(1), [result])
+    for box in (again, Outbox(tmp_path, pause=10, longest_pause=100)):
+        assert [one.name for one in box.waiting()] == [newer]
+
+
+def test_what_was_sent_a_moment_before_a_kill_and_noted_is_not_sent_again(tmp_path, killed_at):
+    outbox = Outbox(tmp_path, pause=10, longest_pause=100)
+    outbox.put("a", uid(1), [capture(ct_slice(uid(1), 0), [], tmp_path / "capture.dcm")])
+    killed_at(1)
+    with pytest.raises(KeyboardInterrupt):
+        outbox.took(outbox.due())
+    again = Outbox(tmp_path, pause=10, longest_pause=100)
+    assert (again.due(), [name for name, _ in again.sent()]) == (None, ["a"])
+    assert not list(again.waiting_folder.iterdir())
+
+
+def test_without_room_to_note_that_older_results_are_not_sent_newer_ones_are_made_again(spool):
+    states = []
+    for number in range(2):
+        store(spool, ct_slice(uid(1), number))
+        states.append(spool.take())
+        if number == 0:
+            spool.judged(states[0], judge(spool, states[0]))
+    with no_room_for(spool.outbox.sent_folder), pytest.raises(DataError):
+        spool.judged(states[1], judge(spool, states[1]))
+    spool.back(states[1])
+    assert [one.name for one in spool.outbox.waiting()] == [states[0].name]
+    assert spool.take() == states[1]
+    spool.judged(states[1], judge(spool, states[1]))
+    assert [one.name for one in spool.outbox.waiting()] == [states[1].name]
 
 
 @pytest.mark.parametrize("taken", [False, True])
