@@ -46,6 +46,10 @@ class RefusedError(IchMilError):
     """An object that belongs to no study."""
 
 
+class _EmptyError(Exception):
+    """The spool holds nothing: the node was refused, or was never sent anything."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A complete study.
@@ -112,8 +116,10 @@ class Spool:
         self._active: set[str] = set()
         self._held = ExitStack()
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            is_new = not self.root.exists()
             self._held.enter_context(alone(self.root, doing="using"))
+            if is_new:
+                self.root.chmod(0o700)
             for folder in (self.incoming, self._work):
                 shutil.rmtree(folder, ignore_errors=True)
             for folder in (self.incoming, self._work, self._studies, self._results):
@@ -130,10 +136,16 @@ class Spool:
         self._bytes = self._size()
 
     def close(self) -> None:
-        """Let go of the folder; nothing half is left in it."""
+        """Let go of the folder; nothing half is left in it, and nothing made for one that holds nothing."""
         for folder in (self.incoming, self._work):
             shutil.rmtree(folder, ignore_errors=True)
-        self._held.close()
+        kept = (self._studies, self._results, self.outbox.waiting_folder, self.outbox.sent_folder)
+        folders = (*kept, self._failures.folder)
+        with suppress(OSError, _EmptyError), self._held:
+            if not any(next(folder.iterdir(), None) for folder in folders):
+                for folder in folders:
+                    folder.rmdir()
+                raise _EmptyError  # then `alone` removes the folder itself and its lock, where it made them
 
     def store(self, file: Path, *, sop_uid: str) -> bool:
         """Take over one received file; when this returns it is on disk under its last name.

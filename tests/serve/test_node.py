@@ -324,6 +324,26 @@ def test_without_a_model_nothing_is_heard(start):
     assert send(port, study(1)) == []
 
 
+@pytest.mark.parametrize("refused", ["model", "http_port", "port"])
+def test_a_node_that_is_refused_leaves_no_spool(settings, tmp_path, refused):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {} if refused == "model" else {refused: taken.getsockname()[1]}
+        chosen = settings(spool=tmp_path / "data" / "spool", **ports)
+        with pytest.raises(ModelError if ports == {} else ConfigError):
+            serve(chosen, FakeJudge(usable=refused != "model"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_node_that_is_refused_leaves_the_spool_that_was_there(settings, start, tmp_path):
+    node = start()
+    send(node.listener.port, study(1))
+    node.stop()
+    before = {path: path.is_file() and path.read_bytes() for path in (tmp_path / "spool").rglob("*")}
+    with pytest.raises(ModelError):
+        serve(settings(), FakeJudge(usable=False))
+    assert {path: path.is_file() and path.read_bytes() for path in (tmp_path / "spool").rglob("*")} == before
+
+
 def test_without_a_model_later_studies_wait(start, archive, monkeypatch):
     monkeypatch.setattr(worker, "PAUSE_SECONDS", 0.1)
     node = start()

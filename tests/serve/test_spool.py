@@ -587,7 +587,7 @@ def test_one_node_a_spool(spool):
 
 def test_a_spool_that_cannot_be(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"cannot be used as a spool \(File exists\); choose another"):
+    with pytest.raises(DataError, match=r"file: cannot be written \(File exists\); choose another"):
         open_spool(tmp_path / "file")
 
 
