@@ -42,6 +42,10 @@ from ich_mil.ledger import Code
 
 MOST_PIXELS = 4096
 """Rows or columns above this are a damaged header: CT scanners make 256 to 2048."""
+FARTHEST_MM = 1e5
+"""Coordinates beyond this are a damaged header: couches move by a few metres."""
+PIXEL_MM = (1e-3, 1e2)
+"""Pixels smaller or larger than this are a damaged header: those of CT have 0.1 to 2 mm."""
 MOST_REASON = 400
 """Characters of a reason."""
 MOST_ERROR = 160
@@ -166,8 +170,13 @@ def check_geometry(
     if off > _COSINE_TOLERANCE:
         reason = f"ImageOrientationPatient {orientation} is not two unit vectors at a right angle"
         raise refusal(path, Code.NO_GEOMETRY, reason)
-    if min(spacing) <= 0:
-        raise refusal(path, Code.NO_GEOMETRY, f"PixelSpacing must be positive; got {spacing} mm")
+    if max(map(abs, position)) > FARTHEST_MM:
+        reason = f"ImagePositionPatient {position} lies beyond {FARTHEST_MM:g} mm, farther than a couch moves"
+        raise refusal(path, Code.NO_GEOMETRY, reason)
+    smallest, largest = PIXEL_MM
+    if not smallest <= min(spacing) <= max(spacing) <= largest:
+        reason = f"PixelSpacing must be {smallest:g} to {largest:g} mm; got {spacing} mm"
+        raise refusal(path, Code.NO_GEOMETRY, reason)
     return (position[0], position[1], position[2]), orientation, (spacing[0], spacing[1])
 
 

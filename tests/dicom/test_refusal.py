@@ -1,5 +1,6 @@
 """Every kind of file that is refused by its header, with its code."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,13 @@ DICOMDIR = "1.2.840.10008.1.3.10"
         ({"ImageOrientationPatient": None}, Code.NO_GEOMETRY),
         ({"PixelSpacing": None}, Code.NO_GEOMETRY),
         ({"PixelSpacing": [0, 0.5]}, Code.NO_GEOMETRY),
+        ({"PixelSpacing": ["1e308", "1e308"]}, Code.NO_GEOMETRY),
+        ({"PixelSpacing": [0.5, 100.1]}, Code.NO_GEOMETRY),
+        ({"PixelSpacing": ["1e-310", "1e-310"]}, Code.NO_GEOMETRY),
+        ({"PixelSpacing": [0.0009, 0.5]}, Code.NO_GEOMETRY),
         ({"ImagePositionPatient": [1, 2]}, Code.NO_GEOMETRY),
+        ({"ImagePositionPatient": ["0", "0", "1.79769313486E308"]}, Code.NO_GEOMETRY),
+        ({"ImagePositionPatient": [0, -100001, 0]}, Code.NO_GEOMETRY),
         ({"ImagePositionPatient": ["1", "nan", "2"]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [0, 0, 0, 0, 0, 0]}, Code.NO_GEOMETRY),
@@ -83,6 +90,21 @@ def test_colour_is_told(tmp_path, changes, pixels):
     path = write(tmp_path, **changes)
     with pytest.raises(DicomError, match=f": pixels are {pixels}, not grey values$"):
         read_headers(path)
+
+
+def test_a_refused_place_is_told(tmp_path):
+    path = write(tmp_path, ImagePositionPatient=[0, -100001, 0])
+    told = "ImagePositionPatient (0.0, -100001.0, 0.0) lies beyond 100000 mm, farther than a couch moves"
+    with pytest.raises(DicomError, match=f": {re.escape(told)}$"):
+        read_headers(path)
+    path = write(tmp_path, PixelSpacing=[0.5, 100.1])
+    with pytest.raises(DicomError, match=r": PixelSpacing must be 0.001 to 100 mm; got \(0.5, 100.1\) mm$"):
+        read_headers(path)
+
+
+def test_a_far_place_and_wide_pixels_are_read(tmp_path):
+    (header,) = read_headers(write(tmp_path, ImagePositionPatient=[0, 0, -1e5], PixelSpacing=[0.001, 100]))
+    assert (header.position, header.spacing) == ((0.0, 0.0, -1e5), (0.001, 100.0))
 
 
 def test_a_file_that_ends_within_its_pixels_is_refused_by_the_header(tmp_path):
