@@ -47,20 +47,22 @@ def runs_of(steps: Sequence[float], *, skip: Iterable[int] = ()) -> list[tuple[f
 def find_gaps(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
     """Steps that lack a slice: index of the slice before -> the regular step there, mm.
 
-    Three or more alike steps are a slab and regular. Any other step is measured against the larger of the two
-    slabs beside it (or, without slabs, against the median step), and is no gap where the slices are so thick
-    that they meet.
+    Three or more alike steps are a slab and regular. Any other step is measured against the slab that it lies
+    in, which goes on behind it if by one step only; else against the larger of the two slabs beside it (or,
+    without slabs, against the median step). It is no gap where the slices are so thick that they meet.
     """
     steps = steps_of(positions)
     runs = runs_of(steps)
-    slabs = [(length, run) for length, run in runs if len(run) >= SLAB_STEPS]
     gaps: dict[int, float] = {}
-    for _, run in runs:
+    for place, (_, run) in enumerate(runs):
         if len(run) >= SLAB_STEPS:
             continue
-        before = [length for length, slab in slabs if slab[-1] < run[0]][-1:]
-        after = [length for length, slab in slabs if slab[0] > run[-1]][:1]
-        regular = max(before + after, default=median(steps))
+        below, above = runs[:place], runs[place + 1 :]
+        before = [length for length, slab in below if len(slab) >= SLAB_STEPS][-1:]
+        after = [length for length, slab in above if len(slab) >= SLAB_STEPS][:1]
+        inside = [one for one in before if any(alike(one, length) for length, _ in above[:1])]
+        inside += [one for one in after if any(alike(one, length) for length, _ in below[-1:])]
+        regular = max(inside or before + after, default=median(steps))
         for i in run:
             thickness = _thickness(headers, i)
             meets = thickness is not None and steps[i] <= ABUTTING_FACTOR * thickness
