@@ -73,10 +73,13 @@ def irregularities(
     return entries
 
 
-def beyond_entries(
+def unseen_entries(
     left_out: Sequence[SliceHeader], headers: Sequence[SliceHeader], positions: Sequence[float]
 ) -> list[LedgerEntry]:
-    """An entry if slices that take no part lie beyond those that do: what they show is not seen.
+    """An entry if slices that take no part lie where none is that does: what they show is not seen.
+
+    They lie beyond the others, or are parallel to them in the spaces between: every second slice may be of
+    another field of view. Of slices whose thickness is told it says what lies between them.
 
     Those whose planes a gantry could not have, sagittal and coronal ones, are left aside, and so are those of
     one orientation that cover all the others besides: a reformat of the same head reaches further than it.
@@ -91,7 +94,8 @@ def beyond_entries(
     slabs = by_orientation(headers)
     axis = mean_normal(slabs)
     margin = median(steps_of(positions)) / 2 if len(positions) > 1 else SAME_POSITION_MM
-    n_below = n_above = 0
+    untold = any(header.thickness is None for header in headers)
+    n_below = n_between = n_above = 0
     for group in by_orientation(left_out):
         if np.dot(normal_of(group[0]), axis) < math.cos(math.radians(TILTS_APART_DEGREES)):
             continue
@@ -103,9 +107,13 @@ def beyond_entries(
         if turned and covers and below + above < len(group) / 2:
             continue
         n_below, n_above = n_below + below, n_above + above
-    if not n_below + n_above:
+        if untold and not turned:
+            inside = [height for height in heights if positions[0] < height < positions[-1]]
+            n_between += sum(min(abs(height - at) for at in positions) > margin / 2 for height in inside)
+    if not n_below + n_between + n_above:
         return []
-    detail = f"{n_below} slices below this one and {n_above} above {slice_name(headers[-1])} take no part"
+    where = f"below this one, {n_between} between those used and {n_above} above {slice_name(headers[-1])}"
+    detail = f"{n_below} slices {where} take no part"
     return [LedgerEntry(headers[0].study_uid, headers[0].path, Code.GAP, detail)]
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from ich_mil.dicom.irregularities import beyond_entries
+from ich_mil.dicom.irregularities import unseen_entries
 from ich_mil.dicom.order import LEFT_OUT, Series, order_slices
 from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, normal_of, turned_by
 from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of, steps_of
@@ -124,7 +124,7 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
             return list(parts)
     refused = [entry for one in parts for entry in one.entries if entry.code in LEFT_OUT]
     left_out = tuple(header for one in parts for header in one.left_out)
-    refused += beyond_entries(left_out, whole.headers, whole.positions)
+    refused += unseen_entries(left_out, whole.headers, whole.positions)
     files: dict[str, set[str]] = defaultdict(set)
     for header in whole.headers:
         files[header.series_uid].add(header.path)

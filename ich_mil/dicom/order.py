@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from ich_mil.dicom.header import SliceHeader
-from ich_mil.dicom.irregularities import beyond_entries, irregularities
+from ich_mil.dicom.irregularities import irregularities, unseen_entries
 from ich_mil.dicom.planes import SAME_POSITION_MM, heights_along, same_spacing, tilt_degrees
 from ich_mil.dicom.slice_name import slice_entry, slice_name
 from ich_mil.dicom.steps import steps_of
@@ -89,7 +89,7 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
     entries = repeated + of_other_shape + of_other_spacing + turned + in_the_same_place
     taken = {id(header) for header in ordered}
     left_out = tuple(header for header in members if id(header) not in taken)
-    entries += beyond_entries(left_out, ordered, positions)
+    entries += unseen_entries(left_out, ordered, positions)
     entries += irregularities(uid, ordered, positions, tilts)
     return Series(
         study_uid=members[0].study_uid,

@@ -1,4 +1,4 @@
-"""What the ledger tells of a series whose slices all take part, or lie beyond it."""
+"""What the ledger tells of a series whose slices all take part, or lie beyond or between them."""
 
 from dataclasses import replace
 
@@ -112,11 +112,30 @@ def test_gap_and_spacing_change_say_the_numbers():
 
 @pytest.mark.parametrize("changes", [{"rows": 500}, {"spacing": (0.6, 0.6)}])
 def test_slices_of_another_kind_beyond_the_others_leave_the_scan_incomplete(changes):
-    """Between them they do not: another field of view of the same head, say."""
+    """Where the others are they do not: another field of view of the same head, say."""
     kept = stack([5.0 * i for i in range(20)])
     above = stack([100.0, 105.0], **changes)
     (gap,) = [entry for entry in ordered([*kept, *above]).entries if entry.code == Code.GAP]
-    detail = f"0 slices below this one and 2 above {kept[-1].path} take no part"
+    detail = f"0 slices below this one, 0 between those used and 2 above {kept[-1].path} take no part"
     assert (gap.file, gap.detail) == (kept[0].path, detail)
     within = [replace(header, path=f"w/{header.path}") for header in stack([10.0, 15.0], **changes)]
     assert Code.GAP not in codes(ordered([*kept, *within]))
+
+
+@pytest.mark.parametrize("changes", [{"rows": 500}, {"spacing": (0.6, 0.6)}])
+@pytest.mark.parametrize(
+    ("thickness", "up", "between"),
+    [
+        (None, 5.0, 11),
+        (None, 2.6, 11),
+        (None, 2.4, 0),  # the same places
+        (8.0, 5.0, 0),  # nothing lies between slices so thick
+    ],
+)
+def test_slices_of_another_kind_between_the_others_leave_the_scan_incomplete(changes, thickness, up, between):
+    """Every second slice is another: the steps of those used are regular."""
+    kept = stack([10.0 * i for i in range(12)], thickness=thickness)
+    other = stack([10.0 * i + up for i in range(11)], thickness=thickness, **changes)
+    found = [entry for entry in ordered([*kept, *other]).entries if entry.code == Code.GAP]
+    told = f"0 slices below this one, {between} between those used and 0 above {kept[-1].path} take no part"
+    assert [(gap.file, gap.detail) for gap in found] == [(kept[0].path, told)] * bool(between)

@@ -103,8 +103,8 @@ def test_one_sop_uid_at_several_positions():
 
 @pytest.mark.parametrize("spacing", [(0.4, 0.4), (0.5, 0.506), (0.8, 0.5)])
 def test_another_pixel_spacing_is_refused(spacing):
-    few = stack(range(2, 20, 5), spacing=spacing)
-    series = ordered([*few, *stack(range(0, 50, 5))])
+    few = stack(range(2, 20, 5), spacing=spacing, thickness=5.0)
+    series = ordered([*few, *stack(range(0, 50, 5), thickness=5.0)])
     assert series.positions == tuple(range(0, 50, 5))
     assert [(e.code, e.file) for e in series.entries] == [(Code.OTHER_SHAPE, h.path) for h in few]
     here = f"{spacing[0]:.3f} x {spacing[1]:.3f}"
@@ -112,8 +112,9 @@ def test_another_pixel_spacing_is_refused(spacing):
 
 
 def test_spacings_that_differ_by_rounding_are_one():
-    slices = [header(5 * k, number=k, spacing=(0.488 + 0.0002 * k,) * 2) for k in range(10)]
-    few = stack([2, 7, 12], spacing=(0.6, 0.6))  # each of the ten is rarer than these three
+    spacings = [(0.488 + 0.0002 * k,) * 2 for k in range(10)]
+    slices = [header(5 * k, number=k, spacing=mm, thickness=5.0) for k, mm in enumerate(spacings)]
+    few = stack([2, 7, 12], spacing=(0.6, 0.6), thickness=5.0)  # each of the ten is rarer than these three
     series = ordered([*slices, *few])
     assert series.positions == tuple(range(0, 50, 5))
     assert codes(series) == [Code.OTHER_SHAPE] * 3

@@ -96,5 +96,5 @@ def test_what_is_no_second_tilt_is_refused(other, below):
     assert codes(series) == [Code.OTHER_ORIENTATION] * len(other) + [Code.GAP] * bool(below)
     if below:
         (first, last), gap = (series.headers[0].path, series.headers[-1].path), series.entries[-1]
-        told = f"{below} slices below this one and 0 above {last} take no part"
+        told = f"{below} slices below this one, 0 between those used and 0 above {last} take no part"
         assert (gap.file, gap.detail) == (first, told)
