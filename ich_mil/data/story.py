@@ -34,18 +34,18 @@ def explain(folder: Path, scan: str) -> str:
         Several lines of text.
 
     Raises:
-        DataError: `folder` is no prepared set, the scan's record is damaged, or it knows no such scan; ids
-            like it are named.
+        DataError: `folder` is no prepared set, the scan's record or pixels are damaged, or it knows no such
+            scan; ids like it are named.
     """
     prepared = open_prepared(folder)
-    below = prepared.table.scan[prepared.table.source.str.startswith(f"{scan}/")].unique()
+    below = prepared.table.scan[prepared.table.source.str.startswith(f"{scan.rstrip('/')}/")].unique()
     scan = below[0] if len(below) == 1 else scan
     lines = prepared.ledger_by_scan.get(scan, [])
     record = read_record(folder, scan)
     known = scan in prepared.scans.index
+    if record is None and known:
+        raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
     if record is None and not lines:
-        if known:
-            raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
         names = sorted({*prepared.scans.index, *prepared.ledger_by_scan} - {""})
         near = ", ".join(get_close_matches(scan, names, n=3, cutoff=0.0))
         raise DataError(f"{folder}: knows no scan {scan!r}; the nearest names are {near}")

@@ -182,6 +182,7 @@ def test_the_story_of_a_scan(series, tmp_path):
     story = explain(tmp_path / "out", scan).splitlines()
     assert story[0] == scan
     assert explain(tmp_path / "out", "a").splitlines() == story  # as labels.csv may call it
+    assert explain(tmp_path / "out", "a/").splitlines() == story  # as a shell completes it
     assert story[1] == f"  patient {prepared.table.patient[0]}, positive"
     heights = prepared.table.position_mm
     assert story[2].startswith(f"  {len(series) - 1} slices in {tmp_path / 'out' / 'scans'}")
@@ -198,7 +199,17 @@ def test_the_story_of_an_unknown_scan(series, tmp_path):
         explain(tmp_path / "out", f"{scan}x")
     with pytest.raises(DataError, match="is no prepared set"):
         explain(tmp_path / "set", scan)
-    for path in (tmp_path / "out" / "scans").glob("*.json"):
-        path.write_text("{")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npy"])
+@pytest.mark.parametrize("with_lines", [False, True])
+def test_the_story_of_a_scan_with_a_damaged_file(series, tmp_path, suffix, with_lines):
+    if with_lines:
+        phantoms.rewrite(series[4], series[4], PixelData=np.zeros((64, 64), np.int16).tobytes())
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    (scan,) = prepared.scans.index
+    assert (scan in prepared.ledger_by_scan) == with_lines
+    (path,) = (tmp_path / "out" / "scans").glob(f"*{suffix}")
+    path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(DataError, match=f"the record of scan '{scan}' cannot be read; run prepare again"):
         explain(tmp_path / "out", scan)
