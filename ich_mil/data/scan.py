@@ -105,7 +105,7 @@ def _patients(headers: Sequence[SliceHeader]) -> list[str]:
 
 
 class _Slice(NamedTuple):
-    """One prepared slice: its HU (H, W), its row of the record, and its ledger lines."""
+    """One prepared slice: its HU (H, W), its row of the record without `position_mm`, its ledger lines."""
 
     picture: np.ndarray
     row: dict[str, Any]
@@ -175,7 +175,15 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         detail = f"{n_used} thin slices averaged to {len(slices)} of about {task.thickness_mm:g} mm"
         entries.append(LedgerEntry(task.scan, "", Code.AVERAGED, detail))
     entries += [entry for item in slices for entry in item.entries]
-    return _Chosen(series, stack, [item.row for item in slices]), entries
+    return _Chosen(series, stack, _rows(series, slices)), entries
+
+
+def _rows(series: Series, slices: Sequence[_Slice]) -> list[dict[str, Any]]:
+    """The rows of the record. Heights are of this series: a slice less may turn the axis of two tilts."""
+    heights = dict(zip(_names(series.headers), series.positions, strict=True))
+    return [
+        item.row | {"position_mm": fmean(heights[name] for name in item.row["sources"])} for item in slices
+    ]
 
 
 def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
@@ -216,17 +224,18 @@ def _read(
 ) -> tuple[np.ndarray, list[_UnreadableError]]:
     """Read the groups of slices of a series into `done` unless they are there.
 
+    What is there already is copied, not read again: its picture in `done` is from then on that of this stack.
+
     Returns:
         HU (n, H, W), each of them a picture of `done`, and the slices that could not be read.
     """
-    heights = {slice_name(header): at for header, at in zip(series.headers, series.positions, strict=True)}
     first = series.headers[0]
     # one piece of memory, which the system hands out in large pages: slice by slice takes as long as decoding
     stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
     unreadable = []
     for picture, group in zip(stack, groups, strict=True):
         try:
-            old = done.get(_names(group)) or _read_group(group, heights, task)
+            old = done.get(_names(group)) or _read_group(group, task)
         except _UnreadableError as error:
             unreadable.append(error)
         else:
@@ -235,7 +244,7 @@ def _read(
     return stack, unreadable
 
 
-def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: ScanTask) -> _Slice:
+def _read_group(group: Sequence[SliceHeader], task: ScanTask) -> _Slice:
     """The mean of the slices of a group, or the one slice itself."""
     total: np.ndarray | None = None
     corrections: set[Code] = set()
@@ -260,7 +269,6 @@ def _read_group(group: Sequence[SliceHeader], heights: dict[str, float], task: S
         "sops": [header.sop_uid for header in group],
         "sop": middle.sop_uid,
         "orientation": middle.orientation,
-        "position_mm": fmean(heights[slice_name(header)] for header in group),
         "corrections": sorted(corrections),
         "content": digest(total.tobytes()),
     }

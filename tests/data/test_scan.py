@@ -1,5 +1,6 @@
 """One scan: what takes the place of an unreadable slice, and of a series that shows no head."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -71,6 +72,23 @@ def test_a_slice_that_cannot_be_read_leaves_a_gap(series, tmp_path):
     assert gap.file.tolist() == [f"a/{series[3].name}"]
     assert f"a/{series[5].name}" in gap.detail.iloc[0]
     assert not told.detail.str.contains(str(tmp_path)).any()  # paths are those below the root
+
+
+def test_heights_of_two_tilts_are_along_the_axis_of_the_slices_that_can_be_read(series, tmp_path):
+    """Of n slices tilted by 20 degrees and m upright ones it runs along (0, n sin 20°, n cos 20° + m)."""
+    sine, cosine = math.sin(math.radians(20)), math.cos(math.radians(20))
+    centres = [5.3 * i if i < 8 else 5.3 * i + 5 for i in range(len(series))]  # on the z axis, mm
+    for i, path in enumerate(series):
+        column = (0, round(cosine, 6), -round(sine, 6)) if i < 8 else (0, 1, 0)
+        half = 31.5 * read_headers(path)[0].spacing[0]  # of 64 pixels
+        corner = [round(mm, 5) for mm in (-half, -half * column[1], centres[i] - half * column[2])]
+        phantoms.rewrite(path, ImagePositionPatient=corner, ImageOrientationPatient=[1, 0, 0, *column])
+    phantoms.rewrite(series[3], PixelData=np.zeros((64, 64), np.int16).tobytes())
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    n, m = 7, len(series) - 8
+    up = (n * cosine + m) / math.hypot(n * sine, n * cosine + m)
+    heights = [z * up for i, z in enumerate(centres) if i != 3]
+    np.testing.assert_allclose(prepared.table.position_mm, heights, rtol=0, atol=6e-4)  # to 0.001 mm
 
 
 def test_a_head_without_its_top_is_a_part_of_a_head(series, tmp_path):
