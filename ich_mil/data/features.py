@@ -4,8 +4,8 @@ In: (N, D) features of N slices, packed by scan, with everything that is known o
 Out: one safetensors file; the strings travel in its JSON metadata. Public feature tables (CSV with columns
 `feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and where known `instance_label`,
 `bag_cnn_probability`, `patient`) are read into the same object. In a table without `patient` each bag counts
-as a patient of its own in splits, folds and intervals. Bags with the same slices are of one patient, whatever
-the table says: CQ500 has one scan under two names.
+as a patient of its own in splits, folds and intervals. Bags with the same slices, two or more, are of one
+patient, whatever the table says: CQ500 has one scan under two names.
 
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """

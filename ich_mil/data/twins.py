@@ -2,7 +2,8 @@
 
 In: scans with the digests of their slices. Out: what tells two of the same slices, and their one patient.
 CQ500 has such a pair; a study that was sent, or given a pseudonym, twice is one too. All slices must be the
-same to the bit, in whatever order: a scan with one slice more, or averaged otherwise, is another.
+same to the bit, in whatever order: a scan with one slice more, or averaged otherwise, is another. A scan
+of one slice is not known so: the row of a feature table may be that of another patient by chance.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ AND = " = "
 def content_of(slices: Iterable[str]) -> str:
     """A digest of all that a scan shows, of the digests of its slices in whatever order they come.
 
-    A scan whose slices are all alike, such as black ones, is not known by them: ''.
+    A scan of one slice, or whose slices are all alike, such as black ones, is not known by them: ''.
     """
     distinct = sorted(set(slices))
     return digest(*(one.encode() for one in distinct)) if len(distinct) > 1 else ""
