@@ -93,12 +93,12 @@ def test_a_refused_file_is_told_with_its_scan(root, tmp_path):
     ("place", "owner"), [("a/x.dcm", "a"), ("a/empty/x.dcm", "a"), ("x.dcm", ""), ("other/x.dcm", "")]
 )
 def test_a_file_that_names_no_study_counts_to_the_only_one_beside_it(root, tmp_path, place, owner):
-    """Two studies in folders of their own, `a` and `a0`; the file has no bytes."""
+    """Three studies in folders of their own; `a-b` is sorted before `a/`. The file has no bytes."""
     studies = {}
     for path in sorted(root.glob("*.dcm")):
         studies.setdefault(read_headers(path)[0].study_uid, []).append(path)
-    base = tmp_path / "two"
-    for folder, paths in zip(("a", "a0"), studies.values(), strict=False):
+    base = tmp_path / "three"
+    for folder, paths in zip(("a", "a0", "a-b"), studies.values(), strict=False):
         (base / folder).mkdir(parents=True)
         for path in paths:
             shutil.copy(path, base / folder)

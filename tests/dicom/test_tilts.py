@@ -82,6 +82,7 @@ def along_z(zs, orientation: tuple[float, ...]) -> list[SliceHeader]:
         (tilt_slab(range(10, 60, 5), 15, 90), 0),  # the same part of the head again
         (tilt_slab(range(-30, 70, 5), 15, 90), 6),  # two thirds of it
         (tilt_slab(range(-15, 135, 7), 15, 90), 0),  # a reformat of the whole: it reaches further
+        (tilt_slab([-40, -30, -20, -10, 0, 50, 100, 115], 15, 90), 4),  # half of it is beyond the head
         (tilt_slab(range(-80, 0, 5), 40, 90), 0),  # no gantry turns so far
         (along_z(range(-80, 0, 5), (0.96, 0.28, 0.0, -0.28, 0.96, 0.0)), 16),  # turned in the plane
         (along_z(range(-80, 0, 5), (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0)), 16),  # upside down
