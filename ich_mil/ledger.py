@@ -81,12 +81,42 @@ class Code(StrEnum):
     LABEL_UNUSED = "label-unused"
 
 
-_CODES = list(Code)
 CHOICES = frozenset({Code.SERIES_CHOSEN, Code.SERIES_NOT_CHOSEN, Code.SERIES_JOINED, Code.NO_HEAD})
 """Which series stands for a scan."""
-REFUSED = frozenset(_CODES[: _CODES.index(Code.INTERCEPT_12_BIT)]) - CHOICES
+REFUSED = frozenset(
+    {
+        Code.NOT_DICOM,
+        Code.NOT_CT,
+        Code.LOCALIZER,
+        Code.NOT_AN_IMAGE,
+        Code.MULTI_FRAME,
+        Code.NO_GEOMETRY,
+        Code.NO_UID,
+        Code.NO_HU_SCALE,
+        Code.UNREADABLE,
+        Code.NOT_OPENED,
+        Code.NO_DECODER,
+        Code.OTHER_FOLDER,
+        Code.FLAT,
+        Code.NOISE,
+        Code.DUPLICATE,
+        Code.OTHER_SHAPE,
+        Code.OTHER_ORIENTATION,
+        Code.SCAN_EMPTY,
+    }
+)
 """What takes no part."""
-CORRECTED = frozenset(_CODES[_CODES.index(Code.INTERCEPT_12_BIT) : _CODES.index(Code.SERIES_CHOSEN)])
+CORRECTED = frozenset(
+    {
+        Code.INTERCEPT_12_BIT,
+        Code.ALREADY_HU,
+        Code.PADDING,
+        Code.UNUSED_BITS,
+        Code.HU_CLIPPED,
+        Code.AVERAGED,
+        Code.THINNED,
+    }
+)
 """What was changed by a stated rule."""
 INCOMPLETE = frozenset(
     {
