@@ -23,7 +23,7 @@ from pydicom.uid import CTImageStorage, generate_uid
 
 from ich_mil.dicom.phantom_dicom import ENCODINGS, Encoding, make_image, save_image
 from ich_mil.dicom.phantom_head import SITE_A, SITE_B, Site
-from ich_mil.dicom.phantom_study import SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
+from ich_mil.dicom.phantom_study import MIN_SIZE, SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
 from ich_mil.errors import DataError
 from ich_mil.files import write_text
 
@@ -269,6 +269,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
+    for name, least in (("studies_a", 1), ("studies_b", 1), ("size", MIN_SIZE), ("seed", 0)):
+        if (value := getattr(args, name)) < least:  # before there is a folder that is not empty
+            parser.exit(2, f"--{name.replace('_', '-')} must be at least {least}, got {value}\n")
     counts = []
     for name, write, n_studies in (
         ("site_a", write_rsna, args.studies_a),

@@ -47,6 +47,8 @@ MIN_WEIGHT = 0.3
 MIN_RISE = 6.0
 """A pixel that blood would brighten by less than this stays as it was [HU]."""
 TRIES = 80
+MIN_SIZE = 16
+"""Rows and columns below this show no head."""
 
 Shape = Callable[[Fields], Image]
 """Signed distance to a bleed's surface, negative inside [mm]."""
@@ -286,13 +288,13 @@ def make_series(
     `bleeds` are.
 
     Raises:
-        ValueError: a bleed is not one of `SUBTYPES`, or fewer than 16 pixels.
+        ValueError: a bleed is not one of `SUBTYPES`, or fewer than `MIN_SIZE` pixels.
     """
     unknown = sorted(set(bleeds) - set(SUBTYPES))
     if unknown:
         raise ValueError(f"bleeds must be among {', '.join(SUBTYPES)}; got {unknown[0]!r}")
-    if size < 16:
-        raise ValueError(f"size must be at least 16 pixels, got {size}")
+    if size < MIN_SIZE:
+        raise ValueError(f"size must be at least {MIN_SIZE} pixels, got {size}")
     head_seed, noise_seed, bleed_seed = rng.integers(0, 2**62, 3).tolist()
     head_rng, bleed_rng = np.random.default_rng(head_seed), np.random.default_rng(bleed_seed)
     head, look = draw_head(head_rng), draw_look(head_rng, site)

@@ -399,6 +399,18 @@ def test_target_must_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [path.name for path in tmp_path.rglob("*")] == ["site_a", "mine.txt"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "least"),
+    [("--studies-a", -1, 1), ("--studies-b", 0, 1), ("--size", 15, 16), ("--seed", -1, 0)],
+)
+def test_numbers_are_checked_before_a_folder_is_made(tmp_path: Path, capsys, option, value, least) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path / "out"), "--studies-a", "1", "--studies-b", "1", option, str(value)])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"{option} must be at least {least}, got {value}\n"
+    assert not (tmp_path / "out").exists()
+
+
 def test_command_writes_both_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(tmp_path), "--studies-a", "2", "--studies-b", "1", "--size", "16"])
     n_a = len(list((tmp_path / "site_a" / "stage_2_train").glob("*.dcm")))
