@@ -26,7 +26,7 @@ from ich_mil.data.splits import patient_key
 from ich_mil.data.twins import content_of, one_patient
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
-from ich_mil.kernels.rbf_gram import LARGEST, measurable
+from ich_mil.kernels.rbf_gram import measurable
 from ich_mil.kernels.segments import take_bags
 from ich_mil.progress import say
 
@@ -147,8 +147,9 @@ def check_features(features: FeatureSet, source: str) -> None:
     bad = ~measurable(features.x)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
+        limit = f"{torch.finfo(torch.float32).max:.1e}"
         raise DataError(
-            f"{source}: {int(bad.sum())} slices have features that are NaN or infinite, or beyond {LARGEST}, "
+            f"{source}: {int(bad.sum())} slices have features that are NaN or infinite, or beyond {limit}, "
             f"the first is {features.slice_names[first]!r}; extract the features again"
         )
 
@@ -255,7 +256,8 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
         mixed = grouped[column].nunique()
         if (mixed > 1).any():
             raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} {of_scans[column]}")
-    x = table[_feature_columns(table)].to_numpy(np.float32)
+    with np.errstate(over="ignore"):  # what is infinite as float32 is refused below
+        x = table[_feature_columns(table)].to_numpy(np.float32)
     labels = grouped.bag_label.first().to_numpy()
     features = bare_features(x, grouped.size().to_numpy(), list(scans), labels, table.instance_name.tolist())
     if "patient" in table:
