@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
 from ich_mil.models.encoders import PAPER, build_encoder, map_channels
+from ich_mil.models.shared_norm import right_statistics
 from ich_mil.ranks import these_ranks
 
 ATTENTION_HIDDEN = 64
@@ -88,7 +89,7 @@ class AttentionCnn(nn.Module):
             settings.backbone, windows=windows, image_size=settings.image_size, weights=settings.weights
         )
         # channels last halves the time of a step on CPUs, and is what tensor cores read
-        self.encoder: nn.Module = encoder.to(memory_format=torch.channels_last)
+        self.encoder: nn.Module = right_statistics(encoder).to(memory_format=torch.channels_last)
         channels, height, width = map_channels(self.encoder, windows=windows, image_size=settings.image_size)
         flatten = flatten and settings.pool == "flatten"
         self.pool: nn.Module = (

@@ -6,8 +6,8 @@ killed run goes on from there and ends at the same model.
 
 Where there is a GPU it computes in bfloat16, weights and the pooling of slices stay float32. Several
 processes (`ich_mil.ranks`) share the scans of each step by Lightning's DDP: how many there are changes how
-long a step takes, and of its result rounding, the dropout masks, and where a step has more slices than
-`chunk_slices` the chunks that share their batch statistics.
+long a step takes, and of its result rounding (`ich_mil.models.shared_norm` says how much), the dropout masks,
+and where a step has more slices than `chunk_slices` the chunks that share their batch statistics.
 """
 
 import csv

@@ -1,9 +1,11 @@
-"""Batch norm over ranks: the numbers of one process on all slices, in both directions."""
+"""Batch norm over ranks: the numbers of one process on all slices, and of float64, in both directions."""
 
 import pytest
 import torch
 from torch import nn
 
+from ich_mil.models import shared_norm
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.shared_norm import SharedBatchNorm2d, share_statistics
 from ich_mil.ranks import these_ranks
 from tests.together import together
@@ -73,21 +75,56 @@ def test_names_weights_and_mode_stay():
     assert all(torch.equal(value, state[name]) for name, value in shared_one.state_dict().items())
 
 
+@pytest.mark.parametrize("few", [0, shared_norm.FEW])
 @pytest.mark.parametrize("training", [True, False])
-def test_alone_it_is_batch_norm(training):
+def test_alone_it_is_batch_norm(training, few, monkeypatch):
+    monkeypatch.setattr(shared_norm, "FEW", few)
     model, other = a_model().train(training), share_statistics(a_model(), torch.device("cpu")).train(training)
     torch.testing.assert_close(other(slices()), model(slices()), rtol=1e-12, atol=1e-12)
     for value, wanted in zip(other.buffers(), model.buffers(), strict=True):
         torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_its_gradient_is_that_of_differences():
+def test_sums_over_many_values_are_those_of_float64():
+    x = torch.full((40, 2, 512, 512), 0.37).contiguous(memory_format=torch.channels_last)
+    noise = torch.rand(40, 512, 512, generator=torch.Generator().manual_seed(0))
+    x[:, 1] = noise.square()
+    x[:, 0, :100, :100] += noise[:, :100, :100]  # the rest of it is air, say
+    found = {}
+    for dtype, norm in ((torch.float32, SharedBatchNorm2d(2)), (torch.float64, nn.BatchNorm2d(2))):
+        norm.momentum, given = 1.0, x.to(dtype, copy=True).requires_grad_()
+        y = norm.to(dtype)(given)
+        y.backward(given.detach().mul(9).sin())
+        found[dtype] = [y.detach(), given.grad, norm.weight.grad, norm.bias.grad]
+        found[dtype] += [norm.running_mean, norm.running_var]
+    for one, wanted in zip(found[torch.float32], found[torch.float64], strict=True):
+        assert (one - wanted).abs().max() < 1e-5 * wanted.abs().max()
+
+
+def test_statistics_of_a_network_on_large_pictures_are_those_of_float64():
+    torch.manual_seed(0)
+    model = AttentionCnn(CnnSettings(image_size=512), windows=3)
+    norm = model.encoder[0][2]
+    norm.momentum = 1.0
+    pictures = torch.rand(9, 3, 512, 512)
+    pictures[:, :, :, 200:] = 1.0
+    with torch.no_grad():
+        model.encode_maps(pictures)
+        maps = model.encoder[0][:2](pictures).double()
+    mean, deviation = maps.mean((0, 2, 3)), maps.std((0, 2, 3))
+    assert ((norm.running_mean - mean) / deviation).abs().max() < 1e-5
+    assert (norm.running_var / deviation.square() - 1).abs().max() < 1e-5
+
+
+def test_its_gradient_is_that_of_differences(monkeypatch):
+    monkeypatch.setattr(shared_norm, "FEW", 0)
     norm = share_statistics(nn.BatchNorm2d(2).double(), torch.device("cpu"))
     x = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: norm(x), (x,))
 
 
-def test_a_single_value_per_channel_has_no_variance():
+def test_a_single_value_per_channel_has_no_variance(monkeypatch):
+    monkeypatch.setattr(shared_norm, "FEW", 0)
     norm = share_statistics(nn.BatchNorm2d(2), torch.device("cpu"))
     with pytest.raises(ValueError, match="more than one value per channel"):
         norm(torch.ones(1, 2, 1, 1))

@@ -56,8 +56,8 @@ def descend(module):
 def fit(folder, splits, out, training=TRAINING, cnn=CNN):
     """Train and extract, all in float64.
 
-    In float32 torch's own batch norm sums slice after slice when channels come last, and its means are off by
-    1e-4 to 3e-3: two ranks are then nearer to the truth than one.
+    In float32 one process has torch's own batch norm of these few values, and its means are off by 1e-4 to
+    3e-3 (`ich_mil.models.shared_norm`): two ranks are then nearer to the truth than one.
     """
     prepared = open_prepared(folder)
     before = torch.get_default_dtype()
