@@ -46,8 +46,9 @@ class CnnSettings:
         pool: how the map of the `paper` encoder becomes a vector: `flatten`, as in the papers, or its `mean`,
             which knows a bleed in every place once it knows it in one: for few scans. The maps of
             torchvision's encoders are always averaged.
-        chunk_slices: slices encoded at a time. Longer batches are encoded in chunks; in training each chunk's
-            activations are recomputed in the backward pass, and batch norm uses the statistics of the chunk.
+        chunk_slices: slices encoded at a time. Longer batches are encoded in chunks, of k chunks each every
+            k-th slice; in training each chunk's activations are recomputed in the backward pass, and batch
+            norm uses the statistics of the chunk.
     """
 
     backbone: str = PAPER
@@ -123,13 +124,16 @@ class AttentionCnn(nn.Module):
             count = int(these_ranks().most(torch.tensor(float(count))))
         if count == 1:
             return self._encode_chunk(pictures)
-        # about equal chunks, not a short last one with batch statistics of its own
-        chunks = pictures.tensor_split(count)
+        # each takes every `count`-th slice: its batch statistics are then about those of all, and not of one
+        # scan, or in a warm-up of those with blood, which would tell the label
+        places = torch.arange(len(pictures), device=pictures.device)
+        back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
+        chunks = [pictures[first::count] for first in range(count)]
         if not torch.is_grad_enabled():
-            return torch.cat([self._encode_chunk(chunk) for chunk in chunks])
+            return torch.cat([self._encode_chunk(chunk) for chunk in chunks])[back]
         # `torch.compile` fails on a checkpoint with a context; a decorator would take a second to import
         again = torch.compiler.disable(self._encode_again)
-        return torch.cat([again(chunk) for chunk in chunks])
+        return torch.cat([again(chunk) for chunk in chunks])[back]
 
     def _encode_again(self, pictures: Tensor) -> Tensor:
         """A chunk whose activations are recomputed in the backward pass."""

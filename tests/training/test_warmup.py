@@ -98,6 +98,21 @@ def test_each_slice_of_each_step_varies_in_its_own_way(drawn, monkeypatch):
     assert len(set(seen)) == len(seen) == 2 * 2 * 8
 
 
+@pytest.mark.parametrize("most", [12, 16, 24])
+def test_each_chunk_has_the_mixture_of_the_step(drawn, monkeypatch, most):
+    """A chunk of blood alone would have batch statistics that tell the label."""
+    kinds = [torch.full((1, 3, 32, 32), shade) for shade in (1.0, 0.5, 0.0)]  # blood, grey, as it is
+    monkeypatch.setattr(warmup, "drawn_slices", lambda *_: kinds)
+    monkeypatch.setattr(warmup, "vary", lambda pictures, *_: torch.cat(pictures))
+    model, chunks = AttentionCnn(replace(CNN, chunk_slices=most), windows=3), []
+    model.encoder.register_forward_pre_hook(lambda _, given: chunks.append(given[0][:, 0, 0, 0].tolist()))
+    warm_up(model, drawn, PICTURES, steps=1, seed=0)
+    assert len(chunks) >= 48 / most
+    for shades in chunks:
+        assert len(shades) == most
+        assert [shades.count(shade) / most for shade in (1.0, 0.5, 0.0)] == [0.5, 0.25, 0.25]
+
+
 def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, monkeypatch):
     asked = []
 
