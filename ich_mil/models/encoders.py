@@ -68,7 +68,10 @@ def build_encoder(
     model = torchvision.models.get_model(backbone, weights=None)
     if weights is not None:
         _load_weights(model, weights)
-    if hasattr(model, "features"):
+    if isinstance(model, torchvision.models.DenseNet):
+        model.features.append(nn.ReLU())  # its own forward applies one after them
+    # Swin's features have their channels last
+    if hasattr(model, "features") and not isinstance(model, torchvision.models.SwinTransformer):
         return model.features, False
     if hasattr(model, "layer4"):  # the ResNet family
         names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from safetensors.torch import save_file
 from torch import nn
 from torchvision.models import mobilenet_v3_small, resnet18
@@ -181,6 +182,28 @@ def test_a_torchvision_network_is_a_drop_in_and_takes_a_local_weight_file(tmp_pa
     assert torch.equal(load_cnn(tmp_path)[0](x, torch.tensor([0, 2])).features, features)
 
 
+@pytest.mark.parametrize(
+    ("backbone", "last"),
+    [
+        ("resnet18", "fc"),
+        ("densenet121", "classifier"),
+        ("mobilenet_v2", "classifier"),
+        ("efficientnet_b0", "classifier"),
+        ("convnext_tiny", "classifier"),
+    ],
+)
+def test_pooled_maps_are_what_torchvision_classifies(backbone, last, monkeypatch):
+    torch.manual_seed(0)
+    donor = torchvision.models.get_model(backbone).eval()
+    setattr(donor, last, nn.Identity())
+    x = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        wanted = donor(x).flatten(1)
+        monkeypatch.setattr(torchvision.models, "get_model", lambda *_, **__: donor)
+        model = AttentionCnn(CnnSettings(backbone=backbone, image_size=64), windows=3).eval()
+        torch.testing.assert_close(model.pool(model.encoder(x)), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_a_weight_file_that_was_saved_on_a_gpu_is_read_without_one(tmp_path, monkeypatch):
     donor = mobilenet_v3_small(weights=None)
     with monkeypatch.context() as patch:
@@ -197,6 +220,7 @@ def test_a_weight_file_that_was_saved_on_a_gpu_is_read_without_one(tmp_path, mon
         (CnnSettings(backbone="resnet19"), 3, "neither 'paper' nor"),
         (CnnSettings(backbone="resnet18"), 2, "takes 3 windows"),
         (CnnSettings(backbone="vit_b_16"), 3, "no convolutional trunk"),
+        (CnnSettings(backbone="swin_t", image_size=64), 3, "no convolutional trunk"),
         (CnnSettings(backbone="fcn_resnet50"), 3, "nor a torchvision classification model"),
         (CnnSettings(weights=Path("w.pth")), 3, "the paper's CNN has no weight file"),
     ],
