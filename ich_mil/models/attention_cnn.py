@@ -91,7 +91,9 @@ class AttentionCnn(nn.Module):
         )
         # channels last halves the time of a step on CPUs, and is what tensor cores read
         self.encoder: nn.Module = right_statistics(encoder).to(memory_format=torch.channels_last)
-        channels, height, width = map_channels(self.encoder, windows=windows, image_size=settings.image_size)
+        channels, height, width = map_channels(
+            self.encoder, settings.backbone, windows=windows, image_size=settings.image_size
+        )
         flatten = flatten and settings.pool == "flatten"
         self.pool: nn.Module = (
             nn.Flatten() if flatten else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())

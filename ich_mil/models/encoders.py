@@ -6,6 +6,7 @@ blocks are used as bring the map down to 6x6 or just above, so 128 pixels have f
 flattened length of 1152.
 """
 
+import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,14 +97,22 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         ) from error
 
 
-def map_channels(encoder: nn.Module, *, windows: int, image_size: int) -> tuple[int, int, int]:
-    """Shape (F, h, w) of the encoder's map, found by one dry run."""
-    training = encoder.training
-    encoder.eval()
-    with torch.no_grad():
-        shape: Tensor = encoder(torch.zeros(1, windows, image_size, image_size))
-    encoder.train(training)
-    return shape.shape[1], shape.shape[2], shape.shape[3]
+def map_channels(encoder: nn.Module, backbone: str, *, windows: int, image_size: int) -> tuple[int, int, int]:
+    """Shape (F, h, w) of the map of the encoder named `backbone`, found by one dry run on one slice.
+
+    Raises:
+        ModelError: nothing is left of pictures of that size, or one value for a batch norm.
+    """
+    dry = copy.deepcopy(encoder).train()  # in training a batch norm refuses a single value, and moves
+    try:
+        with torch.no_grad():
+            maps: Tensor = dry(torch.zeros(1, windows, image_size, image_size))
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"backbone {backbone!r} leaves too little of {image_size} pixels ({error}); raise "
+            "cnn.image_size, or take a backbone that shrinks pictures less"
+        ) from error
+    return maps.shape[1], maps.shape[2], maps.shape[3]
 
 
 class EncoderParts(NamedTuple):

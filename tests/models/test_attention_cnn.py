@@ -143,7 +143,7 @@ def test_dropout_is_on_what_the_encoder_gives():
 
 @pytest.mark.parametrize("size", [32, 57, 58, 59, 100, 300])
 def test_the_papers_map_is_just_above_6_cells_a_side_where_the_picture_allows(size):
-    _, *sides = map_channels(PaperEncoder(3, size), windows=3, image_size=size)
+    _, *sides = map_channels(PaperEncoder(3, size), "paper", windows=3, image_size=size)
     assert all(6 <= side < 14 for side in sides)  # another block would leave less than 6
 
 
@@ -154,7 +154,7 @@ def test_the_papers_map_is_6_by_6_at_every_usual_size(size, blocks):
     assert kinds == [[nn.Conv2d, nn.ReLU, nn.BatchNorm2d, nn.MaxPool2d]] * blocks
     shapes = [(block[0].out_channels, block[0].kernel_size, block[0].padding) for block in encoder]
     assert shapes == [(16, (5, 5), "same")] + [(32, (3, 3), (0, 0))] * (blocks - 1)
-    assert map_channels(encoder, windows=3, image_size=size) == (32, 6, 6)
+    assert map_channels(encoder, "paper", windows=3, image_size=size) == (32, 6, 6)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +228,23 @@ def test_a_weight_file_that_was_saved_on_a_gpu_is_read_without_one(tmp_path, mon
 def test_backbones_that_cannot_be_built(settings, windows, message):
     with pytest.raises(ModelError, match=message):
         AttentionCnn(settings, windows=windows)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "small", "enough"),
+    [("alexnet", 48, 64), ("resnet18", 32, 33), ("densenet121", 48, 64), ("mobilenet_v3_small", 32, 33)],
+)
+def test_a_backbone_too_deep_for_its_pictures_is_told_before_training(backbone, small, enough):
+    torch.manual_seed(0)
+    with pytest.raises(
+        ModelError, match=rf"backbone '{backbone}' leaves too little of {small} pixels.*raise cnn\.image_size"
+    ):
+        AttentionCnn(CnnSettings(backbone=backbone, image_size=small), windows=3)
+    model = AttentionCnn(CnnSettings(backbone=backbone, image_size=enough), windows=3)
+    fresh = {name: value.clone() for name, value in model.named_buffers()}
+    means = [value for name, value in fresh.items() if name.endswith("running_mean")]
+    assert not any(value.any() for value in means)  # nor did looking move them
+    assert model(torch.rand(1, 3, enough, enough), torch.tensor([0, 1])).scan_logit.isfinite().all()
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nonsense"])
