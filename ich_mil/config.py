@@ -122,8 +122,8 @@ class GridConfig:
         return settings_digest(asdict(self) | {"out": ""})
 
 
-PLACES = ("out", "prepared", "pages", "jobs")
-"""Fields that say where results go and how many workers run: they change no number."""
+PLACES = ("out", "prepared", "pages", "jobs", "workers")
+"""Fields that say where results go and how many work, `training.workers` too: they change no number."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """12 hex digits that name these settings; the fields in `PLACES` take no part."""
-        return settings_digest({k: v for k, v in asdict(self).items() if k not in PLACES})
+        alike = replace(self, training=replace(self.training, workers=0))
+        return settings_digest({k: v for k, v in asdict(alike).items() if k not in PLACES})
 
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:

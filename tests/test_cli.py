@@ -545,9 +545,11 @@ def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
     words = ["train", "--config", str(tmp_path / "run.yaml")]
     assert main(words) == 0
     written = (tmp_path / "run" / "head.json").stat().st_mtime_ns
-    assert main([*words, "--resume"]) == 0
-    assert (tmp_path / "run" / "head.json").stat().st_mtime_ns == written, "fitted again"
-    error = refused([*words, "--resume", "--jobs", "2", "--head.sweeps", "11"], capsys)
+    machine = ["--jobs", "2", "--training.workers", "3"]  # another one, with memory for other numbers
+    for more in ([], machine):
+        assert main([*words, "--resume", *more]) == 0
+        assert (tmp_path / "run" / "head.json").stat().st_mtime_ns == written, "fitted again"
+    error = refused([*words, "--resume", *machine, "--head.sweeps", "11"], capsys)
     assert "was started with other settings (head.sweeps);" in error
     pd.read_csv(tmp_path / "f.csv").assign(feature_0=0.0).to_csv(tmp_path / "f.csv", index=False)
     error = refused([*words, "--resume"], capsys)

@@ -13,6 +13,7 @@ from ich_mil.gp.head import Head
 from ich_mil.protocol import read_protocol
 from ich_mil.serve.settings import ServeSettings
 from ich_mil.settings import read_settings
+from ich_mil.training.settings import TrainingSettings
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 
@@ -201,7 +202,8 @@ def test_a_resolved_configuration_reads_back_equal(tmp_path):
 
 def test_the_hash_names_the_settings_not_the_place():
     config = RunConfig(Path("a"), SetSettings("rsna", "r"))
-    assert replace(config, out=Path("b"), jobs=7).hash == config.hash
+    assert replace(config, out=Path("b"), jobs=7, training=TrainingSettings(workers=7)).hash == config.hash
+    assert replace(config, training=TrainingSettings(workers=7, bags=5)).hash != config.hash
     assert replace(config, seed=1).hash != config.hash
 
 
