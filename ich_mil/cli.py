@@ -115,7 +115,9 @@ def _add_jobs(parser: argparse.ArgumentParser) -> None:
 def _jobs(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number from 0 up, got {text!r}")
-    return int(text) or os.cpu_count() or 1
+    from joblib import cpu_count
+
+    return int(text) or cpu_count()
 
 
 def _millimetres(text: str) -> float:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from joblib import cpu_count
 from sklearn.model_selection import ParameterGrid
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
@@ -180,7 +181,7 @@ class RunConfig:
     @property
     def workers(self) -> int:
         """Worker processes in prepare."""
-        return self.jobs or os.cpu_count() or 1
+        return self.jobs or cpu_count()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, paths as text: what JSON and YAML can hold."""

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import runpy
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +23,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from ich_mil import cli
 from ich_mil.cli import main, train_main
-from ich_mil.config import read_config
+from ich_mil.config import RunConfig, SetSettings, read_config
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, patient_key
 from ich_mil.data.store import open_prepared
@@ -537,6 +539,17 @@ def test_a_feature_run_without_validation_scans_is_the_cross_fitted_head(tmp_pat
     card = (tmp_path / "run" / "report.html").read_text()
     assert "Platt scaling on held-out scans" in card
     assert f"torch {torch.__version__}, gpytorch " in card
+
+
+def test_no_more_workers_start_than_there_are_cores_for_this_process():
+    cores = os.sched_getaffinity(0)
+    config = RunConfig(Path("a"), SetSettings("rsna", "r"))
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        assert (cli._jobs("0"), config.workers) == (1, 1)
+        assert (cli._jobs("3"), replace(config, jobs=3).workers) == (3, 3)
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):

@@ -12,7 +12,6 @@ In: a `ProtocolConfig`. Out, in `config.out`:
 Tasks run side by side, one thread each. No number depends on how many.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
+from joblib import Parallel, cpu_count, delayed
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
@@ -79,7 +78,7 @@ def _fit_and_measure(config: ProtocolConfig, models: list[Model], ready: dict[st
         tasks = ready[one.name] if one.name in ready else list(tasks_of(one, config))
         units = [(model, task) for task in tasks for model in models]
         # one GPU is kept busy by one process
-        jobs = 1 if device().type == "cuda" else min(config.jobs or os.cpu_count() or 1, len(units))
+        jobs = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), len(units))
         work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
             delayed(score_task)(model, task, config) for model, task in units
         )
@@ -172,7 +171,7 @@ def _measure(
     runs = {model: _gather(home, tasks, model, config) for model in models}
     folder = config.out / one.name
     units = [(model, place) for place in runs[main_model(config)] for model in models]
-    made = Parallel(n_jobs=config.jobs or os.cpu_count() or 1, return_as="generator")(
+    made = Parallel(n_jobs=config.jobs or cpu_count(), return_as="generator")(
         delayed(_rows)(model, *place, runs[model][place], config) for model, place in units
     )
     tables = list(progress(made, total=len(units), what=f"{one.name}: metrics", unit="table"))
