@@ -28,33 +28,37 @@ DRAWS = 8
 """Bleeds, and controls, drawn into each negative scan; augmentation varies them from step to step."""
 SCANS = 100
 """Negative scans that are drawn into at most: more fill memory and teach no other blood."""
+KEPT = 8 << 30
+"""Bytes of pictures after which no further scan is drawn into: some 20 scans at 512 pixels, 80 at 256."""
 LEARNING_RATE = 1e-3
 """Of Adam."""
 
 
 def drawn_slices(
     scans: VariedScans, pictures: Pictures, rng: np.random.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures (n, C, S, S) on the CPU, they are too many for a GPU: with blood, with grey, and as they are.
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Pictures (1, C, S, S) on the CPU, they are too many for a GPU: with blood, with grey, and as they are.
 
     Raises:
         DataError: no negative scan has room for a bleed.
     """
     negative = np.flatnonzero(np.array(scans.scans.labels) == 0)
     parts: dict[bool, list[Tensor]] = {True: [], False: []}
-    plain = []
+    plain: list[Tensor] = []
     for index in rng.permutation(negative)[:SCANS]:
+        if sum(one.nbytes for part in (*parts.values(), plain) for one in part) >= KEPT:
+            break
         for blood, part in parts.items():
             for _ in range(DRAWS):
                 if drawn := scans.drawn(int(index), rng, blood=blood):
-                    part.append(pictures.of(torch.from_numpy(drawn.hu[drawn.shown])))
-        plain.append(pictures(scans.scans[int(index)]))
+                    part += pictures.of(torch.from_numpy(drawn.hu[drawn.shown])).split(1)
+        plain += pictures(scans.scans[int(index)]).split(1)
     if not all(parts.values()):
         raise DataError(
             "no negative training scan has room for a synthetic bleed, which the warm-up draws; set "
             "training.warmup_steps to 0"
         )
-    return torch.cat(parts[True]), torch.cat(parts[False]), torch.cat(plain)
+    return parts[True], parts[False], plain
 
 
 def warm_up(
@@ -83,7 +87,7 @@ def warm_up(
     losses: list[Tensor] = []
     for step in range(1, steps + 1):
         slices = [
-            kind[int(place)][None]
+            kind[int(place)]
             for kind, n in zip(kinds, shares, strict=True)
             for place in rng.integers(len(kind), size=n)
         ]

@@ -101,7 +101,7 @@ def test_each_slice_of_each_step_varies_in_its_own_way(drawn, monkeypatch):
 @pytest.mark.parametrize("most", [12, 16, 24])
 def test_each_chunk_has_the_mixture_of_the_step(drawn, monkeypatch, most):
     """A chunk of blood alone would have batch statistics that tell the label."""
-    kinds = [torch.full((1, 3, 32, 32), shade) for shade in (1.0, 0.5, 0.0)]  # blood, grey, as it is
+    kinds = [[torch.full((1, 3, 32, 32), shade)] for shade in (1.0, 0.5, 0.0)]  # blood, grey, as it is
     monkeypatch.setattr(warmup, "drawn_slices", lambda *_: kinds)
     monkeypatch.setattr(warmup, "vary", lambda pictures, *_: torch.cat(pictures))
     model, chunks = AttentionCnn(replace(CNN, chunk_slices=most), windows=3), []
@@ -123,7 +123,7 @@ def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, mon
         return Insertion(np.array([1, 2]), hu, np.array([True, False]))
 
     monkeypatch.setattr(VariedScans, "drawn", fake)
-    blood, grey, plain = drawn_slices(drawn, PICTURES, np.random.default_rng(0))
+    blood, grey, plain = map(torch.cat, drawn_slices(drawn, PICTURES, np.random.default_rng(0)))
     assert sorted(set(asked)) == [(i, kind) for i in range(3) for kind in (False, True)]
     assert len(blood) == len(grey) == 3 * warmup.DRAWS
     assert (blood == 1.0).all()
@@ -138,6 +138,19 @@ def test_slices_that_show_it_are_used_and_positive_scans_take_no_part(drawn, mon
         drawn_slices(drawn, PICTURES, np.random.default_rng(seed))
         chosen.add(tuple(sorted({index for index, _ in asked})))
     assert chosen == {(0, 1), (0, 2), (1, 2)}
+
+
+def test_scans_are_drawn_into_until_their_pictures_fill_the_memory_given(drawn, monkeypatch):
+    def drawn_into():
+        return sum(map(len, drawn_slices(drawn, PICTURES, np.random.default_rng(0))[2])) / len(head())
+
+    fake = Insertion(np.array([1]), np.zeros((1, 32, 32), np.int16), np.array([True]))
+    monkeypatch.setattr(VariedScans, "drawn", lambda *_, **__: fake)
+    picture = 3 * 32 * 32 * 4  # bytes of float32
+    scan = (2 * warmup.DRAWS + len(head())) * picture
+    for bound, scans in ((1, 1), (scan, 1), (scan + 1, 2), (2 * scan + 1, 3), (9 * scan, 3)):
+        monkeypatch.setattr(warmup, "KEPT", bound)
+        assert drawn_into() == scans
 
 
 def test_no_room_in_any_scan_is_told():
