@@ -144,7 +144,8 @@ class RunConfig:
         head: the Gaussian process.
         samples: posterior samples a prediction.
         bootstrap: resamples an interval.
-        pages: study pages written for the external set, highest probability first.
+        pages: study pages written, highest probability first, of the last set there is of validation, test
+            and external scans.
         jobs: worker processes in prepare; 0 means one a core.
         seed: of the split, the CNN and the samples; the head has its own.
     """

@@ -1,6 +1,7 @@
-"""Report: one page for a run, and a page for each scan of the set that is furthest from its training.
+"""Report: one page for a run, and study pages of the set that is furthest from its training.
 
-In: the folder of a validated run. Out: `report.html` and `studies/*.html` in it.
+In: the folder of a validated run. Out: in it `report.html`, and where there are pictures `studies/*.html` of
+the most probable scans, as many as the setting `pages` says.
 """
 
 from collections import Counter
@@ -39,7 +40,7 @@ SAME = 1e-4
 
 
 def report_run(run: Path) -> None:
-    """Write `report.html` of a validated run, and a page for each scan of its most external set.
+    """Write `report.html` of a validated run, and study pages of its most external set.
 
     Raises:
         ModelError: `run` is not finished, or measured on nothing.
