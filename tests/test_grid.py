@@ -192,6 +192,19 @@ def test_an_external_set_with_a_scan_of_the_training_set_under_another_name_is_r
     )
 
 
+@pytest.mark.parametrize("left", [["feature_0"], ["feature_0", "feature_1"]])
+def test_an_external_set_of_another_width_is_refused_before_anything_is_written(place, left, capsys):
+    table = pd.read_csv(place / "other.csv")
+    table.drop(columns=sorted({"feature_0", "feature_1", "feature_2"} - {*left})).to_csv(
+        place / "other.csv", index=False
+    )
+    assert cli.main(words(place)) == 2
+    error = capsys.readouterr().err
+    assert f"other.csv: has {len(left)} features a slice, {place / 'train.csv'} has 3" in error
+    assert error.count("\n") == 1
+    assert not (place / "out").exists()
+
+
 def test_numbers_of_the_grid_keep_their_type(place):
     cells = read_grid(["--config", str(place / "grid.yaml")]).cells()
     assert {type(cell["n_inducing"]) for cell in cells} == {int}

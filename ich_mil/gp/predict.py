@@ -84,6 +84,13 @@ def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     return w @ model.project(x, model.prior_root())[0]
 
 
+def _check_width(model: SparseGP, x: Tensor) -> None:
+    """Raise `DataError` unless x is a table (N, D) as wide as the head's."""
+    n_features = len(model.x_mean)
+    if x.ndim != 2 or x.shape[1] != n_features:
+        raise DataError(f"the head takes {n_features} features a slice, got features {tuple(x.shape)}")
+
+
 @torch.no_grad()
 def mean_logits(
     models: Sequence[SparseGP],
@@ -104,9 +111,11 @@ def mean_logits(
         (R, N).
 
     Raises:
-        DataError: the heads smooth, and where slices lie is not known.
+        DataError: features of another width than the heads'; the heads smooth, and where slices lie is not
+            known.
         ValueError: positions without offsets.
     """
+    _check_width(models[0], x)
     if offsets is None and positions is not None:
         raise ValueError("positions need the offsets of the scans they lie in")
     whole = torch.tensor([0, len(x)]) if offsets is None else offsets
@@ -134,9 +143,7 @@ def rows_and_keys(
         bag_index(offsets)
     except ValueError as error:
         raise DataError(str(error)) from error
-    n_features = len(model.x_mean)
-    if x.ndim != 2 or x.shape[1] != n_features:
-        raise DataError(f"the head takes {n_features} features a slice, got features {tuple(x.shape)}")
+    _check_width(model, x)
     n_scans = len(offsets) - 1 if scans is None else len(scans)
     if len(x) != int(offsets[-1]) or n_scans != len(offsets) - 1:
         raise DataError(

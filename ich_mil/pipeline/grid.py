@@ -22,6 +22,7 @@ from ich_mil.config import GridConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.splits import check_unseen, keys_of
+from ich_mil.errors import DataError
 from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
 from ich_mil.gp.folds import Fold, folds_of
@@ -46,8 +47,8 @@ def grid(config: GridConfig) -> pd.DataFrame:
 
     Raises:
         ConfigError: the folder holds results of other settings or data.
-        DataError: features that cannot be used, an external set with patients of the training set, or a
-            folder that another process is writing.
+        DataError: features that cannot be used, an external set with patients of the training set or with
+            another number of features, or a folder that another process is writing.
     """
     features = read_feature_csv(config.train.path)
     tables = [config.train.path]
@@ -56,6 +57,12 @@ def grid(config: GridConfig) -> pd.DataFrame:
         tables.append(config.external.path)
         external = read_feature_csv(config.external.path)
         check_unseen(external.table, keys_of(features.table), str(config.external.path))
+        width, trained = external.x.shape[1], features.x.shape[1]
+        if width != trained:
+            raise DataError(
+                f"{config.external.path}: has {width} features a slice, {config.train.path} has {trained}; "
+                "extract both with one network"
+            )
     data = digest(*(table.read_bytes() for table in tables))
     about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):

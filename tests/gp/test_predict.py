@@ -261,6 +261,9 @@ def test_bad_input_is_refused(head, new):
         mean_logits([head], x, positions=torch.zeros(len(x)))
     with pytest.raises(DataError, match=r"the head takes 3 features a slice, got features \(\d+, 2\)"):
         predict(head, x[:, :2], offsets, ids)
+    for width in (1, 2):  # one feature would be taken for all three
+        with pytest.raises(DataError, match=rf"the head takes 3 features a slice, got .* {width}\)"):
+            mean_logits([head], x[:, :width])
     with pytest.raises(DataError, match="8 scan ids do not fit offsets of 9 scans"):
         predict(head, x, offsets, ids[:-1])
     for bad in ([0], [0, 0, len(x)], [0, 9, 5, len(x)]):
