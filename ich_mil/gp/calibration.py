@@ -95,7 +95,7 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
 def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The loss of `platt` for R sets of logits at once, by at most `NEWTON_STEPS` damped Newton steps.
 
-    A step that does not lower the loss is halved.
+    The first is from slope 0, and a step that does not lower the loss is halved.
 
     Args:
         logits: (R, B).
@@ -113,7 +113,8 @@ def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
         f = a[:, None] * z + b[:, None]
         return (softplus(f) - target * f).mean(1) + ridge * a.square() / 2
 
-    a, b = torch.ones_like(z[:, 0]), torch.zeros_like(z[:, 0])
+    # Best constant first: from slope 1 the steps overshoot where few scans stand apart, and do not arrive.
+    a, b = torch.zeros_like(z[:, 0]), torch.logit(target.mean()).expand(len(z))
     loss, size = value(a, b), torch.ones_like(a)
     for _ in range(NEWTON_STEPS):
         p = torch.sigmoid(a[:, None] * z + b[:, None])

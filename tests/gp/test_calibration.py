@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch.nn.functional import logsigmoid
 
 from ich_mil.gp.calibration import SLOPE_SPREAD, Calibration, platt, platt_loss, smoothed_targets
@@ -153,6 +154,40 @@ def test_the_newton_loss_holds_where_single_logits_lie_far_out():
             z = torch.randn(1, 60, generator=generator).double() ** 7
             labels = (torch.rand(60, generator=generator) < torch.sigmoid(-z[0] if turned else z[0])).long()
             assert float(platt_loss(z, labels)) == pytest.approx(platt(z, labels)[2], rel=1e-6)
+
+
+def apart(kind, n, positive, generator):
+    """Logits (n,) of scans of which the first are positive, few and far from the others."""
+    labels = (torch.arange(n) < positive).long()
+    noise = torch.randn(n, generator=generator).double()
+    if kind == "cauchy":
+        return torch.tan(torch.pi * (torch.rand(n, generator=generator).double() - 0.5)) + labels, labels
+    if kind == "one far out":
+        return torch.where(torch.arange(n) == 0, 1e4, noise + labels), labels
+    return 30.0 * labels + 0.01 * noise, labels
+
+
+@pytest.mark.parametrize("kind", ["cauchy", "one far out", "separable"])
+@pytest.mark.parametrize(("n", "positive"), [(30, 1), (150, 1), (150, 5), (600, 2)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_newton_loss_holds_where_few_scans_stand_apart(kind, n, positive, turned):
+    """Newton's steps from slope 1 stop at 0.34 where 0.044 is the least."""
+    z, labels = apart(kind, n, positive, torch.Generator().manual_seed(n))
+    labels = 1 - labels if turned else labels
+    got = float(platt_loss(z[None], labels))
+    assert got == pytest.approx(platt(z, labels)[2], rel=1e-5)
+    ones = int(labels.sum())
+    target = np.where(labels == 1, (ones + 1) / (ones + 2), 1 / (n - ones + 2))
+    unit = ((z - z.mean()) / z.std(correction=0)).numpy()
+
+    def loss(ab):
+        f = ab[0] * unit + ab[1]
+        return (np.logaddexp(0, f) - target * f).mean() + ab[0] ** 2 / (2 * 100 * n)
+
+    starts = [(a, b) for a in (-5, 0, 5) for b in (-5, 0, 5)]
+    precise = {"xatol": 1e-9, "fatol": 1e-14, "maxiter": 4000}
+    least = min(minimize(loss, start, method="Nelder-Mead", options=precise).fun for start in starts)
+    assert got == pytest.approx(least, rel=1e-8)
 
 
 def test_equal_logits_are_calibrated_to_the_mean_target():
