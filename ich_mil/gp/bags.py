@@ -169,6 +169,17 @@ def pack_positions(positions: Values | None, order: Tensor) -> Tensor | None:
     return z[order.to(z.device)]
 
 
+def check_order(values: object, bags: Values, what: str) -> None:
+    """Raise `DataError` if a Series names the bags in another order: it would be taken by place."""
+    if not isinstance(values, pd.Series):
+        return
+    names = np.unique(_array(bags)).tolist()
+    if set(values.index) == set(names) and values.index.tolist() != names:
+        raise DataError(
+            f"{what} are named by bag, in another order than np.unique's; give {what}.loc[np.unique(bags)]"
+        )
+
+
 def pack_labelled(
     x: Values,
     bags: Values,
@@ -177,12 +188,7 @@ def pack_labelled(
 ) -> Bags:
     """Packed scans. `DataError` if there is not one label 0 or 1 a bag, or not one position a row."""
     features, offsets, order = pack(x, bags)
-    if isinstance(labels, pd.Series):  # one that names the bags would be taken by place
-        names = np.unique(_array(bags)).tolist()
-        if set(labels.index) == set(names) and labels.index.tolist() != names:
-            raise DataError(
-                "labels are named by bag, in another order than np.unique's; give labels.loc[np.unique(bags)]"
-            )
+    check_order(labels, bags, "labels")
     values = _array(labels)
     if values.shape != (len(offsets) - 1,):
         raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")

@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.errors import DataError
 from ich_mil.gp.ascent import FitReport
-from ich_mil.gp.bags import Bags, Held, Values, check_bags, pack, pack_labelled, pack_positions
+from ich_mil.gp.bags import Bags, Held, Values, check_bags, check_order, pack, pack_labelled, pack_positions
 from ich_mil.gp.calibrate import calibrate, cross_fit
 from ich_mil.gp.densities import Density
 from ich_mil.gp.fit import fit
@@ -141,7 +141,8 @@ class Head(BaseEstimator):
             validation: X, bags, labels (and positions) of other scans: for early stopping, and to calibrate
                 on. Without, the fit runs to its end and is calibrated on held-out folds of the training
                 scans.
-            groups: (B,) patients, whose scans stay in one fold; not needed with `validation`.
+            groups: (B,) patients in the order of the labels, whose scans stay in one fold; not needed with
+                `validation`.
 
         Returns:
             Itself.
@@ -153,6 +154,7 @@ class Head(BaseEstimator):
         """
         settings, density, kernel = self._parts()
         train = pack_labelled(X, bags, labels, positions)
+        check_order(groups, bags, "groups")
         held = None if validation is None else _pack_held(validation)
         check_bags(*train[:3], "training scans")
         calibration = None

@@ -351,6 +351,21 @@ def test_labels_that_pandas_names_in_another_order_are_not_taken_by_place():
     head.fit(x, offsets, named)  # offsets name no bag
 
 
+def test_patients_that_pandas_names_in_another_order_are_not_taken_by_place():
+    x, offsets, labels = (part.numpy() for part in scans(30))
+    names = np.array([f"s{b}" for b in range(30)])
+    bags = np.repeat(names, np.diff(offsets))
+    patients = pd.Series([f"p{b // 2}" for b in range(30)], index=names)  # s0 and s1 are of one, s2 and s3
+    right = pd.Series(labels, index=names).loc[np.unique(bags)]
+    head = Head(**SMALL, calibration_folds=3)
+    with pytest.raises(DataError, match=r"^groups are named by bag, .* groups\.loc\[np\.unique\(bags\)\]"):
+        head.fit(x, bags, right, groups=patients)
+    given = patients.loc[right.index]
+    by_place = [f"p{int(name[1:]) // 2}" for name in sorted(names)]
+    calibrations = [head.fit(x, bags, right, groups=one).model_.calibration for one in (given, by_place)]
+    assert calibrations[0] == calibrations[1] != head.fit(x, bags, right).model_.calibration
+
+
 def test_more_bad_input_is_named_before_anything_is_kept():
     x, offsets, labels = (part.numpy() for part in scans())
     head = Head(**SMALL)
