@@ -38,6 +38,10 @@ from ich_mil.kernels.segments import bag_index
 INTERVAL = (0.025, 0.975)
 """Quantiles that bound the reported interval."""
 
+FURTHEST = 1e6
+"""Training deviations that a feature may lie from its mean (N training slices lie within √N). One further out
+would cost the distances between the other slices, which are computed around the scan's mean, their digits."""
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -154,6 +158,14 @@ def rows_and_keys(
         scan = _content_id(rows) if scans is None else scans[b]
         if not bool(measurable(rows).all()):
             raise DataError(f"scan {scan!r}: a feature is NaN or infinite, or beyond {LARGEST}")
+        away = model.standardise(rows).abs()  # (n, D)
+        if bool((away > FURTHEST).any()):
+            n, d = divmod(int(away.argmax()), away.shape[1])
+            named = b if scans is None else repr(scan)
+            raise DataError(
+                f"scan {named}: feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations "
+                f"from its mean, beyond {FURTHEST:.0e}; correct it, or leave the slice out"
+            )
         yield rows, scan_key(scan)
 
 
@@ -208,8 +220,9 @@ def sample_scans(
         (L, n) float64 for each scan.
 
     Raises:
-        DataError: features of another width than the head's, or not `measurable`; offsets or ids that do not
-            fit; the head smooths, and where slices lie is not known; a covariance that cannot be factorised.
+        DataError: features of another width than the head's, not `measurable`, or beyond `FURTHEST`; offsets
+            or ids that do not fit; the head smooths, and where slices lie is not known; a covariance that
+            cannot be factorised.
         ValueError: fewer than 2 samples.
     """
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)
