@@ -127,7 +127,8 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
         Packed features (N, D), offsets (B + 1,), and the rows of `x` they came from (N,).
 
     Raises:
-        DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit.
+        DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit;
+            names of bags that have no order.
     """
     features, index = _features(x), _array(bags)
     n = len(features)
@@ -150,7 +151,10 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
     missing = np.flatnonzero(pd.isna(index))
     if len(missing):
         raise DataError(f"row {missing[0]} of X has no bag: its entry in bags is {index[missing[0]]}")
-    _, number = np.unique(index, return_inverse=True)
+    try:
+        _, number = np.unique(index, return_inverse=True)
+    except TypeError as error:
+        raise DataError(f"bags must be named by text alone, or by numbers alone ({error})") from error
     order = torch.as_tensor(np.argsort(number, kind="stable"))
     offsets = np.concatenate([[0], np.bincount(number).cumsum()])
     return features[order], torch.as_tensor(offsets), order

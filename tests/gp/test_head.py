@@ -373,6 +373,9 @@ def test_more_bad_input_is_named_before_anything_is_kept():
     index[9] = np.nan
     with pytest.raises(DataError, match="row 9 of X has no bag"):
         head.fit(x, index, labels)
+    mixed = pd.Series(["s1"] * 9 + [1] * (len(x) - 9))
+    with pytest.raises(DataError, match="bags must be named by text alone, or by numbers alone"):
+        head.fit(x, mixed, labels)
     with pytest.raises(DataError, match=r"there are 24 scans, but patients \(groups\) of shape \(3,\)"):
         head.fit(x, offsets, labels, groups=["a", "b", "c"])
     with pytest.raises(DataError, match="validation scans: 1 features a slice, training scans have 3"):
