@@ -1,8 +1,8 @@
 """A grid of heads on one feature table: every combination of settings, on every fold and seed.
 
 In: a `GridConfig`. Out, in `config.out`: `grid.csv`, a line for each fit, and `grid.json`, which names the
-settings it belongs to. The table is written anew, whole, after every group of fits; started again with the
-same settings, the grid goes on after the last line.
+settings it belongs to. The table is written anew, whole, after every fit; started again with the same
+settings, the grid goes on after the last line.
 
 No scan is scored by a head that has seen it, and nothing is tuned on the held-out fold: fits run to their
 end. Scores are those of the posterior mean; probabilities are not calibrated here, so there is no log-loss.
