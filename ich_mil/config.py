@@ -6,7 +6,6 @@ live beside that part (`CnnSettings`, `TrainingSettings`, `HeadSettings`); this 
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
