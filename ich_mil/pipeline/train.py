@@ -51,6 +51,7 @@ from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
 from ich_mil.gp.folds import folds_of
+from ich_mil.gp.sparse_gp import make_kernel
 from ich_mil.model import RUN_FORMAT, read_run
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
@@ -114,6 +115,7 @@ def _check_sets(config: RunConfig) -> None:
         _check_stopping(config, False)
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         AttentionCnn(config.cnn, windows=len(parse_windows(config.windows)))  # or preparing was in vain
+    make_kernel(config.head, config.cnn.features)  # or training was
     sets = [one for one in (config.train, config.external) if one is not None]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train and external must both be pictures or both be features")
