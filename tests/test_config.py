@@ -83,6 +83,15 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"head": {"family": "probit", "update": "jacobi"}}, "update 'jacobi' is of ψ-VGPMIL and LM-VGPMIL"),
         ({"head": {"family": "large_margin", "logistic_tail": True}}, "True is of ψ-VGPMIL, not"),
         ({"head": {"family": "probit", "density": "gamma"}}, "density 'gamma' is of ψ-VGPMIL"),
+        ({"head": {"margin_c": 1.0}}, "margin_c 1.0 is of LM-VGPMIL, not of family 'psi'"),
+        ({"head": {"family": "probit", "margin_v": 0.0}}, "margin_v 0.0 is of LM-VGPMIL, not of family"),
+        ({"head": {"chains": 2}}, "chains 2 is of the Gibbs sampler, not of family 'psi'"),
+        ({"head": {"family": "probit", "burn_in": 9}}, "burn_in 9 is of the Gibbs sampler, not of family"),
+        ({"head": {"family": "large_margin", "draws": 9}}, "draws 9 is of the Gibbs sampler, not of family"),
+        ({"head": {"beta": 4}}, "beta 4.0 is of the Gamma density, not of density 'logistic'"),
+        ({"head": {"family": "gibbs", "alpha": 2}}, "alpha 2.0 is of the Gamma density, not of density"),
+        ({"head": {"outer": 3}}, "outer 3 is of a learned kernel and learned inducing points, not of learn"),
+        ({"head": {"log_z": 100}}, "log_z 100 is of a learned kernel and learned inducing points, not of"),
         ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
         ({"training": {"learning_rate": 0}}, "learning_rate must be positive and finite, got 0"),
@@ -186,8 +195,8 @@ def test_an_error_names_all_that_the_settings_come_from(tmp_path):
 def test_the_command_line_overrides_the_file(tmp_path):
     path = tmp_path / "good.yaml"
     path.write_text(yaml.safe_dump(BASE))
-    config = read_config(["--config", str(path), "--head.beta", "1.5", "--train.root", "elsewhere"])
-    assert config.head.beta == 1.5
+    config = read_config(["--config", str(path), "--head.bias", "1.5", "--train.root", "elsewhere"])
+    assert config.head.bias == 1.5
     assert config.train == SetSettings("rsna", "elsewhere")
 
 

@@ -60,7 +60,7 @@ def choose_density(
     Raises:
         DataError, ConfigError: as in `ich_mil.gp.fit.fit`.
     """
-    cells = [replace(settings, density="logistic")]
+    cells = [replace(settings, density="logistic", alpha=HeadSettings.alpha, beta=HeadSettings.beta)]
     cells += [replace(settings, density="gamma", alpha=a, beta=b) for a, b in product(alphas, betas)]
     bags, held_out = (
         on_device(given, x.device) for given in (Bags(x, offsets, labels, positions), Bags(*validation))

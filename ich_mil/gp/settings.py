@@ -75,15 +75,30 @@ PRESETS = {
 }
 """Named variants. log Z is a setting (`log_z`); the public code's factors 1/N, 1/M only scale its steps."""
 
+PSI = {"psi": "ψ-VGPMIL"}
+LARGE_MARGIN = {"large_margin": "LM-VGPMIL"}
+GIBBS = {"gibbs": "the Gibbs sampler"}
+GAMMA = {"gamma": "the Gamma density"}
+LEARNED = {"kernel": "a learned kernel", "kernel_and_inducing": "learned inducing points"}
+
 OWNERS = {
-    "preset": {"psi": "ψ-VGPMIL"},
-    "learn": {"psi": "ψ-VGPMIL"},
-    "density": {"psi": "ψ-VGPMIL"},
-    "logistic_tail": {"psi": "ψ-VGPMIL"},
-    "log_h": {"psi": "ψ-VGPMIL", "large_margin": "LM-VGPMIL"},
-    "update": {"psi": "ψ-VGPMIL", "large_margin": "LM-VGPMIL"},
+    "preset": ("family", PSI),
+    "learn": ("family", PSI),
+    "density": ("family", PSI),
+    "logistic_tail": ("family", PSI),
+    "log_h": ("family", PSI | LARGE_MARGIN),
+    "update": ("family", PSI | LARGE_MARGIN),
+    "margin_c": ("family", LARGE_MARGIN),
+    "margin_v": ("family", LARGE_MARGIN),
+    "chains": ("family", GIBBS),
+    "burn_in": ("family", GIBBS),
+    "draws": ("family", GIBBS),
+    "alpha": ("density", GAMMA),
+    "beta": ("density", GAMMA),
+    "outer": ("learn", LEARNED),
+    "log_z": ("learn", LEARNED),
 }
-"""Settings that some families do not have: the families that do, and what they are called."""
+"""Settings that not every head has: the setting that decides, its values that have them, and their names."""
 
 
 @dataclass(frozen=True)
@@ -222,11 +237,11 @@ class HeadSettings:
 
     def _check_together(self) -> None:
         """Raise `ValueError` for settings that are right by themselves and do not go together."""
-        for name, owners in OWNERS.items():
-            value = getattr(self, name)
-            if value != getattr(HeadSettings, name) and self.family not in owners:
+        for name, (decides, owners) in OWNERS.items():
+            value, chosen = getattr(self, name), getattr(self, decides)
+            if value != getattr(HeadSettings, name) and chosen not in owners:
                 named = " and ".join(owners.values())
-                raise ValueError(f"{name} {value!r} is of {named}, not of the family {self.family!r}")
+                raise ValueError(f"{name} {value!r} is of {named}, not of {decides} {chosen!r}")
         if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
             raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
         if self.smooth_mm and PRESETS[self.preset].unit_prior:

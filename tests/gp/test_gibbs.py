@@ -33,6 +33,7 @@ from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.kernels.segments import bag_index
 
 GIBBS = HeadSettings(family="gibbs", lengthscale_squared=3.0, n_inducing=12, burn_in=100, draws=400)
+PROBIT = HeadSettings(family="probit", lengthscale_squared=3.0, n_inducing=12)
 
 
 def generator(seed=0):
@@ -263,8 +264,7 @@ def test_agrees_with_variational_inference():
     # too wide: A⁻¹ is the posterior covariance if the margins themselves were seen.
     x, offsets, labels = scans(60, 1)
     gibbs, _ = fit(x, offsets, labels, settings=replace(GIBBS, draws=600))
-    settings = replace(GIBBS, family="probit", sweeps=1000)
-    bounded, _ = fit(x, offsets, labels, settings=settings)
+    bounded, _ = fit(x, offsets, labels, settings=replace(PROBIT, sweeps=1000))
     phi, _ = gibbs.project(x, gibbs.prior_root())
     exact, approximate = gibbs.q_mean @ phi, bounded.q_mean @ phi
     spread = (gibbs.q_root.mT @ phi).square().sum(0).sqrt()
@@ -279,7 +279,7 @@ def test_agrees_with_variational_inference():
 
 def test_the_gaussian_of_the_move_is_that_of_the_mode():
     x, offsets, labels = scans()
-    model, _ = fit(x, offsets, labels, settings=replace(GIBBS, burn_in=0, draws=50, family="probit"))
+    model, _ = fit(x, offsets, labels, settings=PROBIT)
     turns = Turns(offsets)
     projection = Projection(model, x, rows=turns.order)
     phi = model.project(x, model.prior_root())[0]

@@ -21,7 +21,7 @@ NEVER = 1e-300
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "gibbs"])  # needs a generator there
 def test_a_head_is_fitted_where_its_features_are(name):
-    settings = replace(FAMILIES[name], sweeps=3, outer=1)
+    settings = replace(FAMILIES[name], sweeps=3)
     (x, offsets, labels, z), held = with_positions(0, 10), with_positions(3, 6)
     expected = fit(x, offsets, labels, settings=settings, positions=z, validation=held)[0]
     with elsewhere():

@@ -106,10 +106,10 @@ def test_many_fits_equal_single_ones():
     assert all(not torch.equal(means[0], other) for other in means[1:])
 
 
-@pytest.mark.parametrize("learn", ["nothing", "kernel"])
-def test_features_of_a_network_that_is_trained_are_taken_as_they_are(learn):
+@pytest.mark.parametrize("learned", [{}, {"learn": "kernel", "outer": 1}], ids=["nothing", "kernel"])
+def test_features_of_a_network_that_is_trained_are_taken_as_they_are(learned):
     x, offsets, labels = scans()
-    settings = HeadSettings(n_inducing=6, sweeps=2, learn=learn, outer=1)
+    settings = HeadSettings(n_inducing=6, sweeps=2, **learned)
     expected, _ = fit(x, offsets, labels, settings=settings, validation=(x, offsets, labels))
     live = x.clone().requires_grad_()
     model, _ = fit(live, offsets, labels, settings=settings, validation=(live, offsets, labels))
@@ -129,10 +129,9 @@ def test_features_of_a_network_that_is_trained_are_taken_as_they_are(learn):
 @pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
 def test_what_cannot_share_a_projection_is_fitted_by_itself(settings):
     x, offsets, labels = scans()
-    two = [settings, replace(settings, margin_c=2.0)]  # a setting of neither
-    found = [one for group in fit_many(x, offsets, labels, [Job(one) for one in two]) for one in group]
+    found = [one for (one,) in fit_many(x, offsets, labels, [Job(settings), Job(settings)])]
     alone, _ = fit(x, offsets, labels, settings=settings)
-    assert [one.model.settings for one in found] == two
+    assert [one.place for one in found] == [0, 1]
     for one in found:
         close(one.model.q_mean, alone.q_mean)
 

