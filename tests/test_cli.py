@@ -293,14 +293,6 @@ def test_a_run_on_all_scans_ends_well_and_has_no_report(tmp_path, capsys):
     assert "so there is nothing to report" in refused(["report", tmp_path / "run"], capsys)
 
 
-def test_a_kernel_that_cannot_be_made_is_told_before_anything_is_trained(tmp_path, capsys):
-    write_features(tmp_path / "f.csv", 40, 0)
-    feature_run(tmp_path)
-    words = ["train", "--config", tmp_path / "run.yaml", "--head.kernel", "RBF"]
-    assert "head.kernel: gpytorch.kernels has no kernel 'RBF'" in refused(words, capsys)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("command", "out"),
     [

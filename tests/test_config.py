@@ -92,6 +92,10 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"head": {"family": "gibbs", "alpha": 2}}, "alpha 2.0 is of the Gamma density, not of density"),
         ({"head": {"outer": 3}}, "outer 3 is of a learned kernel and learned inducing points, not of learn"),
         ({"head": {"log_z": 100}}, "log_z 100 is of a learned kernel and learned inducing points, not of"),
+        (
+            {"head": {"learn": "kernel", "log_z": 9, "kernel": "MaternKernel"}},
+            "log_z: the random Fourier features are those of RBFKernel, not of MaternKernel",
+        ),
         ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
         ({"training": {"learning_rate": 0}}, "learning_rate must be positive and finite, got 0"),

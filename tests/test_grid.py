@@ -132,6 +132,9 @@ def test_with_folds_0_it_trains_on_everything(place):
         ({"grid": {"alpha": [1, 2.0, 1.0]}}, "grid: alpha has 1.0 twice"),
         ({"folds": 0, "external": None}, "with folds: 0 an external set is needed"),
         ({"train": {"layout": "rsna", "root": "x"}}, "a grid needs sets of layout 'features'"),
+        ({"grid": {"kernel": ["RBFKernel", "RBF"]}}, "head.kernel: gpytorch.kernels has no kernel 'RBF'"),
+        ({"grid": {"kernel": ["PolynomialKernel"]}}, "PolynomialKernel cannot be made from its name alone"),
+        ({"grid": {"smooth_mm": [0.0, 5.0]}}, "smooth_mm is 5, but where the slices lie is not known"),
         ({"folds": 16}, "16 folds need at least 16 patients of each label, there are 15 of one"),
     ],
 )
@@ -142,6 +145,7 @@ def test_what_cannot_be_is_refused_in_one_line(place, change, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert not (place / "out" / "grid.json").exists()
 
 
 def test_another_grid_does_not_mix_with_the_old_one(place, capsys):

@@ -235,6 +235,34 @@ def test_a_network_that_cannot_be_built_is_told_before_scans_are_prepared(config
 
 
 @pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"kernel": "RBF"}, "head.kernel: gpytorch.kernels has no kernel 'RBF'"),
+        ({"kernel": "PolynomialKernel"}, "head.kernel: PolynomialKernel cannot be made from its name alone"),
+        ({"kernel": "RBFKernelGrad"}, r"a matrix \((10, 10|8, 8)\) of 2 slices, not \(2, 2\)"),
+    ],
+)
+def test_a_head_that_cannot_be_fitted_is_told_before_scans_are_prepared(
+    config, told, tmp_path, chosen, message
+):
+    """With a width of 4, or of 3 features: a value and a derivative for each."""
+    config = replace(config, head=HeadSettings(**chosen))
+    with pytest.raises(ConfigError, match=message):
+        train(config, resume=False)
+    write_features(tmp_path / "f.csv", 30, 0)
+    table = replace(config, train=SetSettings("features", str(tmp_path / "f.csv")))
+    with pytest.raises(ConfigError, match=message):
+        train(table, resume=False)
+    smooth = replace(table, head=HeadSettings(smooth_mm=5.0))
+    with pytest.raises(
+        DataError, match=r"f\.csv: head\.smooth_mm is 5, but where the slices lie is not known"
+    ):
+        train(smooth, resume=False)
+    assert not config.out.exists()
+    assert not config.prepared.exists()
+
+
+@pytest.mark.parametrize(
     ("scans", "validation", "message"),
     [
         (8, 0.0, r"f\.csv: 5 folds need at least 5 patients of each label, there are 4 of one"),

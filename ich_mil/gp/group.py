@@ -31,7 +31,7 @@ from ich_mil.gp.probit import ProbitObservation
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.shares import Share, share_of
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.sparse_gp import SparseGP, check_kernel
 from ich_mil.gp.vgpmil import PsiObservation
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks, these_ranks
@@ -112,17 +112,7 @@ def _model(
 ) -> SparseGP:
     """The head before its fit, on the device of the features `like` (N, D)."""
     model = SparseGP(*points, shared, kernel=copy.deepcopy(kernel)).to(like.device).eval()
-    try:
-        shape = tuple(model.covar_module(model.inducing[:2]).to_dense().shape)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"the kernel cannot be computed of {like.shape[1]} features a slice ({error}); give one that can"
-        ) from error
-    if shape != (2, 2):
-        raise ConfigError(
-            f"the kernel gives a matrix {shape} of 2 slices, not (2, 2); give one without a batch shape, "
-            "tasks or derivatives"
-        )
+    check_kernel(model.covar_module, model.inducing[:2])
     return model
 
 

@@ -249,6 +249,11 @@ class HeadSettings:
                 f"smooth_mm has no meaning in the preset {self.preset!r}: its prior variance is not "
                 "its kernel's"
             )
+        if self.log_z and self.kernel != "RBFKernel":
+            raise ValueError(
+                f"log_z: the random Fourier features are those of RBFKernel, not of {self.kernel}; "
+                "set log_z to 0, which leaves log Z out"
+            )
         if self.smooth_mm and self.log_z:
             raise ValueError("log_z is that of a model without smoothing; set log_z or smooth_mm to 0")
 

@@ -64,6 +64,21 @@ def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
     return scaled + constant
 
 
+def check_kernel(kernel: Kernel, x: Tensor) -> None:
+    """Raise `ConfigError` unless the kernel gives a matrix (2, 2) of two slices x (2, D)."""
+    try:
+        shape = tuple(kernel(x).to_dense().shape)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the kernel cannot be computed of {x.shape[1]} features a slice ({error}); give one that can"
+        ) from error
+    if shape != (2, 2):
+        raise ConfigError(
+            f"the kernel gives a matrix {shape} of 2 slices, not (2, 2); give one without a batch shape, "
+            "tasks or derivatives"
+        )
+
+
 class SparseGP(gpytorch.models.ApproximateGP):
     """Sparse Gaussian process with whitened q(w) = N(m, S) over inducing values u = L w.
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+import torch
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor
 
@@ -29,6 +30,8 @@ from ich_mil.gp.folds import Fold, folds_of
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.smoothing import make_smoother
+from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
 from ich_mil.settings import check_about
@@ -46,38 +49,50 @@ def grid(config: GridConfig) -> pd.DataFrame:
         The table: the settings of the grid, seed and fold, how the fit ended, and its metrics.
 
     Raises:
-        ConfigError: the folder holds results of other settings or data.
-        DataError: features that cannot be used, an external set with patients of the training set or with
-            another number of features, or a folder that another process is writing.
+        ConfigError: the folder holds results of other settings or data, or a kernel cannot be used.
+        DataError: features that cannot be used, or smoothed, or divided into folds; an external set with
+            patients of the training set or with another number of features; a folder that another process is
+            writing.
     """
     features = read_feature_csv(config.train.path)
+    width = features.x.shape[1]
     tables = [config.train.path]
     external = None
     if config.external is not None:
         tables.append(config.external.path)
         external = read_feature_csv(config.external.path)
         check_unseen(external.table, keys_of(features.table), str(config.external.path))
-        width, trained = external.x.shape[1], features.x.shape[1]
-        if width != trained:
+        found = external.x.shape[1]
+        if found != width:
             raise DataError(
-                f"{config.external.path}: has {width} features a slice, {config.train.path} has {trained}; "
+                f"{config.external.path}: has {found} features a slice, {config.train.path} has {width}; "
                 "extract both with one network"
             )
+    for cell in config.cells():
+        head = replace(config.head, **cell)
+        check_kernel(make_kernel(head, width), torch.zeros(2, width, dtype=torch.float64))
+        make_smoother(head, features.positions_mm, features.offsets, what=str(config.train.path))
+    keys, jobs = _jobs(config, features)
     data = digest(*(table.read_bytes() for table in tables))
     about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):
         check_about(config.out / "grid.json", about)
         write_json(config.out / "grid.json", about)
-        return _fill(config, features, external)
+        return _fill(config, features, external, keys, jobs)
 
 
-def _fill(config: GridConfig, features: FeatureSet, external: FeatureSet | None) -> pd.DataFrame:
+def _fill(
+    config: GridConfig,
+    features: FeatureSet,
+    external: FeatureSet | None,
+    keys: list[dict[str, Any]],
+    jobs: list[Job],
+) -> pd.DataFrame:
     """Fit what is not in the table yet, and print its summary."""
     path = config.out / "grid.csv"
     rows: list[dict[str, Any]] = []
     if path.is_file():
         rows = [{str(k): v for k, v in row.items()} for row in pd.read_csv(path).to_dict("records")]
-    keys, jobs = _jobs(config, features)
     done = {_key(row, config) for row in rows}
     left = [place for place, key in enumerate(keys) if _key(key, config) not in done]
     if rows:

@@ -51,7 +51,8 @@ from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
 from ich_mil.gp.folds import folds_of
-from ich_mil.gp.sparse_gp import make_kernel
+from ich_mil.gp.smoothing import make_smoother
+from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.model import RUN_FORMAT, read_run
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
@@ -73,13 +74,15 @@ def train(config: RunConfig, *, resume: bool) -> None:
         resume: go on with what is in `config.out`; without it that folder must not hold a run.
 
     Raises:
-        ConfigError: the folder holds a run already, or one with other settings, or lies in the data.
+        ConfigError: the folder holds a run already, or one with other settings, or lies in the data; a kernel
+            that cannot be used.
         DataError: data that cannot be used, or a folder that another process is writing.
         ModelError: a CNN that cannot be built.
     """
     ranks = these_ranks()
     _check_sets(config)
     features = read_feature_csv(config.train.path) if config.train.layout == "features" else None
+    _check_head(config, features)
     with ExitStack() as held:
         with ranks.first_ahead():
             if ranks.first:
@@ -115,7 +118,6 @@ def _check_sets(config: RunConfig) -> None:
         _check_stopping(config, False)
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         AttentionCnn(config.cnn, windows=len(parse_windows(config.windows)))  # or preparing was in vain
-    make_kernel(config.head, config.cnn.features)  # or training was
     sets = [one for one in (config.train, config.external) if one is not None]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train and external must both be pictures or both be features")
@@ -123,6 +125,14 @@ def _check_sets(config: RunConfig) -> None:
         if not one.path.exists():
             raise DataError(f"{one.path}: no such file or folder")
         check_apart(config.out, one.path)
+
+
+def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
+    """Refuse a head that cannot be fitted before a CNN is trained for it, and before the run is begun."""
+    width = config.cnn.features if features is None else features.x.shape[1]
+    check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
+    if features is not None:
+        make_smoother(config.head, features.positions_mm, features.offsets, what=str(config.train.path))
 
 
 def _check_stopping(config: RunConfig, validation: bool) -> None:
