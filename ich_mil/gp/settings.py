@@ -52,8 +52,8 @@ class Variant:
 
 PRESETS = {
     "default": Variant(),
-    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, but for its line 7, which takes one π after the
-    # other: `update` gauss_seidel does
+    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, but for two steps that other settings turn on: 7
+    # takes one π after the other (`update` gauss_seidel), 8 learns the kernel (`learn` kernel)
     "paper": Variant(
         log_h=math.log(100),
         logistic_tail=False,
