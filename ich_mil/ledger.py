@@ -83,12 +83,8 @@ class Code(StrEnum):
 
 CHOICES = frozenset({Code.SERIES_CHOSEN, Code.SERIES_NOT_CHOSEN, Code.SERIES_JOINED, Code.NO_HEAD})
 """Which series stands for a scan."""
-REFUSED = frozenset(
+_UNSEEN = frozenset(
     {
-        Code.NOT_DICOM,
-        Code.NOT_CT,
-        Code.LOCALIZER,
-        Code.NOT_AN_IMAGE,
         Code.MULTI_FRAME,
         Code.NO_GEOMETRY,
         Code.NO_UID,
@@ -96,9 +92,18 @@ REFUSED = frozenset(
         Code.UNREADABLE,
         Code.NOT_OPENED,
         Code.NO_DECODER,
-        Code.OTHER_FOLDER,
         Code.FLAT,
         Code.NOISE,
+    }
+)
+"""Slices, or what may hold slices, of which nothing could be seen."""
+REFUSED = _UNSEEN | frozenset(
+    {
+        Code.NOT_DICOM,
+        Code.NOT_CT,
+        Code.LOCALIZER,
+        Code.NOT_AN_IMAGE,
+        Code.OTHER_FOLDER,
         Code.DUPLICATE,
         Code.OTHER_SHAPE,
         Code.OTHER_ORIENTATION,
@@ -118,17 +123,8 @@ CORRECTED = frozenset(
     }
 )
 """What was changed by a stated rule."""
-INCOMPLETE = frozenset(
+INCOMPLETE = _UNSEEN | frozenset(
     {
-        Code.MULTI_FRAME,
-        Code.NO_GEOMETRY,
-        Code.NO_UID,
-        Code.NO_HU_SCALE,
-        Code.UNREADABLE,
-        Code.NOT_OPENED,
-        Code.NO_DECODER,
-        Code.FLAT,
-        Code.NOISE,
         Code.SERIES_KIND,
         Code.PART_OF_HEAD,
         Code.GAP,
