@@ -156,17 +156,21 @@ def rows_and_keys(
         )
     for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
         scan = _content_id(rows) if scans is None else scans[b]
-        if not bool(measurable(rows).all()):
-            raise DataError(f"scan {scan!r}: a feature is NaN or infinite, or beyond {LARGEST}")
         away = model.standardise(rows).abs()  # (n, D)
-        if bool((away > FURTHEST).any()):
-            n, d = divmod(int(away.argmax()), away.shape[1])
-            named = b if scans is None else repr(scan)
-            raise DataError(
-                f"scan {named}: feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations "
-                f"from its mean, beyond {FURTHEST:.0e}; correct it, or leave the slice out"
-            )
+        if not bool((measurable(rows) & (away <= FURTHEST).all(1)).all()):  # a GPU is asked once a scan
+            raise _unusable(rows, away, str(b) if scans is None else repr(scan))
         yield rows, scan_key(scan)
+
+
+def _unusable(rows: Tensor, away: Tensor, scan: str) -> DataError:
+    """What is wrong with features (n, D) that lie so many training deviations away (n, D)."""
+    if not bool(measurable(rows).all()):
+        return DataError(f"scan {scan}: a feature is NaN or infinite, or beyond {LARGEST}")
+    n, d = divmod(int(away.argmax()), away.shape[1])
+    return DataError(
+        f"scan {scan}: feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations "
+        f"from its mean, beyond {FURTHEST:.0e}; correct it, or leave the slice out"
+    )
 
 
 def sample_latents(
