@@ -105,7 +105,7 @@ def map_channels(encoder: nn.Module, backbone: str, *, windows: int, image_size:
     """
     dry = copy.deepcopy(encoder).train()  # in training a batch norm refuses a single value, and moves
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # some drop layers by chance
             maps: Tensor = dry(torch.zeros(1, windows, image_size, image_size))
     except (RuntimeError, ValueError) as error:
         raise ModelError(

@@ -13,7 +13,7 @@ from torchvision.models import mobilenet_v3_small, resnet18
 
 from ich_mil.errors import ModelError
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import PaperEncoder, map_channels, split_encoder
+from ich_mil.models.encoders import PaperEncoder, build_encoder, map_channels, split_encoder
 from ich_mil.models.frozen import load_cnn, save_cnn
 from ich_mil.windows import PRESETS
 
@@ -145,6 +145,17 @@ def test_dropout_is_on_what_the_encoder_gives():
 def test_the_papers_map_is_just_above_6_cells_a_side_where_the_picture_allows(size):
     _, *sides = map_channels(PaperEncoder(3, size), "paper", windows=3, image_size=size)
     assert all(6 <= side < 14 for side in sides)  # another block would leave less than 6
+
+
+def test_the_dry_run_leaves_the_generator_and_the_encoder_as_they_were():
+    encoder, _ = build_encoder(
+        "efficientnet_b0", windows=3, image_size=64, weights=None
+    )  # drops layers by chance
+    state = {name: value.clone() for name, value in encoder.state_dict().items()}
+    before = torch.get_rng_state()
+    map_channels(encoder, "efficientnet_b0", windows=3, image_size=64)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, state[name]) for name, value in encoder.state_dict().items())
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(512, 6), (256, 5), (128, 4)])
