@@ -134,5 +134,5 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
         elif isinstance(error, UnicodeDecodeError):
             told = "is no UTF-8 text; save it in UTF-8"
         elif not files and "arguments" in told:  # the library's words: required, or unrecognized ones
-            told = f"{told}; they stand in a file, such as those in configs/: --config FILE"
+            told = f"{told}; settings stand in a file, such as those in configs/: --config FILE"
         raise ConfigError(f"{', '.join(given)}: {told}" if given else told) from error

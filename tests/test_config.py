@@ -125,7 +125,7 @@ def test_refused(tmp_path, change, message):
 
 
 def test_missing_fields_and_files():
-    where = r"; they stand in a file, such as those in configs/: --config FILE$"
+    where = r"; settings stand in a file, such as those in configs/: --config FILE$"
     with pytest.raises(ConfigError, match=rf"required: .*train.*{where}"):
         read_config(["--out", "x"])
     with pytest.raises(ConfigError, match=rf"^unrecognized arguments: configs/demo\.yaml{where}"):
