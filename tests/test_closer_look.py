@@ -96,9 +96,9 @@ def test_groups_and_calibration_count_every_scan_once(look, table):
     assert (row.n, row.positives) == (AWAY, 60)
     assert row.sensitivity == pytest.approx((look.probability[1::2] >= 0.5).mean())
     bins = table("calibration")
-    assert bins.scans.sum() == AWAY
-    assert (bins["share positive"] * bins.scans).sum() == pytest.approx(60)
-    assert (bins["mean probability"] * bins.scans).sum() == pytest.approx(look.probability.sum())
+    assert (bins.n.sum(), bins.positives.sum()) == (AWAY, 60)
+    assert (bins.probability * bins.n).sum() == pytest.approx(look.probability.sum())
+    assert bins.patients.tolist() == bins.n.tolist()
 
 
 def test_a_random_order_of_scans_has_the_share_of_wrong_calls_for_its_area(look, table):

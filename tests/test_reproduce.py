@@ -103,7 +103,7 @@ def test_the_table_holds_every_model_on_every_set(config, done):
         "Recalibration",
         "Drift",
         "How often the drift alarm rings",
-        "The intervals take scans as independent.",  # of errors by decile
+        "The most certain scans first; 95 % intervals by patient.",  # of errors by decile
         "comparisons: one in twenty leaves out 0 by chance.",
         "95 % of orders in which these scans may arrive",  # the worklist
         "`low` to `high` 5 to 95 % of them",  # of recalibration

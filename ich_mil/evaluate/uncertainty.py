@@ -1,7 +1,7 @@
 """Does the uncertainty mean anything: does it find the errors, and does it say more than the probability?
 
 In: for each scan a loss (or whether the call was wrong), its uncertainty, its patient. Out: risk-coverage
-curves and error rates by decile of uncertainty.
+curves; `bins.error_by_decile` has error rates by decile of uncertainty.
 
 For a calibrated probability p the chance of an error is min(p, 1 - p), so closeness of p to ½ is the measure
 to beat: a standard deviation that only follows p says nothing new. Hence each table has the difference to
@@ -17,17 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import LEVEL, of_proportion, patient_bootstrap
-from ich_mil.evaluate.metrics import equal_mass, patient_keys
+from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
+from ich_mil.evaluate.metrics import patient_keys
 
 CLOSENESS = "closeness of p to ½"
 """Name of the uncertainty that every other one is compared with."""
-
-DECILES = 10
-"""Bins of uncertainty in `error_by_decile`."""
 
 Patients = Sequence[str] | np.ndarray
 
@@ -210,46 +206,6 @@ def uncertainty_table(
                 "difference_low": gap.low,
                 "difference_high": gap.high,
                 "note": "one patient: no interval" if n_patients == 1 else "",
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def error_by_decile(wrong: np.ndarray, uncertainty: np.ndarray, *, bins: int = DECILES) -> pd.DataFrame:
-    """Error rate in bins of uncertainty that hold about equally many scans, equal values together.
-
-    Args:
-        wrong: (B,) whether the call was wrong.
-        uncertainty: (B,).
-        bins: largest number of bins.
-
-    Returns:
-        A row a filled bin, most certain first; columns `bin`, `n`, `uncertainty` (mean), `wrong`,
-        `error_rate`, `low` and `high`.
-        The 95 % interval is Wilson's, which takes scans as independent: too narrow where patients have many.
-
-    Raises:
-        DataError: no scan, or a value that is not finite.
-        ValueError: lengths that do not fit, or `wrong` is not true or false.
-    """
-    wrong, uncertainty = scan_rows(wrong=wrong, uncertainty=uncertainty)
-    if not np.isin(wrong, (0, 1)).all():
-        raise ValueError("wrong must be true or false for each scan; `risk_coverage` takes other losses")
-    rows = []
-    place = equal_mass(uncertainty, bins)
-    for number in np.unique(place):
-        chosen = place == number
-        n, errors = int(chosen.sum()), int(wrong[chosen].sum())
-        ends = binomtest(errors, n).proportion_ci(LEVEL, method="wilson")
-        rows.append(
-            {
-                "bin": int(number),
-                "n": n,
-                "uncertainty": float(uncertainty[chosen].mean()),
-                "wrong": errors,
-                "error_rate": errors / n,
-                "low": float(ends.low),
-                "high": float(ends.high),
             }
         )
     return pd.DataFrame(rows)

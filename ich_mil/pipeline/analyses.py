@@ -14,15 +14,15 @@ import torch
 from ich_mil.data.cq500_reads import FINDINGS
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
+from ich_mil.evaluate.bins import calibration_table, error_by_decile
 from ich_mil.evaluate.compare import compare, compare_slices
 from ich_mil.evaluate.groups import higher_where, higher_where_given_p
 from ich_mil.evaluate.joint import joint_against_independent
-from ich_mil.evaluate.metrics import THRESHOLD, calibration_bins
+from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.shift import fit_intercept
 from ich_mil.evaluate.subgroups import series_groups, slice_count_groups, subgroup_table, subtype_groups
 from ich_mil.evaluate.uncertainty import (
     CLOSENESS,
-    error_by_decile,
     risk_coverage,
     uncertainties,
     uncertainty_table,
@@ -91,18 +91,19 @@ def _against_others(look: Look) -> Iterator[Section]:
 
 def _calibration(look: Look) -> Iterator[Section]:
     """Calibration."""
-    shown = {
-        title: one.scan
+    tables = {
+        title: calibration_table(
+            look.labels, one.scan, look.bags.patients, seed=look.seed, resamples=look.config.resamples
+        )
         for title, one in look.scored.items()
         if title in (look.main, *CURVES) and not np.isnan(one.scan).any()
     }
-    mean, fraction, count = calibration_bins(look.labels, look.probability)
-    frame = pd.DataFrame({"scans": count, "mean probability": mean, "share positive": fraction})
     yield Section(
         "Calibration",
-        "Bins of about equally many scans. Log-loss, Brier score and ECE are in the result table.",
-        look.table(frame, "calibration"),
-        (look.figure(reliability(look.labels, shown), "reliability"),),
+        f"{look.main} in bins of about equally many scans; 95 % intervals by patient. Log-loss, Brier score "
+        "and ECE are in the result table.",
+        look.table(tables[look.main], "calibration"),
+        (look.figure(reliability(tables), "reliability"),),
     )
 
 
@@ -193,11 +194,11 @@ def _errors(look: Look) -> Iterator[Section]:
         look.table(frame, "uncertainty"),
         (look.figure(png, "risk_coverage"),),
     )
-    deciles = error_by_decile(wrong, std)
+    deciles = error_by_decile(wrong, std, patients, seed=look.seed, resamples=look.config.resamples)
     png = bars(deciles, x="bin", y="error_rate", labels=("tenth of the scans by deviation", "share wrong"))
     yield Section(
         "Errors by decile of the standard deviation",
-        "The most certain scans first. The intervals take scans as independent.",
+        "The most certain scans first; 95 % intervals by patient.",
         look.table(deciles, "deciles"),
         (look.figure(png, "deciles"),),
     )

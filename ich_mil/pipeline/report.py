@@ -16,6 +16,7 @@ from ich_mil.config import read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import ModelError
+from ich_mil.evaluate.bins import calibration_table
 from ich_mil.evaluate.table import Scores, evaluate, read_table
 from ich_mil.files import write_text
 from ich_mil.gp.predict import Predictions
@@ -64,8 +65,7 @@ def report_run(run: Path) -> None:
             raise ModelError(f"{metrics}: is missing; run train.py with --resume to validate the run first")
         table = read_table(metrics)
         predictions = model.predict(one.features)
-        labels, rows = one.features.labels.numpy(), score_rows(model, one.features, predictions)
-        sets.insert(0, EvaluatedSet(one.title, table, labels, rows))
+        rows = score_rows(model, one.features, predictions)
         results = read_results(run / one.name)
         if results.model.weights != model.provenance.weights:
             raise ModelError(
@@ -77,6 +77,7 @@ def report_run(run: Path) -> None:
                 f"{run / one.name}: its scans, patients, labels or CNN probabilities have changed since it "
                 "was measured; run train.py with --resume to validate again"
             )
+        sets.insert(0, _evaluated(one, table, rows, seed=model.seed, resamples=model.bootstrap))
     links = {}
     if one.prepared is not None:  # the pages are of the last set, the most external one
         shown = sorted(results.scans, key=lambda scan: -scan.probability)[: config.pages]
@@ -107,6 +108,19 @@ def report_run(run: Path) -> None:
     )
     write_text(run / "report.html", render_run(page))
     say(f"report: {run / 'report.html'}")
+
+
+def _evaluated(
+    one: MeasuredSet, table: pd.DataFrame, rows: Sequence[Scores], *, seed: int, resamples: int
+) -> EvaluatedSet:
+    """A set as the page shows it; without a label there is no calibration."""
+    labels, patients = one.features.labels.numpy(), one.features.patients
+    calibration = {
+        row.name: calibration_table(labels, row.scan, patients, seed=seed, resamples=resamples)
+        for row in rows
+        if row.scan is not None and (labels != UNKNOWN).any()
+    }
+    return EvaluatedSet(one.title, table, labels, rows, calibration)
 
 
 def _are_of(results: Results, features: FeatureSet, predictions: Predictions) -> bool:

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from ich_mil.evaluate.metrics import CALIBRATION_BINS, calibration_bins
+from ich_mil.evaluate.metrics import CALIBRATION_BINS
 from ich_mil.report.canvas import (
     GREY,
     ROW,
@@ -45,23 +45,23 @@ def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
     return to_png(figure)
 
 
-def reliability(labels: np.ndarray, probabilities: Mapping[str, np.ndarray]) -> bytes:
-    """Fraction of positives against mean probability, in the bins of the calibration error.
+def reliability(tables: Mapping[str, pd.DataFrame]) -> bytes:
+    """Share of positives against mean probability, with a bar for each interval.
 
     Args:
-        labels: (B,) in {0, 1} or unknown (-1), at least one known.
-        probabilities: (B,) of each model by name.
+        tables: `ich_mil.evaluate.bins.calibration_table` of each model by name.
     """
-    figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(probabilities))
+    figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(tables))
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     handles = []
-    for probability, (colour, style) in zip(probabilities.values(), cycle(STYLES), strict=False):
-        mean, fraction, _ = calibration_bins(labels, probability)
-        handles += ax.plot(mean, fraction, "o", color=colour, linestyle=style, linewidth=1.6, markersize=4.5)
+    for table, (colour, style) in zip(tables.values(), cycle(STYLES), strict=False):
+        x, y = table.probability, table.share
+        ax.vlines(x, table.low, table.high, color=colour, linewidth=1, alpha=0.5)
+        handles += ax.plot(x, y, "o", color=colour, linestyle=style, linewidth=1.6, markersize=4.5)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="fraction positive")
     ax.set_xlabel(f"probability given (mean of up to {CALIBRATION_BINS} bins)")
     ax.set_aspect("equal")
-    add_legend(ax, handles, list(probabilities), loc="above")
+    add_legend(ax, handles, list(tables), loc="above")
     return to_png(figure)
 
 

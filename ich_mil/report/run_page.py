@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.show import format_value, table_blocks, table_notes
 from ich_mil.evaluate.table import SCAN, Scores
 from ich_mil.predictions import Provenance, ScanResult
@@ -43,14 +42,16 @@ class EvaluatedSet:
     Attributes:
         name: its name.
         table: the frame of `ich_mil.evaluate.table.evaluate`; its first model is the run's own.
-        labels: (B,) scan labels for the ROC and calibration plots; None draws none.
+        labels: (B,) scan labels for the ROC plot; None draws none.
         scores: the models behind the table, in its order.
+        calibration: of each model, by name, `ich_mil.evaluate.bins.calibration_table`; empty draws none.
     """
 
     name: str
     table: pd.DataFrame
     labels: np.ndarray | None = None
     scores: Sequence[Scores] = ()
+    calibration: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,12 @@ def render_run(run: RunPage) -> str:
 def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
     """The headline, tables and plots of one evaluated set."""
     own: Any = one.table[(one.table["level"] == SCAN) & (one.table["metric"] == "auc")].iloc[0]
-    roc = reliability = None
+    roc = None
     if one.labels is not None:
         labels = np.asarray(one.labels)
         scores = {s.name: np.asarray(s.scan) for s in one.scores if s.scan is not None}
         if scores and {0, 1} <= set(labels.tolist()):
             roc = data_uri(figures.roc_curves(labels, scores), "png")
-        if scores and (labels != UNKNOWN).any():
-            reliability = data_uri(figures.reliability(labels, scores), "png")
     return {
         "name": one.name,
         "auc": format_value(own["value"], own["low"], own["high"]),
@@ -122,5 +121,5 @@ def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
         "blocks": table_blocks(one.table),
         "notes": table_notes(one.table),
         "roc": roc,
-        "reliability": reliability,
+        "reliability": data_uri(figures.reliability(one.calibration), "png") if one.calibration else None,
     }

@@ -8,7 +8,6 @@ from scipy.stats import entropy
 from ich_mil.errors import DataError
 from ich_mil.evaluate.uncertainty import (
     CLOSENESS,
-    error_by_decile,
     resampled_aurc,
     risk_coverage,
     uncertainties,
@@ -152,25 +151,6 @@ def test_table_needs_what_it_compares_with():
         uncertainty_table(np.array([0, 1]), {"std": np.array([0.1, 0.9])}, ["a", "b"], seed=0)
 
 
-def test_error_by_decile_by_hand():
-    wrong = np.array([0, 0, 0, 1, 1, 0, 1, 1])
-    frame = error_by_decile(wrong, np.array([1, 2, 3, 4, 6, 6, 6, 6]) / 10, bins=2)
-    assert frame.bin.tolist() == [0, 1]
-    assert frame.n.tolist() == [4, 4]
-    assert frame.wrong.tolist() == [1, 3]
-    np.testing.assert_allclose(frame.uncertainty, [0.25, 0.6])
-    np.testing.assert_allclose(frame.error_rate, [0.25, 0.75])
-    z, n = 1.959963984540054, 4  # Wilson 1927
-    centre, half = (0.25 + z**2 / 8) / (1 + z**2 / n), z / (1 + z**2 / n) * np.sqrt(0.1875 / n + z**2 / 64)
-    np.testing.assert_allclose([frame.low[0], frame.high[0]], [centre - half, centre + half])
-
-
-def test_equal_uncertainties_stay_in_one_bin():
-    frame = error_by_decile(np.arange(50) % 2 == 0, np.repeat([0.1, 0.2], [35, 15]))
-    assert frame.n.tolist() == [35, 15]
-    assert error_by_decile(np.arange(100) < 10, np.arange(100)).error_rate.tolist() == [1] + [0] * 9
-
-
 @pytest.mark.parametrize(
     ("loss", "uncertainty", "error", "message"),
     [
@@ -183,11 +163,6 @@ def test_equal_uncertainties_stay_in_one_bin():
 def test_what_cannot_be_measured_says_why(loss, uncertainty, error, message):
     with pytest.raises(error, match=message):
         risk_coverage(np.array(loss), np.array(uncertainty))
-
-
-def test_deciles_are_of_calls():
-    with pytest.raises(ValueError, match="true or false"):
-        error_by_decile(np.array([0.5, 1]), np.array([0.1, 0.2]))
 
 
 @pytest.mark.realdata

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
+from ich_mil.evaluate.bins import calibration_table
 from ich_mil.report import figures, protocol_figures
 from ich_mil.report.canvas import GREY
 
@@ -31,16 +32,43 @@ def score():
     return np.array([0.1, 0.4, 0.6, 0.8, 0.9, 0.5])
 
 
+def roc(labels, scores):
+    return pixels(figures.roc_curves(labels, scores))
+
+
+def reliability(labels, scores):
+    patients = [str(b) for b in range(len(labels))]
+    tables = {
+        name: calibration_table(labels, score, patients, seed=0, resamples=50)
+        for name, score in scores.items()
+    }
+    return pixels(figures.reliability(tables))
+
+
 def test_roc_and_reliability_change_with_the_scores(labels, score):
-    for draw in (figures.roc_curves, figures.reliability):
-        assert not same(pixels(draw(labels, {"GP": score})), pixels(draw(labels, {"GP": score[::-1].copy()})))
-        assert not same(pixels(draw(labels, {"GP": score})), pixels(draw(labels, {"CNN": score})))
+    for draw in (roc, reliability):
+        assert not same(draw(labels, {"GP": score}), draw(labels, {"GP": score[::-1].copy()}))
+        assert not same(draw(labels, {"GP": score}), draw(labels, {"CNN": score}))
 
 
 def test_unlabelled_scans_take_no_part(labels, score):
     moved = np.where(labels < 0, 0.01, score)
-    for draw in (figures.roc_curves, figures.reliability):
-        assert same(pixels(draw(labels, {"GP": score})), pixels(draw(labels, {"GP": moved})))
+    for draw in (roc, reliability):
+        assert same(draw(labels, {"GP": score}), draw(labels, {"GP": moved}))
+
+
+def test_intervals_of_the_reliability_are_drawn():
+    table = calibration_table(np.arange(20) % 2, np.full(20, 0.4), [f"{b}" for b in range(20)], seed=0)
+    drawn = pixels(figures.reliability({"GP": table}))
+    assert not same(drawn, pixels(figures.reliability({"GP": table.assign(low=table.share)})))
+    assert not same(drawn, pixels(figures.reliability({"GP": table.assign(high=table.share)})))
+
+
+def test_a_share_without_an_interval_is_drawn_all_the_same(labels, score):
+    table = calibration_table(labels, score, ["a"] * 6, seed=0)
+    assert table.low.isna().all()
+    moved = table.assign(share=1 - table.share)
+    assert not same(pixels(figures.reliability({"GP": table})), pixels(figures.reliability({"GP": moved})))
 
 
 @pytest.mark.parametrize(
@@ -57,9 +85,9 @@ def test_names_are_drawn_as_they_are(labels, score, name):
 
 def test_more_models_than_colours(labels, score):
     many = {f"model {i}": score for i in range(8)}
-    for draw in (figures.roc_curves, figures.reliability):
-        assert not same(pixels(draw(labels, many)), pixels(draw(labels, many | {"model 8": score})))
-        assert not same(pixels(draw(labels, many)), pixels(draw(labels, many | {"model 7": score[::-1]})))
+    for draw in (roc, reliability):
+        assert not same(draw(labels, many), draw(labels, many | {"model 8": score}))
+        assert not same(draw(labels, many), draw(labels, many | {"model 7": score[::-1]}))
 
 
 def test_every_head_of_a_protocol_is_drawn(monkeypatch):

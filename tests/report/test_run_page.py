@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ich_mil.evaluate.bins import calibration_table
 from ich_mil.evaluate.show import table_blocks
 from ich_mil.evaluate.table import Scores, evaluate
 from ich_mil.predictions import Provenance
@@ -17,7 +18,7 @@ from tests.results import MODEL, cohort
 
 @pytest.fixture
 def run():
-    labels = np.array([0, 1] * 15)
+    labels, patients = np.array([0, 1] * 15), [str(i) for i in range(30)]
     rng = np.random.default_rng(0)
     scores = [
         Scores(name, np.clip(labels * 0.3 + rng.random(30) * 0.7, 0, 1), None) for name in ("GP", "CNN")
@@ -25,18 +26,19 @@ def run():
     frame = evaluate(
         scores,
         labels=labels,
-        patients=[str(i) for i in range(30)],
+        patients=patients,
         offsets=np.arange(31),
         seed=0,
         resamples=50,
     )
+    calibration = {one.name: calibration_table(labels, one.scan, patients, seed=0) for one in scores}
     return RunPage(
         "rsna_d8",
         MODEL,
         "seed: 0\nmodel: papers",
         {"ich_mil": "4.5", "torch": "9.8+cpu"},
         splits=[SplitCount("train", 1234, 1200, 43210, 555, 7)],
-        sets=[EvaluatedSet("CQ500", frame, labels, scores)],
+        sets=[EvaluatedSet("CQ500", frame, labels, scores, calibration)],
         scans=[
             replace(SCAN, scan="low", probability=0.1234, std=0.0567, interval_95=(0.02, 0.3), label=0),
             replace(SCAN, scan="high", probability=0.9876, label=1),
@@ -51,7 +53,7 @@ def run():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_are_only_text(run, text):
     run = replace(
-        run, curves=None, sets=[replace(run.sets[0], labels=None)]
+        run, curves=None, sets=[replace(run.sets[0], labels=None, calibration={})]
     )  # names in figures: test_figures
     link = f"studies/{study_file_name(text)}"
     hostile = replace(
@@ -117,7 +119,7 @@ def test_a_run_with_nothing_but_a_name():
 def test_one_class_draws_no_roc(run):
     one = replace(run.sets[0], labels=np.ones(30, int))
     assert Page(render_run(replace(run, sets=[one]))).tags.count("img") == 2
-    none = replace(run.sets[0], labels=np.full(30, -1))
+    none = replace(run.sets[0], labels=np.full(30, -1), calibration={})
     assert Page(render_run(replace(run, sets=[none]))).tags.count("img") == 1
 
 

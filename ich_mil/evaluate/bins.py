@@ -1,0 +1,117 @@
+"""How often something is so, in bins of what was told: positives by probability, wrong calls by uncertainty.
+
+In: a number of each scan, whether it is so, the scan's patient. Out: a row a bin, its share with an interval
+by patient.
+
+Shapes: B scans, K filled bins.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
+from ich_mil.evaluate.metrics import CALIBRATION_BINS, equal_mass, known_scores, patient_keys
+from ich_mil.evaluate.uncertainty import scan_rows
+
+DECILES = 10
+"""Bins of uncertainty in `error_by_decile`."""
+
+
+def _shares(
+    value: np.ndarray, so: np.ndarray, patients: np.ndarray, *, bins: int, seed: int, resamples: int
+) -> pd.DataFrame:
+    """Columns `bin`, `n`, `mean` of the values (B,), `patients`, `so` of them, `share`, `low` and `high`.
+
+    The interval is that of any share (`of_proportion`), of the patients of the bin; the bins are held.
+    """
+    rows = []
+    place = equal_mass(value, bins)
+    for number in np.unique(place):
+        here = place == number
+        about = {"bin": int(number), "n": int(here.sum()), "mean": float(value[here].mean())}
+        rows.append(about | _share(so[here], patients[here], seed=seed, resamples=resamples))
+    return pd.DataFrame(rows)
+
+
+def _share(so: np.ndarray, patients: np.ndarray, *, seed: int, resamples: int) -> dict[str, float]:
+    def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
+        return {"share": so @ counts / counts.sum(axis=0)}
+
+    share, behind = float(so.mean()), len(np.unique(patients))
+    resampled = patient_bootstrap(statistic, patients, resamples=resamples, seed=seed)
+    ends = of_proportion(resampled["share"], share, behind)
+    return {"patients": behind, "so": int(so.sum()), "share": share, "low": ends.low, "high": ends.high}
+
+
+def calibration_table(
+    labels: np.ndarray,
+    probability: np.ndarray,
+    patients: Sequence[str] | np.ndarray,
+    *,
+    seed: int,
+    resamples: int = 2000,
+) -> pd.DataFrame:
+    """The share of positive scans in the bins of the calibration error (`metrics.equal_mass`).
+
+    Args:
+        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        probability: (B,) in [0, 1].
+        patients: B patient keys; the intervals resample those of a bin.
+        seed: seed of the resampling.
+        resamples: number of resamples behind each interval.
+
+    Returns:
+        K rows, least probable first; columns `bin`, `n`, `probability` (mean), `patients`, `positives`,
+        `share`, and its 95 % interval `low` to `high`, which is NaN for a single patient.
+
+    Raises:
+        DataError: no label is known, or a probability is NaN or outside [0, 1]; a scan without a patient.
+        ValueError: lengths that do not fit.
+    """
+    owner = patient_keys(patients)
+    if len(owner) != len(labels):
+        raise ValueError(f"{len(labels)} labels and {len(owner)} patients do not fit")
+    known = np.asarray(labels) != UNKNOWN
+    labels, probability = known_scores(labels, probability, what="calibration", probability=True)
+    frame = _shares(probability, labels, owner[known], bins=CALIBRATION_BINS, seed=seed, resamples=resamples)
+    return frame.rename(columns={"mean": "probability", "so": "positives"})
+
+
+def error_by_decile(
+    wrong: np.ndarray,
+    uncertainty: np.ndarray,
+    patients: Sequence[str] | np.ndarray,
+    *,
+    bins: int = DECILES,
+    seed: int,
+    resamples: int = 2000,
+) -> pd.DataFrame:
+    """Error rate in bins of uncertainty that hold about equally many scans, equal values together.
+
+    Args:
+        wrong: (B,) whether the call was wrong.
+        uncertainty: (B,).
+        patients: B patient keys; the intervals resample those of a bin.
+        bins: largest number of bins.
+        seed: seed of the resampling.
+        resamples: number of resamples behind each interval.
+
+    Returns:
+        K rows, most certain first; columns `bin`, `n`, `uncertainty` (mean), `patients`, `wrong`,
+        `error_rate`, and its 95 % interval `low` to `high`, which is NaN for a single patient.
+
+    Raises:
+        DataError: no scan, or a value that is not finite; a scan without a patient.
+        ValueError: lengths that do not fit, or `wrong` is not true or false.
+    """
+    wrong, uncertainty = scan_rows(wrong=wrong, uncertainty=uncertainty)
+    if not np.isin(wrong, (0, 1)).all():
+        raise ValueError("wrong must be true or false for each scan; `risk_coverage` takes other losses")
+    owner = patient_keys(patients)
+    if len(owner) != len(wrong):
+        raise ValueError(f"{len(wrong)} calls and {len(owner)} patients do not fit")
+    frame = _shares(uncertainty, wrong, owner, bins=bins, seed=seed, resamples=resamples)
+    return frame.rename(columns={"mean": "uncertainty", "so": "wrong", "share": "error_rate"})
