@@ -104,6 +104,19 @@ def _rests_on(frame: pd.DataFrame) -> list[str]:
     return notes
 
 
+def _right_calls(frame: pd.DataFrame) -> list[str]:
+    """The two-by-two table of each model's calls in words: the counts of sensitivity and specificity."""
+    shares = frame[frame["metric"].isin(["sensitivity", "specificity"]) & frame["value"].notna()]
+    texts: dict[str, list[str]] = {}
+    for row in shares.to_dict("records"):
+        positive = row["metric"] == "sensitivity"
+        of = row["positives"] if positive else row["n"] - row["positives"]
+        text = f"{round(row['value'] * of):,} of {of:,} {'positive' if positive else 'negative'}"
+        texts.setdefault(row["model"], []).append(text)
+    told = "; ".join(f"{model} {' and '.join(parts)}" for model, parts in texts.items())
+    return [f"Right calls of scans: {told}"] if told else []
+
+
 def _not_available(frame: pd.DataFrame) -> list[str]:
     absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for note in dict.fromkeys(frame["note"]):
@@ -124,6 +137,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
     """What the numbers of an `evaluate` frame rest on, how they were made, what is not available and why."""
     notes = [
         *_rests_on(frame),
+        *_right_calls(frame),
         f"95 % intervals: {frame['resamples'].max():,} resamples of patients, of losses and of the "
         "calibration line their percentiles, of AUC, AP, F1 and shares Student's t of the log odds, exact "
         "where these are 0 or 1; "

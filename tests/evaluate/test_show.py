@@ -112,6 +112,27 @@ def test_notes_count_what_was_left_out(truth, model):
     assert notes[0] == "34 scans (17 positive) of 15 patients; 6 without a label left out"
 
 
+def test_right_calls_are_counted(truth, model):
+    known = np.arange(40) >= 7
+    part = {**truth, "labels": np.where(known, truth["labels"], -1)}
+    right = known & ((model.scan >= 0.5) == truth["labels"])
+    found = [int((right & (truth["labels"] == kind)).sum()) for kind in (1, 0)]
+    assert 0 < found[1] < 16
+    assert 0 < found[0] < 17
+    silent = Scores("silent", None, model.slice)
+    wrong = Scores("wrong", 1.0 - truth["labels"], None)
+    notes = table_notes(evaluate([model, silent, wrong], **part, seed=0, resamples=50))
+    assert (
+        f"Right calls of scans: GP {found[0]} of 17 positive and {found[1]} of 16 negative; "
+        "wrong 0 of 17 positive and 0 of 16 negative"
+    ) in notes
+    ones = {**part, "labels": np.where(truth["labels"] == 1, 1, -1)}
+    (one,) = [
+        note for note in table_notes(evaluate([model], **ones, seed=0, resamples=50)) if "Right" in note
+    ]
+    assert one == f"Right calls of scans: GP {int((model.scan[1::2] >= 0.5).sum())} of 20 positive"
+
+
 def table_of(truth, model, scans):
     """The table of so many copies of the scans, each of a patient of its own, without slice labels."""
     labels = np.resize(truth["labels"], scans)
