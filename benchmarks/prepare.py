@@ -27,6 +27,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from pydicom import dcmread
 from pydicom.config import disable_value_validation
 from pydicom.pixels import pixel_array
@@ -100,7 +101,7 @@ def speed(arguments: argparse.Namespace) -> None:
             "(b) pydicom pixel read": lambda: each(pixel_array, paths),
             "ours": lambda: ours(root, 1, windows=False),
             "ours and three windows": lambda: ours(root, 1, windows=True),
-            f"ours, {os.cpu_count()} workers": lambda: ours(root, os.cpu_count() or 1, windows=False),
+            f"ours, {cpu_count()} workers": lambda: ours(root, cpu_count(), windows=False),
         }
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for round_ in range(arguments.rounds + 1):
@@ -170,7 +171,7 @@ def scale(arguments: argparse.Namespace) -> None:
 
 def _measure_run(root: Path, out: Path) -> list[float]:
     """Seconds of one run, and peak kilobytes of its process and of its largest worker."""
-    words = [sys.executable, "-c", _ONCE, str(root), str(out), str(os.cpu_count() or 1)]
+    words = [sys.executable, "-c", _ONCE, str(root), str(out), str(cpu_count())]
     told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     return [float(word) for word in told.splitlines()[-1].split()]
 

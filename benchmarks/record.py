@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+from joblib import cpu_count
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
@@ -36,7 +37,7 @@ def machine() -> str:
     product = statistics.median(seconds(lambda: a @ b, rounds=9))
     rate = 2 * 1024**3 / product / 1e9
     return (
-        f"{os.cpu_count()} cores of {model}, {rate:.0f} GFlop/s in float64 products just now, "
+        f"{cpu_count()} cores of {model}, {rate:.0f} GFlop/s in float64 products just now, "
         f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, torch {torch.__version__}"
     )
 
