@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from types import FrameType
 from typing import Any
 
@@ -61,8 +62,9 @@ class Node:
             JudgeProcess(judge, seconds=settings.study_seconds, memory_mb=settings.memory_mb, stop=self._stop)
             for _ in range(settings.workers)
         ]
+        lost: Counter[str] = Counter()
         self.workers = [
-            Worker(self.spool, process, self.metrics, attempts=settings.attempts, stop=self._stop)
+            Worker(self.spool, process, self.metrics, attempts=settings.attempts, lost=lost, stop=self._stop)
             for process in self._processes
         ]
         self.sender = Sender(

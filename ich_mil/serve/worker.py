@@ -27,7 +27,14 @@ class Worker(threading.Thread):
     """
 
     def __init__(
-        self, spool: Spool, process: JudgeProcess, metrics: Metrics, *, attempts: int, stop: threading.Event
+        self,
+        spool: Spool,
+        process: JudgeProcess,
+        metrics: Metrics,
+        *,
+        attempts: int,
+        lost: Counter[str],
+        stop: threading.Event,
     ) -> None:
         """Not started yet.
 
@@ -35,13 +42,13 @@ class Worker(threading.Thread):
             spool: where studies come from.
             process: judges.
             metrics: counts.
-            attempts: times a study may lose the process.
+            attempts: times a study may lose a process.
+            lost: how often each study in the queue has; of all workers. A study is in work once at a time.
             stop: set when the node stops; a study in work goes back to the queue.
         """
         super().__init__(name="judge", daemon=True)
         self._spool, self._process, self._metrics = spool, process, metrics
-        self._attempts, self._stop_asked = attempts, stop
-        self._lost: Counter[str] = Counter()
+        self._attempts, self._lost, self._stop_asked = attempts, lost, stop
         self.problem = ""
 
     def run(self) -> None:

@@ -209,6 +209,16 @@ def test_a_judge_that_crashes_is_tried_again(start, archive, tmp_path):
     assert metric(node.status.port, "judge_starts") == 4
 
 
+def test_tries_are_counted_over_all_workers(start, tmp_path):
+    calls, numbers = tmp_path / "calls", range(6)
+    node = start(FakeJudge(calls=calls), attempts=2, workers=3)
+    for number in numbers:
+        assert send(node.listener.port, study(number, slices=1, StudyDescription="crash")) == [0]
+    wait_for(lambda: len(notes(tmp_path / "spool" / "failed")) == len(numbers), seconds=60)
+    tried = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert [tried.count(uid(number)) for number in numbers] == [2] * len(numbers)
+
+
 def test_a_judge_that_hangs_or_swells_costs_one_study(start, archive, tmp_path):
     node = start(attempts=1, study_seconds=6.0, memory_mb=250.0)
     for number, wish in enumerate(["hang", "hungry", "bug"]):
