@@ -156,7 +156,7 @@ class Results:
         model: which model spoke.
         decided_by: in words, how `decision` was made.
         scans: in the order of the features.
-        ledger: lines about no scan that was predicted.
+        ledger: lines about no scan of the prepared set: of files and studies that were left out.
     """
 
     set: str
@@ -188,7 +188,7 @@ def make_results(
         features: B scans.
         predictions: of the same scans.
         explained: likewise.
-        prepared: of the same scans; None for a feature table.
+        prepared: a set that holds these scans, and maybe others; None for a feature table.
         set_name: see `Results.set`.
         model: which model spoke.
         triage: thresholds to decide by; None decides by the interval.
@@ -218,8 +218,8 @@ def make_results(
                 ledger=own,
             )
         )
-    predicted = set(features.scans)
-    general = [line for scan, own in lines.items() if scan not in predicted for line in own]
+    known = set() if prepared is None else set(prepared.scans.index)
+    general = [line for scan, own in lines.items() if scan not in known for line in own]
     decided_by = f"{BY_INTERVAL}; {WHOLE_ONLY}"
     if triage is not None:
         decided_by = f"{triage.promise} {WHOLE_ONLY.capitalize()}."

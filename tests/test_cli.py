@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,7 @@ def refused(words, capsys) -> str:
 @pytest.mark.slow
 def test_a_run_leaves_all_that_it_promises(place):
     out = place / "run"
+    splits = pd.read_csv(out / "splits.csv")
     for name in ("validation", "test", "external"):
         metrics = pd.read_csv(out / name / "metrics.csv")
         assert {"Gaussian-process head", "CNN alone", "position only"} <= set(metrics.model)
@@ -100,12 +102,16 @@ def test_a_run_leaves_all_that_it_promises(place):
         assert [scan["scan"] for scan in tree["scans"]] == list(table[table.level == "scan"].scan)
         assert tree["model"]["config"] == read_config(["--config", str(place / "tiny.yaml")]).hash
         assert sum(len(scan["slices"]) for scan in tree["scans"]) == (table.level == "slice").sum()
+        others = set(splits.scan) - {scan["scan"] for scan in tree["scans"]}
+        assert others.isdisjoint(line["scan"] for line in tree["ledger"])
+    codes = Counter(line["code"] for part in (tree, *tree["scans"]) for line in part["ledger"])
     report = (out / "report.html").read_text()
     assert "not for diagnosis" in report
     pages = list((out / "studies").iterdir())
     assert len(pages) == 2
     assert all(f"studies/{page.name}" in report for page in pages)
-    splits = pd.read_csv(out / "splits.csv")
+    assert codes  # of the external set, the last
+    assert all(f'<td>{code}</td><td class="number">{count}</td>' in report for code, count in codes.items())
     assert splits.groupby("patient").split.nunique().eq(1).all()
 
 

@@ -73,6 +73,18 @@ def results():
     return make_results(*parts(), set_name="new", model=MODEL)
 
 
+def test_lines_about_other_scans_of_the_prepared_set_are_left_out():
+    features, predictions, explained, prepared = parts()
+    prepared.scans.loc["d"] = ["c4"]
+    prepared.ledger_by_scan |= {
+        scan: [{"scan": scan, "file": f"{scan}.dcm", "code": "padding", "detail": ""}]
+        for scan in ("d", "refused")
+    }
+    found = make_results(features, predictions, explained, prepared, set_name="test", model=MODEL)
+    assert [line.scan for line in found.ledger] == ["", "refused"]
+    assert [len(scan.ledger) for scan in found.scans] == [1, 0, 0]
+
+
 def test_decided_by_the_interval(results):
     assert [scan.decision for scan in results.scans] == ["positive", "look", "negative"]
     assert results.decided_by == f"{BY_INTERVAL}; {WHOLE_ONLY}"

@@ -7,6 +7,7 @@ the most probable scans, as many as the setting `pages` says.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,7 @@ def report_run(run: Path) -> None:
                 run / links[scan.scan],
                 run_link="../report.html",
             )
+    entries = chain(results.ledger, *(scan.ledger for scan in results.scans))
     log = run / "cnn" / "log.csv"
     page = RunPage(
         name=run.name,
@@ -103,7 +105,7 @@ def report_run(run: Path) -> None:
         scans=results.scans,
         links=links,
         curves=pd.read_csv(log, index_col="epoch") if log.is_file() else None,
-        ledger=None if one.prepared is None else Counter(one.prepared.ledger.code),
+        ledger=None if one.prepared is None else Counter(entry.code for entry in entries),
         limits=LIMITS,
     )
     write_text(run / "report.html", render_run(page))
