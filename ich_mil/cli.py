@@ -16,12 +16,20 @@ from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError, IchMilError
 from ich_mil.progress import say
 
 LABELLED = ("rsna", "cq500", "folder")
+PROMISE: dict[str, Any] = {
+    "sensitivity": 0.95,
+    "specificity": 0.95,
+    "confidence": 0.9,
+    "method": "risk_control",
+}
+"""What `triage` promises where nothing else is asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,10 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("folder", type=Path, help="predictions: the folder of 'validate' or 'predict'")
     one.add_argument("--apply", type=Path, metavar="TRIAGE", help="decide by these thresholds")
     one.add_argument("--labels", type=Path, help="CSV scan,label[,patient]; default: the predictions' own")
-    one.add_argument("--sensitivity", type=_share, default=0.95, help="promised (default %(default)s)")
-    one.add_argument("--specificity", type=_share, default=0.95, help="promised (default %(default)s)")
-    one.add_argument("--confidence", type=_share, default=0.9, help="of each promise (default %(default)s)")
-    one.add_argument("--method", choices=("risk_control", "conformal"), default="risk_control")
+    for name, what in (
+        ("sensitivity", "promised"),
+        ("specificity", "promised"),
+        ("confidence", "of each promise"),
+    ):
+        one.add_argument(f"--{name}", type=_share, help=f"{what} (default {PROMISE[name]})")
+    one.add_argument("--method", choices=("risk_control", "conformal"), help=f"default: {PROMISE['method']}")
     one.add_argument("--out", type=Path, help="default: triage.json or decisions.csv in the folder")
 
     one = commands.add_parser("report", help="write the report of a run, or the pages of predictions, again")
@@ -240,21 +251,16 @@ def _prepare(chosen: argparse.Namespace) -> None:
 def _triage(chosen: argparse.Namespace) -> None:
     from ich_mil.pipeline.triage import apply_triage, calibrate_triage
 
+    asked = {name: value for name in PROMISE if (value := getattr(chosen, name)) is not None}
     if chosen.apply is not None:
-        if chosen.labels is not None:
+        if useless := [f"--{name}" for name in ("labels", *PROMISE) if getattr(chosen, name) is not None]:
             raise ConfigError(
-                "--labels is for new thresholds, --apply decides by those it has; leave one out"
+                f"{', '.join(useless)}: for new thresholds alone, --apply decides by those it has"
             )
         apply_triage(chosen.folder, chosen.apply, chosen.out or chosen.folder / "decisions.csv")
     else:
         calibrate_triage(
-            chosen.folder,
-            chosen.labels,
-            chosen.out or chosen.folder / "triage.json",
-            sensitivity=chosen.sensitivity,
-            specificity=chosen.specificity,
-            confidence=chosen.confidence,
-            method=chosen.method,
+            chosen.folder, chosen.labels, chosen.out or chosen.folder / "triage.json", **(PROMISE | asked)
         )
 
 

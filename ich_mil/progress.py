@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -16,6 +17,12 @@ def say(text: str) -> None:
     """Print one line at once, so that a log shows it when it happens."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+@cache
+def say_once(text: str) -> None:
+    """`say`, unless this process has said it."""
+    say(text)
 
 
 def progress(

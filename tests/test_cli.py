@@ -558,6 +558,22 @@ def test_no_more_workers_start_than_there_are_cores_for_this_process():
         os.sched_setaffinity(0, cores)
 
 
+@pytest.mark.parametrize("what", ["the training scans", "fewer features"])
+def test_an_external_table_that_cannot_be_used_is_refused_before_the_fit(tmp_path, capsys, what):
+    write_features(tmp_path / "f.csv", 40, 0)
+    table = pd.read_csv(tmp_path / "f.csv")
+    told = "of its patients were trained or calibrated on"
+    if what == "fewer features":
+        table = table.drop(columns="feature_2")
+        told = "has 2 features a slice, the head is fitted to 3; extract both with one network"
+    table.to_csv(tmp_path / "g.csv", index=False)
+    feature_run(tmp_path, external={"layout": "features", "root": str(tmp_path / "g.csv")})
+    error = refused(["train", "--config", tmp_path / "run.yaml"], capsys)
+    assert error.startswith(f"error: {tmp_path / 'g.csv'}: ")
+    assert told in error
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
     write_features(tmp_path / "f.csv", 40, 0)
     feature_run(tmp_path)

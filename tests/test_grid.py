@@ -102,6 +102,19 @@ def test_a_killed_grid_goes_on_to_the_same_table(place, monkeypatch, capsys):
     assert "24 of 24 fits are in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("text", ["", "beta,seed\n1.0,0\n"])
+def test_a_damaged_table_is_told(place, capsys, text):
+    assert cli.main(words(place)) == 0
+    path = place / "out" / "grid.csv"
+    path.write_text(text)
+    capsys.readouterr()
+    assert cli.main(words(place)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}: cannot be read as a grid (")
+    assert error.endswith("; delete it to fit again\n")
+    assert path.read_text() == text
+
+
 def test_with_folds_0_it_trains_on_everything(place):
     assert cli.main([*words(place), "--folds", "0", "--seeds", "[1]"]) == 0
     table = pd.read_csv(place / "out" / "grid.csv")
@@ -205,7 +218,7 @@ def test_an_external_set_of_another_width_is_refused_before_anything_is_written(
     )
     assert cli.main(words(place)) == 2
     error = capsys.readouterr().err
-    assert f"other.csv: has {len(left)} features a slice, {place / 'train.csv'} has 3" in error
+    assert f"other.csv: has {len(left)} features a slice, the head is fitted to 3; extract both" in error
     assert error.count("\n") == 1
     assert not (place / "out").exists()
 

@@ -283,7 +283,7 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     )
     wide = table.assign(feature_3=0.0)
     wide.to_csv(place / "wide.csv", index=False)
-    assert "wide.csv: has 4 features a slice, the model takes 3" in refused(
+    assert "wide.csv: has 4 features a slice, the head is fitted to 3" in refused(
         ["recalibrate", *words(place, "wide", "run"), *out], capsys
     )
     with alone(tmp_path / "x", doing="holding"):

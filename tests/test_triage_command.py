@@ -197,7 +197,10 @@ def test_what_is_refused(tmp_path, capsys):
         assert error.startswith(f"error: {broken}: {told}")
         assert error.strip().endswith(("; fit them again", "; name a file of 'ich-mil triage'"))
     error = refused([tmp_path / "known", "--apply", broken, "--labels", labels], capsys)
-    assert "--labels is for new thresholds, --apply decides by those it has; leave one out" in error
+    assert error == "error: --labels: for new thresholds alone, --apply decides by those it has\n"
+    promise = ["--confidence", "0.9", "--method", "conformal"]
+    error = refused([tmp_path / "known", "--apply", broken, *promise], capsys)
+    assert "error: --confidence, --method: for new thresholds alone" in error
 
 
 def test_shares_are_checked(tmp_path, capsys):

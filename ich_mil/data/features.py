@@ -11,6 +11,7 @@ Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,13 +23,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN, name_some, read_label_csv
-from ich_mil.data.splits import patient_key
+from ich_mil.data.splits import check_unseen, patient_key
 from ich_mil.data.twins import content_of, one_patient
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.kernels.rbf_gram import measurable
 from ich_mil.kernels.segments import take_bags
-from ich_mil.progress import say
+from ich_mil.progress import say_once
 
 FORMAT = "ich_mil.features.1"
 
@@ -240,7 +241,7 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
     Raises:
         DataError: no such file, a column is missing, a label is not 0/1, label, patient or the CNN's
             probability differ within a scan, a slice is there twice, a feature is NaN, a probability is
-            outside [0, 1].
+            outside [0, 1], or known of some scans only.
     """
     path = Path(path)
     table = _read_table(path)
@@ -265,10 +266,36 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
     if "instance_label" in table:
         features = replace(features, slice_labels=torch.tensor(table.instance_label.to_numpy(np.int64)))
     if "bag_cnn_probability" in table:
-        said = torch.tensor(grouped.bag_cnn_probability.first().to_numpy(np.float32))
-        features = replace(features, cnn_scan=said)
+        said = grouped.bag_cnn_probability.first()
+        if said.isna().any() and not said.isna().all():
+            raise DataError(
+                f"{path}: scan {said.index[said.isna()][0]!r} has no bag_cnn_probability, but others have; "
+                "fill it in, or leave the column out"
+            )
+        features = replace(features, cnn_scan=torch.tensor(said.to_numpy(np.float32)))
     check_features(features, str(path))
     return _with_twins(features, str(path))
+
+
+def read_unseen_csv(path: str | Path, *, width: int, learned: Mapping[str, str]) -> FeatureSet:
+    """Read a public feature table of scans to be measured on.
+
+    Args:
+        path: of the CSV.
+        width: features a slice of those the head is fitted to.
+        learned: `ich_mil.data.splits.keys_of` the scans it learns from.
+
+    Raises:
+        DataError: as in `read_feature_csv`; another width; a scan, or its patient, that was learned from.
+    """
+    features = read_feature_csv(path)
+    if features.x.shape[1] != width:
+        raise DataError(
+            f"{path}: has {features.x.shape[1]} features a slice, the head is fitted to {width}; extract "
+            "both with one network"
+        )
+    check_unseen(features.table, learned, str(path))
+    return features
 
 
 def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
@@ -278,7 +305,7 @@ def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
     first = known.groupby("content").content.transform(lambda same: same.index[0])
     twins = [f"{scan} (those of {other})" for scan, other in first.items() if scan != other]
     if twins:
-        say(
+        say_once(
             f"{source}: scans with the slices of another, taken to be of its patient: {len(twins)}, "
             f"{name_some(twins)}"
         )

@@ -61,8 +61,8 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     if missing:
         there = name_some(list(table.columns), 6)
         raise DataError(f"{path}: column {', '.join(missing)} is missing; found {there}")
-    twice = [column for column in columns if list(table.columns).count(column) > 1]
-    if twice:
+    twice = table.columns[table.columns.duplicated() & (table.columns != "")].unique()
+    if len(twice):
         raise DataError(f"{path}: column {', '.join(twice)} is there twice; leave one")
     if key is not None and len(repeated := table[key][table[key].duplicated()]):
         raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}; leave one row for each")

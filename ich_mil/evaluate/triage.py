@@ -96,6 +96,8 @@ class Triage:
         for name in ("sensitivity", "specificity"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must lie between 0 and 1, got {self.confidence}")
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
 

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,9 +21,9 @@ from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor
 
 from ich_mil.config import GridConfig
-from ich_mil.data.features import FeatureSet, read_feature_csv
-from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.splits import check_unseen, keys_of
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
+from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.splits import keys_of
 from ich_mil.errors import DataError
 from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
@@ -60,14 +61,8 @@ def grid(config: GridConfig) -> pd.DataFrame:
     external = None
     if config.external is not None:
         tables.append(config.external.path)
-        external = read_feature_csv(config.external.path)
-        check_unseen(external.table, keys_of(features.table), str(config.external.path))
-        found = external.x.shape[1]
-        if found != width:
-            raise DataError(
-                f"{config.external.path}: has {found} features a slice, {config.train.path} has {width}; "
-                "extract both with one network"
-            )
+        learned = keys_of(features.table)
+        external = read_unseen_csv(config.external.path, width=width, learned=learned)
     for cell in config.cells():
         head = replace(config.head, **cell)
         check_kernel(make_kernel(head, width), torch.zeros(2, width, dtype=torch.float64))
@@ -90,9 +85,7 @@ def _fill(
 ) -> pd.DataFrame:
     """Fit what is not in the table yet, and print its summary."""
     path = config.out / "grid.csv"
-    rows: list[dict[str, Any]] = []
-    if path.is_file():
-        rows = [{str(k): v for k, v in row.items()} for row in pd.read_csv(path).to_dict("records")]
+    rows = _rows_of(path, config)
     done = {_key(row, config) for row in rows}
     left = [place for place, key in enumerate(keys) if _key(key, config) not in done]
     if rows:
@@ -107,6 +100,19 @@ def _fill(
     say(f"{len(table)} fits in {path}")
     say(summary(table, list(config.grid)).to_string())
     return table
+
+
+def _rows_of(path: Path, config: GridConfig) -> list[dict[str, Any]]:
+    """The lines that are in the table already. `DataError` if it is damaged."""
+    if not path.is_file():
+        return []
+    try:
+        table = pd.read_csv(path)
+        if missing := [name for name in _names(config) if name not in table]:
+            raise ValueError(f"column {name_some(missing)} is missing")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a grid ({error}); delete it to fit again") from error
+    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
 
 
 def summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
@@ -133,9 +139,14 @@ def _jobs(config: GridConfig, features: FeatureSet) -> tuple[list[dict[str, Any]
     return keys, jobs
 
 
+def _names(config: GridConfig) -> list[str]:
+    """The columns that tell a fit from the others."""
+    return [*config.grid, "seed", "fold"]
+
+
 def _key(row: dict[str, Any], config: GridConfig) -> tuple[str, ...]:
     """A name that a number and its text in the CSV share."""
-    values = (row[name] for name in [*config.grid, "seed", "fold"])
+    values = (row[name] for name in _names(config))
     return tuple(
         f"{float(v):.12g}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v)
         for v in values
@@ -170,14 +181,14 @@ def _measured(
 
 
 def _scores(logits: Tensor, features: FeatureSet, settings: HeadSettings, name: str) -> dict[str, float]:
-    """AUC of scans and slices and F1 of slices at ½; NaN where a label is missing or there is only one."""
+    """AUC of scans and slices and F1 of slices at ½; NaN for one class, and F1 for no positive one."""
     scans = scan_logit(logits[None], features.offsets, settings.variant.rule)[0]
     known = features.slice_labels != UNKNOWN
     labels = features.slice_labels[known]
     return {
         f"{name}_scan_auc": _auc(features.labels, scans),
         f"{name}_slice_auc": _auc(labels, logits[known]),
-        f"{name}_slice_f1": float(f1_score(labels, logits[known] > 0)) if len(labels) else math.nan,
+        f"{name}_slice_f1": float(f1_score(labels, logits[known] > 0)) if bool(labels.any()) else math.nan,
     }
 
 

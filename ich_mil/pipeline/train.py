@@ -33,7 +33,7 @@ import yaml
 
 from ich_mil import __version__
 from ich_mil.config import PLACES, RunConfig
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import (
@@ -92,7 +92,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
                 prepared = _prepared(config, ranks)
                 splits = _start(config, prepared.scans)
             else:
-                splits = _start(config, features.table, table=digest(config.train.path.read_bytes()))
+                splits = _start(config, features.table, features)
         if features is None:
             features = _cnn_features(config, prepared, splits, ranks)
         if not (config.out / "head.json").is_file():
@@ -173,15 +173,17 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     return names
 
 
-def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.DataFrame:
+def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None = None) -> pd.DataFrame:
     """Divide the scans and open the run's folder; a resumed run keeps its division.
 
     Args:
         config: the run.
         scans: index scan id; columns `patient`, `label`, `content`.
-        table: digest of the feature table; empty for pictures, which are prepared again where they changed.
+        features: of them, where they came as a table; None for pictures.
     """
     path = config.out / "splits.csv"
+    # pictures need no digest: they are prepared again where they changed
+    table = "" if features is None else digest(config.train.path.read_bytes())
     if path.is_file() and (config.out / "run.json").is_file():
         if read_run(config.out)["table"] != table:
             raise DataError(f"{config.train.path}: has changed since {config.out} began; start a new run")
@@ -204,7 +206,7 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
         labels, folds = torch.tensor(learn.label.tolist()), config.head.calibration_folds
         with _named(config.train.path):  # what cannot be calibrated is told before anything is written
             folds_of(labels, learn.patient.tolist(), folds=folds, seed=config.head.seed)
-    _check_external(config, splits)
+    _check_external(config, splits, features)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
     about = {
         "format": RUN_FORMAT,
@@ -223,14 +225,21 @@ def _start(config: RunConfig, scans: pd.DataFrame, *, table: str = "") -> pd.Dat
     return splits
 
 
-def _check_external(config: RunConfig, splits: pd.DataFrame) -> None:
-    """Prepare external pictures, and refuse those of patients to learn from before the CNN is trained."""
-    one = config.external
-    if one is None or one.layout == "features":
+def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSet | None) -> None:
+    """Refuse an external set that cannot be used, or is of patients to learn from, before anything is fitted.
+
+    External pictures are prepared for that.
+    """
+    one, learned = config.external, learned_from(splits)
+    if one is None:
+        return
+    if one.layout == "features":
+        assert features is not None  # `_check_sets` has seen to that
+        read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
         return
     folder = config.prepared / "external"
     prepared = prepare(one.layout, one.path, folder, jobs=config.workers, thickness_mm=config.thickness_mm)
-    check_unseen(prepared.scans, learned_from(splits), str(one.path))
+    check_unseen(prepared.scans, learned, str(one.path))
 
 
 @contextmanager

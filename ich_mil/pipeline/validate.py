@@ -10,13 +10,12 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.config import RunConfig, SetLayout
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.twins import names_of
-from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import (
     CNN_SIGMOID,
     CnnSigmoid,
@@ -109,13 +108,7 @@ def external_set(
     learned = learned_from(load_splits(model.folder / "splits.csv"))
     prepared: PreparedSet | None = None
     if layout == "features":
-        features = read_feature_csv(root)
-        if features.x.shape[1] != len(model.head.x_mean):
-            raise DataError(
-                f"{root}: has {features.x.shape[1]} features a slice, the model takes "
-                f"{len(model.head.x_mean)}; extract them with the network it was trained with"
-            )
-        check_unseen(features.table, learned, str(root))
+        features = read_unseen_csv(root, width=len(model.head.x_mean), learned=learned)
     else:
         prepared = prepare(layout, root, store, jobs=jobs, thickness_mm=model.thickness_mm)
         check_unseen(prepared.scans, learned, str(root))

@@ -147,6 +147,7 @@ def test_a_table_that_is_not_there(tmp_path):
             for p in ["35", "1.01", "-0.01"]
         ),
         ("j,C,0.9", "scan 'C' has more than one bag_cnn_probability"),
+        ("i,B,", "scan 'B' has no bag_cnn_probability, but others have; fill it in, or leave"),
     ],
 )
 def test_what_is_no_probability_of_a_scan_is_refused(tmp_path, last, told):
@@ -155,6 +156,14 @@ def test_what_is_no_probability_of_a_scan_is_refused(tmp_path, last, told):
     path.write_text("feature_0,bag_label,instance_name,bag_name,bag_cnn_probability\n" + rows)
     with pytest.raises(DataError, match=rf"t\.csv: {told}"):
         read_feature_csv(path)
+
+
+@pytest.mark.parametrize(("first", "second", "known"), [("0.5", "", True), ("", "", False)])
+def test_a_probability_of_a_scan_may_stand_once_or_nowhere(tmp_path, first, second, known):
+    path = tmp_path / "t.csv"
+    header = "feature_0,bag_label,instance_name,bag_name,bag_cnn_probability\n"
+    path.write_text(f"{header}1,1,i,A,{first}\n1,1,j,A,{second}\n")
+    assert read_feature_csv(path).cnn_scan.isfinite().tolist() == [known]
 
 
 @pytest.mark.realdata
@@ -196,6 +205,7 @@ def test_patients_that_cannot_be_used(tmp_path, rows, message):
     [
         (PATIENTS.replace(",", ";"), "its columns are separated by ';', not by ','; save it with commas"),
         (PATIENTS.replace("patient", "bag_label"), "column bag_label is there twice; leave one"),
+        (PATIENTS.replace("\n", ",patient\n"), "column patient is there twice; leave one"),
         (
             "scan,label,a,b,c\n",
             "column feature_0, bag_name, bag_label, instance_name is missing; found scan, label, a, b, c",
@@ -208,6 +218,12 @@ def test_headers_that_cannot_be_used(tmp_path, text, message):
     with pytest.raises(DataError) as caught:
         read_feature_csv(path)
     assert message in str(caught.value)
+
+
+def test_columns_without_a_name_are_left_alone(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(PATIENTS.replace("\n", ",,\n") + "1,0,i,A,p,,\n")
+    assert read_feature_csv(path).scans == ["A"]
 
 
 def test_a_gap_in_the_feature_columns_is_refused(tmp_path):

@@ -248,6 +248,8 @@ def test_json_and_back(method):
         ({"method": "guess"}, "damaged .*method"),
         ({"sensitivity": "x"}, "damaged"),
         ({"specificity": 1.5}, "damaged .*specificity"),
+        ({"confidence": "0.9"}, "damaged"),
+        ({"confidence": 90}, "damaged .*confidence"),
     ],
 )
 def test_damaged_thresholds(change, message):
