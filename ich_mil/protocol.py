@@ -6,7 +6,7 @@ In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. What it means is 
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,18 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 
 SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
+
+USED_BY: dict[str, set[SetKind]] = {
+    "root": {"features", "musk", "mnist", "pictures"},
+    "components": {"features", "musk", "digits", "mnist"},
+    "external": {"features"},
+    "external_name": {"features", "pictures"},
+    "findings": {"features", "pictures"},
+    "scans": {"pictures"},
+    "cnn_seeds": {"pictures"},
+    "widths": {"pictures"},
+}
+"""Settings of a set that not every kind has."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +63,24 @@ class BenchmarkSet:
     widths: list[int] = field(default_factory=lambda: [8])
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            default = one.default if one.default_factory is MISSING else one.default_factory()
+            if getattr(self, one.name) != default and self.kind not in USED_BY.get(one.name, {self.kind}):
+                raise ValueError(
+                    f"set {self.name!r}: {one.name} is of no use to kind {self.kind!r}; leave it out"
+                )
         if self.kind != "digits" and not self.root:
             raise ValueError(f"set {self.name!r}: root is missing")
         if self.components < 0:
             raise ValueError(f"set {self.name!r}: components must be at least 0, got {self.components}")
-        if not re.fullmatch(r"[\w.-][\w. -]*", self.name) or self.name in ("fits", "networks"):
-            raise ValueError(f"set {self.name!r}: a name of letters, digits, '_', '.', '-' is needed")
+        if not re.fullmatch(r"[\w-][\w. -]*", self.name) or self.name in ("fits", "networks"):
+            raise ValueError(f"set {self.name!r}: a name of letters, digits, '_', '-', then '.' is needed")
         if file_stem(self.external_name) in ("held_out", "train", "validation", "test"):
             raise ValueError(
                 f"set {self.name!r}: external_name {self.external_name!r} is taken; choose another"
             )
         if self.components and self.external:
             raise ValueError(f"set {self.name!r}: components cannot be taken with an external set")
-        if self.external and self.kind != "features":
-            raise ValueError(f"set {self.name!r}: only a set of kind 'features' names an external one here")
         if self.findings and not (self.external or self.kind == "pictures"):
             raise ValueError(f"set {self.name!r}: findings are those of an external set, and it has none")
         check_seeds(f"set {self.name!r}: cnn_seeds", *self.cnn_seeds)

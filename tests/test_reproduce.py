@@ -18,6 +18,7 @@ from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
 from ich_mil.pipeline import reproduce as reproducing
 from ich_mil.pipeline import tasks as module
+from ich_mil.pipeline.protocol_tables import facts_of
 from ich_mil.pipeline.reproduce import models_of, reproduce
 from ich_mil.pipeline.scoring import Model, read_scored, score_task, scored_file
 from ich_mil.pipeline.tasks import HELD_OUT, tasks_of
@@ -96,7 +97,10 @@ def test_the_table_holds_every_model_on_every_set(config, done):
         (scored, model.name, model.n_inducing) for scored in (HELD_OUT, "away") for model in models_of(config)
     }
     page = (done / "report.md").read_text()
+    assert "one split" not in page
     for words in (
+        "folds by patient, stratified by label, seeds",
+        "on the same scans (first seed)",
         "position only",
         "Triage in three",
         "Where the uncertainty is higher",
@@ -212,6 +216,9 @@ def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch
         list(tasks_of(one, config))
 
 
+PICTURES = {"name": "a", "kind": "pictures", "root": "x"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -220,17 +227,38 @@ def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch
         ({"heads": {"G-VGPMIL": {"seed": 1}}}, "'seed' is no setting"),
         ({"folds": 1}, "folds must be at least 2"),
         ({"seeds": [0, 2**32]}, "seeds must lie in 0..4294967295, got 4294967296"),
-        ({"sets": [{"name": "a", "kind": "digits", "cnn_seeds": [-1]}]}, "cnn_seeds must lie in 0.."),
+        ({"sets": [PICTURES | {"cnn_seeds": [-1]}]}, "cnn_seeds must lie in 0.."),
         ({"seeds": [0, 0]}, "seeds has 0 twice; each would count as another"),
-        ({"sets": [{"name": "a", "kind": "digits", "cnn_seeds": [1, 1]}]}, "cnn_seeds has 1 twice"),
-        ({"sets": [{"name": "a", "kind": "digits", "widths": [8, 8]}]}, "widths has 8 twice"),
-        ({"sets": [{"name": "a", "kind": "digits", "widths": []}]}, "widths needs at least one value"),
+        ({"sets": [PICTURES | {"cnn_seeds": [1, 1]}]}, "cnn_seeds has 1 twice"),
+        ({"sets": [PICTURES | {"widths": [8, 8]}]}, "widths has 8 twice"),
+        ({"sets": [PICTURES | {"widths": []}]}, "widths needs at least one value"),
         ({"n_inducing": [8, 8]}, "n_inducing has 8 twice"),
         ({"sensitivity": 1.0}, "sensitivity must lie between 0 and 1"),
         ({"sets": [{"name": "a", "kind": "musk"}]}, "root is missing"),
         ({"sets": []}, "sets must be named"),
         ({"sets": [{"name": "../a", "kind": "digits"}]}, "a name of letters"),
         ({"sets": [{"name": "fits", "kind": "digits"}]}, "a name of letters"),
+        ({"sets": [{"name": "..", "kind": "digits"}]}, "a name of letters"),
+        ({"sets": [{"name": "a", "kind": "digits", "root": "x"}]}, "root is of no use to kind 'digits'"),
+        (
+            {"sets": [PICTURES | {"components": 3}]},
+            "components is of no use to kind 'pictures'; leave it out",
+        ),
+        ({"sets": [PICTURES | {"external": "y"}]}, "external is of no use to kind 'pictures'"),
+        *(
+            (
+                {"sets": [PICTURES | {"kind": "features"} | more]},
+                f"{next(iter(more))} is of no use to kind 'features'",
+            )
+            for more in ({"scans": "x"}, {"widths": [8, 32]}, {"cnn_seeds": [3]})
+        ),
+        *(
+            (
+                {"sets": [PICTURES | {"kind": "musk"} | more]},
+                f"{next(iter(more))} is of no use to kind 'musk'",
+            )
+            for more in ({"external": "y"}, {"external_name": "y"}, {"findings": "y"})
+        ),
         ({"sets": [{"name": "a", "kind": "features", "root": "x", "external_name": "test"}]}, "is taken"),
         (
             {"sets": [{"name": "a", "kind": "features", "root": "x", "external_name": "held out"}]},
@@ -376,6 +404,10 @@ def test_pictures_train_one_network_a_seed_on_one_split(tmp_path):
     studies = pd.DataFrame(rows, columns=["scan", "split"])
     studies.to_csv(tmp_path / "scans.csv", index=False)
     config = read_protocol([str(protocol(tmp_path, sets=sets))])
+    facts = " ".join(facts_of(config))
+    assert "RSNA: one split into scans to train on" in facts
+    assert "seeds 0, 1 (of the network and k-means)" in facts
+    assert "folds by patient" not in facts
     tasks = list(tasks_of(config.sets[0], config))
     assert [(task.seed, task.width, list(task.scored)) for task in tasks] == [
         (0, 8, ["test", "CQ500"]),

@@ -87,7 +87,7 @@ def test_bags_of_each_kind(place, monkeypatch):
         ("digits", "", digit_bags(images, digits, seed=5)),
         ("mnist", "idx", digit_bags(images[::-1], digits[::-1], seed=5)),
     ):
-        sets = [{"name": "a", "kind": kind, "root": str(place / root)}]
+        sets = [{"name": "a", "kind": kind, "root": root and str(place / root)}]
         found = read_bags(*read(place, sets=sets, seeds=[5, 6]))
         assert found.scans == wanted.scans
         assert np.array_equal(found.x, wanted.x)

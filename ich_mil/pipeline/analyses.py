@@ -80,7 +80,7 @@ def _against_others(look: Look) -> Iterator[Section]:
     shown = frame[frame.metric.isin(["auc", "log_loss"])]
     yield Section(
         "Against the other models",
-        f"Each model less {look.main}, on the same scans (seed {look.seed}); 95 % intervals by resampling "
+        f"Each model less {look.main}, on the same scans (first seed); 95 % intervals by resampling "
         f"patients, DeLong's test for AUCs. None is corrected for the {len(shown)} comparisons: one in "
         "twenty leaves out 0 by chance. All metrics are in the CSV.",
         shown[

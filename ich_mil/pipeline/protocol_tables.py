@@ -31,19 +31,32 @@ SHOWN = (
 
 def facts_of(config: ProtocolConfig) -> list[str]:
     """What was run, and what the numbers mean."""
+    pictures = [one for one in config.sets if one.kind == "pictures"]
     return [
         f"ich_mil {__version__}, settings {config.hash}",
         f"heads: {', '.join(config.heads)}, M = {', '.join(map(str, config.n_inducing))}; "
         f"looked at closely: {config.main}, M = {config.main_inducing}",
-        f"held-out: {config.folds} folds by patient, stratified by label, seeds "
-        f"{', '.join(map(str, config.seeds))} (of folds and k-means); each scan is scored by a head that has "
-        "seen neither it nor another scan of its patient; in a table that names no patient, each scan is one",
+        *(_fold_facts(config) if len(pictures) < len(config.sets) else ()),
+        *(
+            f"{one.name}: one split into scans to train on, to stop and calibrate on, and to test on; seeds "
+            f"{', '.join(map(str, one.cnn_seeds))} (of the network and k-means)"
+            for one in pictures
+        ),
         "every head and M that was fitted is shown; the heads' defaults were chosen in earlier work that had "
-        "seen these public sets (benchmarks/RESULTS.md)",
+        "seen the public sets (benchmarks/RESULTS.md)",
         "an ECE is never negative, so chance adds to it; its interval allows for that and reaches lower",
         "a ± s [l, h]: mean over seeds, standard deviation over seeds, 95 % interval over "
         f"{config.resamples} resamples of patients",
         "heads are calibrated on held-out folds of their own training scans, or on validation scans",
+    ]
+
+
+def _fold_facts(config: ProtocolConfig) -> list[str]:
+    """Of sets that are divided into folds: all but pictures."""
+    return [
+        f"held-out: {config.folds} folds by patient, stratified by label, seeds "
+        f"{', '.join(map(str, config.seeds))} (of folds and k-means); each scan is scored by a head that has "
+        "seen neither it nor another scan of its patient; in a table that names no patient, each scan is one",
         "the held-out folds of a seed are measured as one set; 'position only' gives each fold the "
         "prevalence of the others, so its scan AUC falls a little below a half there",
     ]
