@@ -102,9 +102,23 @@ def measure(model: AttentionCnn, held: PreparedSet, image_size: int) -> pd.DataF
     )
 
 
+def name_of(row: str, seed: int) -> str:
+    """What a row and seed are called in the folder of scores."""
+    return f"{row.replace(',', '').replace('+ ', 'with-').replace(' ', '-')}-{seed}"
+
+
+def network(folder: Path, row: str, seed: int) -> AttentionCnn:
+    """The network that `run` trained into `folder`."""
+    path = folder / name_of(row, seed) / "best.ckpt"
+    state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
+    model = AttentionCnn(ROWS[row][0], windows=len(WINDOWS)).eval()
+    model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+    return model
+
+
 def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) -> pd.DataFrame:
     """Train and measure one row with one seed, or read what an earlier call kept."""
-    name = f"{row.replace(',', '').replace('+ ', 'with-').replace(' ', '-')}-{seed}"
+    name = name_of(row, seed)
     path = out / f"{name}.csv"
     if not path.is_file():
         learn, held = parts

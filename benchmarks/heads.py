@@ -19,7 +19,6 @@ from benchmarks.heads_quality import (
     musk_bags,
     musk_fixed,
     presets,
-    transfer,
 )
 from benchmarks.heads_speed import grid_of_90, kernel_learning, memory, precision, sweeps_in_seconds
 from benchmarks.record import record
@@ -31,7 +30,6 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "objective": ("Kernel learning against plain gradient steps, RSNA-150", against_gradient_steps),
     "grid": ("The 90-fit grid, at once and one by one", grid_of_90),
     "memory": ("Memory and time at D = 128, M = 200", memory),
-    "transfer": ("RSNA-150 to CQ500, M = 100, calibrated on held-out RSNA scans", transfer),
     "cells": ("The 18 cells of the grid on CQ500, 5 seeds", cells),
     "folds": ("RSNA-150, 5 folds over scans", folds),
     "musk": ("MUSK, 5 x 5 folds, held-out bags, nested choice", musk_bags),

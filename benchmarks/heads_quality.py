@@ -1,4 +1,4 @@
-"""What the heads are worth: transfer to CQ500, folds of RSNA, MUSK, presets, families, calibrators.
+"""What the heads are worth: cells of the grid, folds of RSNA, MUSK, presets, families, calibrators.
 
 Each function returns Markdown. No scan is scored by a head or a calibration that has seen it.
 """
@@ -16,8 +16,6 @@ from sklearn.model_selection import StratifiedKFold
 from benchmarks.heads_data import Packed, cq500, musk, rsna
 from benchmarks.record import table
 from ich_mil.data.features import FeatureSet
-from ich_mil.evaluate.bootstrap import patient_bootstrap
-from ich_mil.evaluate.table import interval_of, patients_behind
 from ich_mil.gp.calibrate import cross_fit
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
@@ -56,48 +54,6 @@ def scan_metrics(labels: torch.Tensor, p: torch.Tensor) -> tuple[float, float, f
     """AUC, log-loss, accuracy at ½."""
     y, q = labels.numpy(), p.numpy()
     return float(roc_auc_score(y, q)), float(log_loss(y, q)), float(accuracy_score(y, q >= 0.5))
-
-
-def transfer() -> str:
-    """Scan AUC, log-loss and accuracy on CQ500; the seed is that of k-means, folds and samples."""
-    train, test = rsna(), cq500()
-    rows = []
-    for name, settings in HEADS.items():
-        found = []
-        for seed in SEEDS:
-            got = head_on(train, test, replace(settings, seed=seed))
-            found.append(scan_metrics(test.labels, got.scan_mean))
-            if seed == 0:
-                interval = _interval(test, got)
-        cells = [f"{np.mean(one):.4f} ({min(one):.4f}-{max(one):.4f})" for one in zip(*found, strict=True)]
-        rows.append([name, *cells, interval])
-    return table(
-        ["head", "AUC, 5 seeds", "log-loss", "accuracy", "95 % of AUC / log-loss / accuracy, seed 0"], rows
-    )
-
-
-def _interval(test: FeatureSet, got: Predictions) -> str:
-    y, p = test.labels.numpy(), got.scan_mean.numpy()
-
-    def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
-        values = [
-            (
-                roc_auc_score(y, p, sample_weight=w),
-                log_loss(y, p, sample_weight=w),
-                np.average((p >= 0.5) == y, weights=w),
-            )
-            for w in counts.T
-        ]
-        return dict(zip(("auc", "log_loss", "accuracy"), np.array(values).T, strict=True))
-
-    resampled = patient_bootstrap(statistic, test.patients, resamples=500, seed=0)
-    values = scan_metrics(test.labels, got.scan_mean)
-    behind = patients_behind(y, np.asarray(test.patients))
-    ends = [
-        interval_of(metric, value, found, behind)
-        for (metric, found), value in zip(resampled.items(), values, strict=True)
-    ]
-    return " / ".join(f"{one.low:.3f}-{one.high:.3f}" for one in ends)
 
 
 Preset = Literal["paper", "public", "default"]

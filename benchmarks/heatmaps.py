@@ -27,7 +27,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from benchmarks.ctich import ROWS, VALIDATION, WINDOWS, interval
+from benchmarks.ctich import ROWS, VALIDATION, WINDOWS, interval, network
 from benchmarks.record import record, seconds, spread, table
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
@@ -42,6 +42,7 @@ from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.frozen import extract_features
 from ich_mil.report import heatmap
 from ich_mil.report.heatmap import slice_maps
+from ich_mil.report.maps import MAP_SAMPLES
 from ich_mil.report.occlusion import occlusion_map
 from ich_mil.training.augment import generator_of
 from ich_mil.training.bleeds import insert, inside_skull
@@ -53,8 +54,6 @@ PHANTOMS = 40
 DRAWS = 3
 """Insertions into each negative scan."""
 SUSPICIOUS = 8
-SAMPLES = 64
-"""Posterior samples behind a map, as in `report.pages`."""
 RISE = 10
 """Least rise in HU of a pixel that counts as blood: the oedema around it falls."""
 COVERED = 4
@@ -142,7 +141,7 @@ Maps = Callable[[Known, np.ndarray], Tensor]
 
 def mean_maps(model: Model, side: int = heatmap.MAP_SIDE) -> Maps:
     """The mean maps of a model."""
-    weights = draw_weights(model[1], SAMPLES, 0)
+    weights = draw_weights(model[1], MAP_SAMPLES, 0)
 
     def maps(scan: Known, chosen: np.ndarray) -> Tensor:
         with patch.object(heatmap, "MAP_SIDE", side):
@@ -265,11 +264,8 @@ def of_phantoms(run: Path, out: Path) -> str:
 def of_ctich(data: Path, seed: int) -> str:
     """The table on real scans: part b, and the scans of part a that this seed does not train on."""
     a, b = (open_prepared(data / name) for name in ("prep_rsna", "prep_rsna_b"))
-    settings = ROWS["+ 96 px"][0]
-    path = data / "ablation" / f"with-96-px-{seed}" / "best.ckpt"
-    state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
-    cnn = AttentionCnn(settings, windows=len(WINDOWS)).eval()
-    cnn.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+    row = "+ 96 px"
+    settings, cnn = ROWS[row][0], network(data / "ablation", row, seed)
     splits = draw_splits(a.scans, validation=VALIDATION, test=0.0, seed=seed)
     negative = splits[splits.label == 0]
     drawn = inserted(a, negative.scan[negative.split == "train"].tolist(), settings.image_size)
@@ -302,7 +298,7 @@ def cost() -> str:
         with torch.no_grad():
             x = cnn.encode(pictures).double()
         head = fit(x, torch.arange(0, 41, 5), labels, settings=HeadSettings(n_inducing=20))[0]
-        weights = draw_weights(head, SAMPLES, 0)
+        weights = draw_weights(head, MAP_SAMPLES, 0)
         taken = seconds(lambda: slice_maps(cnn, head, pictures, range(20, 28), weights), rounds=3)  # noqa: B023
         lines.append(f"D = {width}: {spread(taken)}")
     return "8 slices of 40 at 256 pixels, both maps: " + "; ".join(lines) + "."

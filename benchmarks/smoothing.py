@@ -1,6 +1,6 @@
 """Smoothing along z: in the model, afterwards, of the features, or not at all, on scans with labelled slices.
 
-    python -m benchmarks.smoothing [--data $D] [--run RUN --prepared SET] [--out FOLDER] [--write]
+    python -m benchmarks.smoothing [--data $D] [--run RUN --prepared SET] --out FOLDER [--write]
 
 Pictures of CT-ICH: $D is the folder of `benchmarks.ctich`, whose frozen networks are read (those of `ROWS`;
 the others rank slices no better than chance). Head on 28 scans of part a, stopped on its other 9, as the
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.ctich import ROWS as NETWORKS
-from benchmarks.ctich import VALIDATION, WINDOWS
+from benchmarks.ctich import VALIDATION, WINDOWS, name_of, network
 from benchmarks.record import record, table
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import draw_splits
@@ -41,7 +41,6 @@ from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import blocks_of, smoothing_weights
-from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, stored_features
 
 ROWS = ("+ mean of the map", "+ bleeds", "+ controls", "+ warm-up", "+ 96 px")
@@ -78,17 +77,11 @@ def ctich_sets(data: Path, out: Path) -> Iterator[Sets]:
     a, b = (open_prepared(data / f"prep_{name}") for name in ("rsna", "rsna_b"))
     for row in ROWS:
         for seed in SEEDS:
-            name = f"{row.replace('+ ', 'with-').replace(' ', '-')}-{seed}"
-            path = data / "ablation" / name / "best.ckpt"
+            name = name_of(row, seed)
             if not (data / "ablation" / f"{name}.csv").is_file():
                 print(f"{name} is not trained yet: left out")
                 continue
-            state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
-            cnn = NETWORKS[row][0]
-            model = AttentionCnn(cnn, windows=len(WINDOWS)).eval()
-            model.load_state_dict(
-                {k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")}
-            )
+            model = network(data / "ablation", row, seed)
             parts = [
                 stored_features(
                     out / f"{name}-{one.folder.name}.safetensors",
@@ -96,7 +89,7 @@ def ctich_sets(data: Path, out: Path) -> Iterator[Sets]:
                     one,
                     list(one.scans.index),
                     windows=WINDOWS,
-                    image_size=cnn.image_size,
+                    image_size=NETWORKS[row][0].image_size,
                 )
                 for one in (a, b)
             ]

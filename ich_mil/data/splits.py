@@ -84,8 +84,8 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
     """A split chosen by the user: a CSV with columns `scan,split`; scans it does not name are left out.
 
     Raises:
-        DataError: an unknown split or scan, a scan in two splits, a patient in two splits, a split without
-        both labels.
+        DataError: an unknown split or scan, a scan in two splits, a patient in two splits, scans to train or
+            validate on without both labels.
     """
     table = read_scan_list(path)
     unknown = sorted(set(table.scan) - set(scans.index))

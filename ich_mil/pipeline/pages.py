@@ -60,7 +60,8 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
         The DICOM results.
 
     Raises:
-        DataError: in the end, if something could not be made, with the first reason.
+        DataError: in the end, if texts or DICOM results could not be made, with the first reason; at once,
+            if maps or prepared slices cannot be read.
     """
     written: list[Path] = []
     failed: list[DataError] = []
