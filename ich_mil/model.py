@@ -13,7 +13,7 @@ from torch import Tensor
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.store import PreparedSet
-from ich_mil.errors import ModelError
+from ich_mil.errors import ConfigError, ModelError
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.files import digest
 from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
@@ -147,6 +147,12 @@ def _calibration(head: SparseGP, site: dict[str, Any] | None) -> str:
         return f"{CALIBRATIONS[head.calibration.method]} on held-out scans"
     scans = f"{site['scans']} labelled scans of the site, {site['positive']} of them positive"
     return f"sigmoid, its intercept fitted to {scans}"
+
+
+def check_no_run(out: Path) -> None:
+    """Refuse with a `ConfigError` to write results among the files of a run."""
+    if (out / "run.json").is_file():
+        raise ConfigError(f"{out}: is the folder of a run; choose another --out")
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ COLUMNS = [
     "low",
     "high",
     "decision",
+    "decided_by",
     "scan_without",
     "label",
     "corrections",
@@ -278,12 +279,15 @@ def _slices(
 def results_table(results: Results) -> pd.DataFrame:
     """One row a scan, followed by its slices from the lowest up; columns as in `COLUMNS`.
 
-    `low` and `high` bound the central 95 % of the posterior samples; `label` is empty where unknown.
+    `low` and `high` bound the central 95 % of the posterior samples; `decided_by` is `thresholds`, those of a
+    triage, or `interval`, which promises nothing; `label` is empty where unknown.
     """
     rows: list[dict[str, Any]] = []
+    decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
     for scan in results.scans:
         codes = sorted({code for one in scan.slices for code in one.corrections})
         about = {"level": "scan", "name": scan.scan, "decision": scan.decision}
+        about["decided_by"] = decided_by
         rows.append(about | _row(scan, scan, codes))
         rows += [
             {

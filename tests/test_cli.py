@@ -321,6 +321,17 @@ def test_results_are_not_written_into_the_studies(tmp_path, monkeypatch, capsys,
     assert list((tmp_path / "site").iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["predict", "validate --layout cq500"])
+def test_results_are_not_written_among_the_files_of_a_run(tmp_path, capsys, command):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    run = tmp_path / "run"
+    error = refused([*command.split(), tmp_path / "site", "--model", run, "--out", run], capsys)
+    assert error == f"error: {run}: is the folder of a run; choose another --out"
+    assert [path.name for path in run.iterdir()] == ["run.json"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["predict", "validate"])
 def test_two_do_not_write_one_folder(place, tmp_path, capsys, command):

@@ -129,6 +129,14 @@ def test_thresholds_decide_by_the_probability_that_is_written():
     ]
 
 
+def test_the_table_says_by_what_it_was_decided(results):
+    for told, by in ((BY_INTERVAL, "interval"), ("With 90 % confidence ...", "thresholds")):
+        table = results_table(replace(results, decided_by=told))
+        scans = table.level == "scan"
+        assert table.decided_by[scans].tolist() == [by] * 3
+        assert table[["decision", "decided_by"]][~scans].isna().all(axis=None)
+
+
 def test_each_slice_has_its_own_numbers_and_place():
     features, predictions, explained, prepared = parts()
     predictions.slice_std = torch.arange(5).double() / 100

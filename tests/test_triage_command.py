@@ -103,7 +103,9 @@ def test_scans_that_were_not_seen_whole_are_looked_at(tmp_path, capsys):
     assert held_back.any()
     assert (found.decision[held_back] == "look").all()
     assert (found.decision[~held_back] == before[~held_back]).all()
-    assert f"{held_back.sum()} of these were not seen whole: to be looked at" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{held_back.sum()} more would be negative, but were not seen whole: to be looked at" in told
+    assert f"predictions.csv and any pages in {tmp_path / 'new'} keep the results they had" in told
 
 
 def test_labels_of_a_file_with_patients(tmp_path):

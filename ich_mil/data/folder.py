@@ -45,13 +45,17 @@ class FolderCollection(Collection):
         """Rows and studies must match one to one."""
         if self.labels is None:
             return
-        names = [self._name(scan, sources[0].path) for scan, sources in scans]
+        places = [(scan, sources[0].path) for scan, sources in scans]
+        names = [self._name(scan, path) for scan, path in places]
         missing = sorted(set(names) - set(self.labels))
         if missing:
             raise DataError(
                 f"{self.path}: no row for {len(missing)} studies: {name_some(missing)}; add a row for each"
             )
         unknown = sorted(set(self.labels) - set(names))
+        rows = [f"{folder} and {scan}" for scan, path in places if (folder := _folder(path)) in unknown]
+        if rows:
+            raise DataError(f"{self.path}: two rows name one study: {name_some(rows)}; leave one of them")
         if unknown:
             of_these = (one for one in refused if self._name(one.scan, one.file) in unknown)
             why = next((f"; {one.detail}" for one in of_these), "")
@@ -70,8 +74,13 @@ class FolderCollection(Collection):
     def _name(self, scan: str, path: str) -> str:
         """The study UID if a row has it or the file lies in no folder below the root, else its top folder."""
         assert self.labels is not None
-        folders = PurePath(path).parts[:-1]
-        return _composed(folders[0]) if folders and scan not in self.labels else scan
+        return scan if scan in self.labels else _folder(path) or scan
+
+
+def _folder(path: str) -> str:
+    """The folder directly below the root that holds the file; '' where it lies in none."""
+    folders = PurePath(path).parts[:-1]
+    return _composed(folders[0]) if folders else ""
 
 
 def _composed(name: str) -> str:

@@ -93,10 +93,10 @@ def prepare(
         write_json(out / "prepared.json", about)
     if not summary.n_slices:
         raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
-    say(
-        f"{out}: {summary.n_scans} scans ({summary.n_positive} positive of {summary.n_labelled} labelled), "
-        f"{summary.n_slices} slices from {n_files} files, {n_new} scans prepared now"
-    )
+    told = f"{out}: {summary.n_scans} scans"
+    if summary.n_labelled:
+        told += f" ({summary.n_positive} positive of {summary.n_labelled} labelled)"
+    say(f"{told}, {summary.n_slices} slices from {n_files} files, {n_new} scans prepared now")
     if summary.codes:
         say("  ledger: " + ", ".join(f"{code} {n}" for code, n in summary.codes.most_common()))
     return open_prepared(out)

@@ -166,9 +166,10 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
     used = frame[(frame["n"] > 0) & (frame["note"] == "")]
     scans = used[used["level"] == SCAN]
     rests_on = {
-        "patients": used["patients"].min(),
+        "patients": used["patients"][used["level"] != INSIDE].min(),
         "positive scans": scans["positives"].min(),
         "negative scans": (scans["n"] - scans["positives"]).min(),
+        "scans with slices of both kinds": used["n"][used["level"] == INSIDE].min(),
     }
     if used["patients"].max() == 1:
         notes.append(

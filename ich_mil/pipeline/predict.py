@@ -12,7 +12,7 @@ from ich_mil.data.splits import learned_from, load_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.files import alone, check_apart
 from ich_mil.ledger import Code
-from ich_mil.model import load_model
+from ich_mil.model import check_no_run, load_model
 from ich_mil.pipeline.pages import Shown, remove_shown, show_predictions
 from ich_mil.pipeline.triage import read_triage
 from ich_mil.predictions import Results, in_no_study, incomplete, make_results, write_results
@@ -78,12 +78,13 @@ def predict_folder(
     """Predict every study below `root`: predictions, pages and, if asked for, DICOM results in `out`.
 
     Raises:
-        ConfigError: `out` lies in `root`.
+        ConfigError: `out` lies in `root`, or is the folder of a run.
         DataError: no readable study below `root`, thresholds that cannot be read, or a folder that another
             process is writing.
         ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
     """
     check_apart(out, root)
+    check_no_run(out)
     judge = Judge(model, triage)
     with alone(out, doing="writing"):
         results, prepared = judge(root, out, jobs=jobs)

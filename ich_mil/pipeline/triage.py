@@ -160,6 +160,10 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     say(f"{out}: {counts}")
     held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
     if held_back:
-        say(f"{held_back} of these were not seen whole: to be looked at, not negative")
+        say(f"{held_back} more would be negative, but were not seen whole: to be looked at")
     say(triage.promise)
+    say(
+        f"predictions.csv and any pages in {folder} keep the results they had: 'ich-mil predict ... --triage "
+        f"{thresholds}' decides in them too"
+    )
     return table

@@ -27,7 +27,7 @@ from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate, known_or_none
 from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
-from ich_mil.model import TrainedModel, load_model
+from ich_mil.model import TrainedModel, check_no_run, load_model
 from ich_mil.pipeline.pages import remove_shown
 from ich_mil.predictions import make_results, write_results
 from ich_mil.progress import say
@@ -141,12 +141,13 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
     """Measure a trained model on a labelled set it has not seen; writes and prints the table.
 
     Raises:
-        ConfigError: `out` lies in `root`.
+        ConfigError: `out` lies in `root`, or is the folder of a run.
         ModelError: `model` is no finished run, or reads pictures and is given features, or vice versa.
         DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
             writing.
     """
     check_apart(out, root)
+    check_no_run(out)
     trained = load_model(model)
     with alone(out, doing="writing"):
         one = external_set(trained, layout, root, out / "prepared", out / "features.safetensors", jobs)

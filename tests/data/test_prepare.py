@@ -539,6 +539,17 @@ def test_label_files_that_cannot_be_used(study, tmp_path, text, message):
     assert not (tmp_path / "out" / "scans").exists()
 
 
+def test_two_rows_for_one_study_are_told_as_such(study, tmp_path, capsys):
+    prepared = prepare("unlabelled", study, tmp_path / "unlabelled", jobs=1)
+    assert f"{tmp_path / 'unlabelled'}: 2 scans, " in capsys.readouterr().out
+    uid = prepared.table.scan[prepared.table.source.str.startswith("a/")].iloc[0]
+    write_labels(study, f"scan,label\na,1\n{uid},0\nb,0\n")
+    with pytest.raises(DataError) as caught:
+        prepare("folder", study, tmp_path / "out", jobs=1)
+    told = f"two rows name one study: a and {uid}; leave one of them"
+    assert str(caught.value) == f"{study / 'labels.csv'}: {told}"
+
+
 def test_folders_that_cannot_be_used(study, tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         prepare("unlabelled", tmp_path / "nowhere", tmp_path / "out", jobs=1)

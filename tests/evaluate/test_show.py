@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ich_mil.evaluate.show import format_table, format_value, table_blocks, table_notes
-from ich_mil.evaluate.table import SCAN, SLICE, Scores, evaluate, read_table
+from ich_mil.evaluate.table import INSIDE, SCAN, SLICE, Scores, evaluate, read_table
 
 
 @pytest.fixture
@@ -153,7 +153,12 @@ def test_few_patients_or_scans_of_a_class_are_told(truth, model):
     assert "Few" not in table(labels == 1)  # of one class: nothing ranks them
     part = {**truth, "slice_labels": np.where(np.arange(200) < 25, truth["slice_labels"], -1)}
     frame = evaluate([model], **part, seed=0, resamples=50)
-    assert f"Few patients ({frame[frame.n > 0].patients.min()}): " in format_table(frame)
+    few = frame[(frame.n > 0) & (frame.level != INSIDE)].patients.min()
+    inside = frame[frame.level == INSIDE].n.min()
+    assert 0 < inside < few < 30
+    told = format_table(frame)
+    assert f"Few patients ({few}): " in told
+    assert f"Few scans with slices of both kinds ({inside}): " in told
 
 
 def test_one_patient_has_no_intervals_and_that_is_told(truth, model):

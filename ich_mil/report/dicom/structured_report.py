@@ -10,7 +10,7 @@ supplied because the sources lack it. A decision that carries no promise stands 
 Source: DICOM PS3.16 TID 1500, TID 1501, TID 300, TID 4019; PS3.3 A.35.3 (Comprehensive SR).
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 from highdicom.sr import (
@@ -38,6 +38,7 @@ from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import SourceImage, StudyContext
 from ich_mil.report.dicom.identity import MANUFACTURER, Identity, Kind, reference
 from ich_mil.report.dicom.values import paragraph
+from ich_mil.report.words import problems, routine
 
 
 def structured_report(
@@ -177,7 +178,6 @@ def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[
         + ("" if run.scan_without is None else f" The scan's probability without it: {run.scan_without:.6f}.")
         for run in scan.runs
     ]
-    counted = Counter(str(entry.code) for entry in scan.ledger)
-    if counted:
-        comments.append("Input: " + ", ".join(f"{code} {n}" for code, n in sorted(counted.items())) + ".")
+    if told := [*problems(scan.ledger), *routine(scan.ledger)]:
+        comments.append(f"Input: {'; '.join(told)}.")
     return [*comments, *context.notes]

@@ -257,7 +257,7 @@ def test_comments_hold_the_promise_and_the_ledger_without_its_file_names(rsna):
     report = structured_report(scan, "a promise.", context, identity_of(rsna, context))
     comments = [item.TextValue for item in report.ContentSequence if item.ValueType == "TEXT"]
     assert "Decision 'positive': a promise." in comments  # as long ones end
-    assert "Input: gap 2, padding 1." in comments
+    assert "Input: Gap between slices (2 times); Corrected: padding set to air." in comments
     assert "DOE" not in str(report)
 
 
