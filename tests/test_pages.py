@@ -91,7 +91,9 @@ def test_names_are_shown_only_where_asked_for(folder):
     show_folder(out, Shown(names=True))
     pages = [path.read_text() for path in out.glob("scan-*.html")]
     assert all("CQ500-CT-" in page for page in pages)
-    assert "DOE_JANE" in (out / "index.html").read_text()
+    index = (out / "index.html").read_text()
+    assert "DOE_JANE" in index
+    assert index.count('<div class="who"><bdi>') == index.count("<tr data-decision") == 2
     show_folder(out, Shown())
     assert not any("CQ500-CT-" in path.read_text() for path in out.glob("*.html"))
 

@@ -56,7 +56,7 @@ def irregularities(
     Returns:
         Gaps by height, then what is said of the series as a whole or of single slices.
     """
-    gaps = find_gaps(headers, positions)
+    gaps = find_gaps(positions, [header.thickness for header in headers])
     entries = _gaps(headers, positions, gaps)
 
     def note(code: Code, words: str) -> None:
@@ -129,7 +129,8 @@ def _gaps(
             f"{steps[i]:.2f} mm between {here} and {slice_name(headers[i + 1])}, {gaps[i]:.2f} mm is regular"
         )
         entries.append(LedgerEntry(headers[i].study_uid, headers[i].path, Code.GAP, detail))
-    if spaces := spaces_between(headers, positions).keys() - gaps.keys():
+    thickness = [header.thickness for header in headers]
+    if spaces := spaces_between(positions, thickness).keys() - gaps.keys():
         first, widest = headers[min(spaces)], max(steps[i] for i in spaces)
         detail = f"{len(spaces)} steps of up to {widest:.2f} mm between slices {first.thickness:g} mm thick"
         entries.append(slice_entry(first, Code.GAP, f"{detail}: what lies between is not seen"))

@@ -134,7 +134,8 @@ def _stretches(series: Series) -> list[list[int]]:
     """Slices of one scan, tilt, field of view and spacing with no gap between them, as lists of indices."""
     headers = series.headers
     steps = steps_of(series.positions)
-    cuts = {*find_gaps(headers, series.positions), *centre_moves(headers, series.positions)}
+    thickness = [header.thickness for header in headers]
+    cuts = {*find_gaps(series.positions, thickness), *centre_moves(headers, series.positions)}
     last = {header.series_uid: i for i, header in enumerate(headers)}
     reach = 0
     for i, (here, after) in enumerate(pairwise(headers)):

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
-from ich_mil.dicom.header import SliceHeader
-
 # Steps that differ by less belong together: 0.1 mm of rounding (0.6, 0.7 for 0.625 mm), or a tenth.
 STEP_TOLERANCE_MM = 0.1
 STEP_TOLERANCE = 0.1
@@ -44,8 +42,12 @@ def runs_of(steps: Sequence[float], *, skip: Iterable[int] = ()) -> list[tuple[f
     return [(median(steps[i] for i in run), run) for run in runs]
 
 
-def find_gaps(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
+def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> dict[int, float]:
     """Steps that lack a slice: index of the slice before -> the regular step there, mm.
+
+    Args:
+        positions: n positions in order, mm.
+        thickness: of the n slices, mm; None where it is not told.
 
     Three or more alike steps are a slab and regular. Any other step is measured against the slab that it lies
     in, which goes on behind it if by one step only; else against the larger of the two slabs beside it (or,
@@ -64,28 +66,32 @@ def find_gaps(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dic
         inside += [one for one in after if any(alike(one, length) for length, _ in below[-1:])]
         regular = max(inside or before + after, default=median(steps))
         for i in run:
-            thickness = _thickness(headers, i)
-            meets = thickness is not None and steps[i] <= ABUTTING_FACTOR * thickness
+            mean = _mean(thickness, i)
+            meets = mean is not None and steps[i] <= ABUTTING_FACTOR * mean
             if steps[i] > GAP_FACTOR * regular and not meets:
                 gaps[i] = regular
     return gaps
 
 
-def spaces_between(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
+def spaces_between(positions: Sequence[float], thickness: Sequence[float | None]) -> dict[int, float]:
     """Steps much longer than the slices are thick, however regular: as if every second slice were missing.
+
+    Args:
+        positions: n positions in order, mm.
+        thickness: of the n slices, mm; None where it is not told.
 
     Returns:
         Index of the slice before -> the mean thickness of the two, mm; nothing where no thickness is told.
     """
     spaces: dict[int, float] = {}
     for i, step in enumerate(steps_of(positions)):
-        thickness = _thickness(headers, i)
-        if thickness is not None and step > GAP_FACTOR * thickness:
-            spaces[i] = thickness
+        mean = _mean(thickness, i)
+        if mean is not None and step > GAP_FACTOR * mean:
+            spaces[i] = mean
     return spaces
 
 
-def _thickness(headers: Sequence[SliceHeader], i: int) -> float | None:
+def _mean(thickness: Sequence[float | None], i: int) -> float | None:
     """The mean thickness of a slice and the next, mm; None where one is not told."""
-    here, after = headers[i].thickness, headers[i + 1].thickness
+    here, after = thickness[i], thickness[i + 1]
     return None if here is None or after is None else (here + after) / 2

@@ -66,16 +66,17 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
     written: list[Path] = []
     failed: list[DataError] = []
     links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
+    texts: dict[str, dict[str, str]] = {}
     for scan in progress(results.scans, total=len(results.scans), what="write pages", unit="page"):
-        texts = {}
         if shown.names:
             try:
-                texts = study_texts(prepared, scan.scan)
+                texts[scan.scan] = study_texts(prepared, scan.scan)
             except DataError as error:
                 failed.append(error)
-        write_study_page(results, scan, prepared, folder, folder / links[scan.scan], texts=texts)
+        path = folder / links[scan.scan]
+        write_study_page(results, scan, prepared, folder, path, texts=texts.get(scan.scan, {}))
     title = f"Head CT worklist {folder.resolve().name}" if shown.names else "Head CT worklist"
-    write_text(folder / "index.html", render_cohort(results, links, title=title))
+    write_text(folder / "index.html", render_cohort(results, links, title=title, texts=texts))
     for scan in results.scans if shown.dicom else ():
         maps, place = read_maps(folder, scan, results.model), folder / "dicom" / Path(links[scan.scan]).stem
         try:

@@ -1,8 +1,8 @@
 """The page of a cohort: a worklist of all scans, the likely ones first.
 
 In: `Results` of `predictions.json` and the addresses of the study pages. Out: HTML as a string. Studies that
-could not be predicted, and files of no known study, stand above the list: none is lost. Patients are not
-named.
+could not be predicted, and files of no known study, stand above the list: none is lost. Patients are named
+only where their texts are given.
 """
 
 from collections import Counter
@@ -14,6 +14,8 @@ from ich_mil.predictions import Results, ScanResult, in_no_study
 from ich_mil.report.page import percent, render
 from ich_mil.report.words import MARK, by_drop, problems, results_in_words, routine, span
 
+TEXTS = ("PatientName", "PatientID", "StudyDate", "AccessionNumber")
+"""Shown of each scan in this order, where they are given."""
 MAX_RUNS = 2
 """Runs named in a row; the study page shows all."""
 
@@ -25,21 +27,31 @@ def worklist(results: Results) -> list[ScanResult]:
     )
 
 
-def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> str:
+def render_cohort(
+    results: Results,
+    links: Mapping[str, str],
+    *,
+    title: str,
+    texts: Mapping[str, Mapping[str, str]] = {},
+) -> str:
     """The cohort page as one HTML document.
 
     Args:
         results: of all scans.
         links: relative address of a scan's page; scans without one are listed without a link.
         title: heading of the page.
+        texts: of scans, DICOM texts by keyword, with any content; those of `TEXTS` are shown.
 
     Raises:
         ValueError: a link is not relative.
     """
     scans = worklist(results)
-    missing = [entry for entry in results.ledger if entry.code == Code.SCAN_EMPTY]
+    empty = [entry.scan for entry in results.ledger if entry.code == Code.SCAN_EMPTY]
+    reasons = {
+        scan: [line for line in results.ledger if line.scan == scan and line.code != Code.SCAN_EMPTY]
+        for scan in empty
+    }
     stray = in_no_study(results.ledger)
-    above = {*missing, *stray}
     return render(
         "cohort.html.j2",
         script="cohort.js",
@@ -54,18 +66,19 @@ def render_cohort(results: Results, links: Mapping[str, str], *, title: str) -> 
                 "link": links.get(scan.scan, ""),
                 "runs": _runs(scan),
                 "problems": problems(scan.ledger),
+                "texts": [own[name] for name in TEXTS if name in (own := texts.get(scan.scan, {}))],
             }
             for scan in scans
         ],
         flagged=sum(bool(problems(scan.ledger)) for scan in scans),
         labelled=any(scan.label is not None for scan in scans),
-        missing=missing,
+        missing={scan: problems(lines) for scan, lines in reasons.items()},
         n_stray=len(stray),
         stray=problems(stray),
         other=[
             line
             for tell in (problems, routine)
-            for line in tell(entry for entry in results.ledger if entry not in above)
+            for line in tell(e for e in results.ledger if e.scan not in reasons and e not in stray)
         ],
     )
 

@@ -9,7 +9,9 @@ Shapes: n slices, from the lowest at the left to the highest.
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ich_mil.dicom.steps import find_gaps, steps_of
 from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.ledger import Code
 from ich_mil.predictions import ScanResult
 from ich_mil.report.page import percent
 from ich_mil.report.words import span
@@ -64,11 +66,15 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Strip:
-    """The whole strip; `ticks` are (x, number) under it, `threshold` is the y of `THRESHOLD`."""
+    """The whole strip; `threshold` is the y of `THRESHOLD`.
+
+    `ticks` are (x, number) under it, `gaps` (x, words) where slices side by side lie far apart.
+    """
 
     columns: tuple[Column, ...]
     brackets: tuple[Bracket, ...]
     ticks: tuple[tuple[float, int], ...]
+    gaps: tuple[tuple[float, str], ...]
     threshold: float
     text: str
 
@@ -107,12 +113,25 @@ def make_strip(scan: ScanResult, mapped: Collection[int] = ()) -> Strip:
     positive = [span(run.first, run.last) for run in scan.runs]
     reached = f"at or above {percent(THRESHOLD)}: {', '.join(positive) or 'none'}"
     text = f"Probability of each of {n} slices; {reached}."
-    return Strip(tuple(columns), _brackets(scan, width), ticks, height_of(THRESHOLD), text)
+    gaps = tuple((LEFT + (i + 1) * width, words) for i, words in _gaps(scan))
+    return Strip(tuple(columns), _brackets(scan, width), ticks, gaps, height_of(THRESHOLD), text)
 
 
 def height_of(probability: float) -> float:
     """The y of a probability."""
     return BOTTOM - (BOTTOM - TOP) * probability
+
+
+def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
+    """The slices, from 0, above which a gap lies, and its words; none where the ledger tells of none."""
+    positions = [one.position_mm for one in scan.slices if one.position_mm is not None]
+    if all(entry.code != Code.GAP for entry in scan.ledger) or len(positions) < len(scan.slices):
+        return []
+    steps = steps_of(positions)
+    return [
+        (i, f"{steps[i]:.1f} mm between slices {i + 1} and {i + 2}")
+        for i in sorted(find_gaps(positions, [None] * len(positions)))
+    ]
 
 
 def _brackets(scan: ScanResult, width: float) -> tuple[Bracket, ...]:

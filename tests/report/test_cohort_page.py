@@ -74,6 +74,31 @@ def test_studies_without_a_prediction_are_not_lost():
     )
 
 
+def test_a_study_without_a_prediction_has_its_reasons():
+    lost = [
+        LedgerEntry("lost", "", Code.SCAN_EMPTY, "DOE"),
+        LedgerEntry("lost", "DOE1.dcm", Code.UNREADABLE, "DOE"),
+        LedgerEntry("lost", "DOE2.dcm", Code.UNREADABLE, "DOE"),
+        LedgerEntry("", "DOE.txt", Code.NOT_DICOM, "DOE"),
+    ]
+    text = said(check_offline(render_cohort(replace(RESULTS, ledger=tuple(lost)), LINKS, title="Studies")))
+    assert "lost: Refused: damaged (2 times)" in text
+    assert "Not about one of these scans: Refused: not a DICOM file." in text
+    assert "DOE" not in text
+
+
+def test_names_stand_with_their_scans_where_they_are_given():
+    one, other = RESULTS.scans[:2]
+    texts = {
+        one.scan: {"AccessionNumber": "A-1", "PatientName": "Doe^Jane", "InstitutionName": "St. Elsewhere"}
+    }
+    html = render_cohort(replace(RESULTS, scans=(one, other)), {}, title="Studies", texts=texts)
+    who = '<div class="who"><bdi>Doe^Jane</bdi> <bdi>A-1</bdi> </div>'
+    assert html.count(who) == html.count("Doe^Jane") == 1
+    assert f"<bdi>{one.scan}</bdi>{who}" in html
+    assert "Elsewhere" not in html
+
+
 def test_files_of_no_known_study_are_not_lost():
     """A study whose files lost their StudyInstanceUID has no row in the list."""
     nameless = [LedgerEntry("", f"DOE{i}.dcm", Code.NO_UID, "DOE") for i in range(3)]
@@ -102,10 +127,16 @@ def test_hostile_texts_are_only_text(text):
     scans = (replace(RESULTS.scans[0], scan=text, patient=text), RESULTS.scans[1])
     model = Provenance(text, text, text, text, text)
     hostile = replace(RESULTS, scans=scans, ledger=(lost,), model=model, decided_by=text)
-    page = check_offline(render_cohort(hostile, {text: study_file_name(text)}, title=text))
+    texts = {text: {"PatientName": text}}
+    page = check_offline(render_cohort(hostile, {text: study_file_name(text)}, title=text, texts=texts))
     name = RESULTS.scans[0].scan
     ordinary = check_offline(
-        render_cohort(replace(RESULTS, scans=RESULTS.scans[:2]), {name: "a.html"}, title="Studies")
+        render_cohort(
+            replace(RESULTS, scans=RESULTS.scans[:2]),
+            {name: "a.html"},
+            title="Studies",
+            texts={name: {"PatientName": "Doe"}},
+        )
     )
     assert sorted(page.tags) == sorted(ordinary.tags)
     assert page.attributes == ordinary.attributes

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import Run
 from ich_mil.report.strip import BOTTOM, LEFT, RIGHT, TICKS, TOP, WIDTH, height_of, make_strip
 from tests.results import scan_of
@@ -41,6 +42,23 @@ def test_a_run_has_a_line_from_its_first_to_its_last_slice(scan):
     assert (one.left, one.name) == (strip.columns[12].x, "13–18")
     assert one.right == pytest.approx(strip.columns[18].x)
     assert "none" in make_strip(replace(scan, runs=())).text
+
+
+def with_positions(scan, positions, *codes):
+    slices = tuple(replace(one, position_mm=mm) for one, mm in zip(scan.slices, positions, strict=True))
+    ledger = tuple(LedgerEntry(scan.scan, "", code, "") for code in codes)
+    return replace(scan, slices=slices, ledger=ledger)
+
+
+def test_a_gap_is_drawn_where_it_is(scan):
+    positions = [5.0 * i + 25 * (i > 9) for i in range(20)]
+    strip = make_strip(with_positions(scan, positions, Code.GAP))
+    ((x, words),) = strip.gaps
+    assert x == pytest.approx(strip.columns[10].x)
+    assert words == "30.0 mm between slices 10 and 11"
+    assert make_strip(with_positions(scan, positions, Code.TILTED)).gaps == ()  # thick slices that meet
+    assert make_strip(with_positions(scan, [None, *positions[1:]], Code.GAP)).gaps == ()
+    assert make_strip(with_positions(scan, [5.0 * i for i in range(20)], Code.GAP)).gaps == ()  # at an end
 
 
 def test_names_of_runs_never_overlap(scan):
