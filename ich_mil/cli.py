@@ -251,17 +251,15 @@ def _prepare(chosen: argparse.Namespace) -> None:
 def _triage(chosen: argparse.Namespace) -> None:
     from ich_mil.pipeline.triage import apply_triage, calibrate_triage
 
-    asked = {name: value for name in PROMISE if (value := getattr(chosen, name)) is not None}
-    if chosen.apply is not None:
-        if useless := [f"--{name}" for name in ("labels", *PROMISE) if getattr(chosen, name) is not None]:
-            raise ConfigError(
-                f"{', '.join(useless)}: for new thresholds alone, --apply decides by those it has"
-            )
-        apply_triage(chosen.folder, chosen.apply, chosen.out or chosen.folder / "decisions.csv")
+    asked = {name: value for name in ("labels", *PROMISE) if (value := getattr(chosen, name)) is not None}
+    if chosen.apply is None:
+        promise = {"labels": None} | PROMISE | asked
+        calibrate_triage(chosen.folder, out=chosen.out or chosen.folder / "triage.json", **promise)
+    elif asked:
+        useless = ", ".join(f"--{name}" for name in asked)
+        raise ConfigError(f"{useless}: for new thresholds alone, --apply decides by those it has")
     else:
-        calibrate_triage(
-            chosen.folder, chosen.labels, chosen.out or chosen.folder / "triage.json", **(PROMISE | asked)
-        )
+        apply_triage(chosen.folder, chosen.apply, chosen.out or chosen.folder / "decisions.csv")
 
 
 def _report(chosen: argparse.Namespace) -> None:

@@ -26,9 +26,9 @@ from ich_mil.report.cohort_page import worklist
 
 def calibrate_triage(
     folder: Path,
+    *,
     labels: Path | None,
     out: Path,
-    *,
     sensitivity: float,
     specificity: float,
     confidence: float,
