@@ -286,9 +286,8 @@ def results_table(results: Results) -> pd.DataFrame:
     decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
     for scan in results.scans:
         codes = sorted({code for one in scan.slices for code in one.corrections})
-        about = {"level": "scan", "name": scan.scan, "decision": scan.decision}
-        about["decided_by"] = decided_by
-        rows.append(about | _row(scan, scan, codes))
+        decision = {"decision": scan.decision, "decided_by": decided_by}
+        rows.append({"level": "scan", "name": scan.scan, **decision, **_row(scan, scan, codes)})
         rows += [
             {
                 "level": "slice",

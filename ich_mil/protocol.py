@@ -74,7 +74,9 @@ class BenchmarkSet:
         if self.components < 0:
             raise ValueError(f"set {self.name!r}: components must be at least 0, got {self.components}")
         if not re.fullmatch(r"[\w-][\w. -]*", self.name) or self.name in ("fits", "networks"):
-            raise ValueError(f"set {self.name!r}: a name of letters, digits, '_', '-', then '.' is needed")
+            raise ValueError(
+                f"set {self.name!r}: a name of letters, digits, '_', '-', '.' is needed, '.' not first"
+            )
         if file_stem(self.external_name) in ("held_out", "train", "validation", "test"):
             raise ValueError(
                 f"set {self.name!r}: external_name {self.external_name!r} is taken; choose another"

@@ -45,13 +45,13 @@ def runs_of(steps: Sequence[float], *, skip: Iterable[int] = ()) -> list[tuple[f
 def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> dict[int, float]:
     """Steps that lack a slice: index of the slice before -> the regular step there, mm.
 
-    Args:
-        positions: n positions in order, mm.
-        thickness: of the n slices, mm; None where it is not told.
-
     Three or more alike steps are a slab and regular. Any other step is measured against the slab that it lies
     in, which goes on behind it if by one step only; else against the larger of the two slabs beside it (or,
     without slabs, against the median step). It is no gap where the slices are so thick that they meet.
+
+    Args:
+        positions: n positions in order, mm.
+        thickness: of the n slices, mm; None where it is not told.
     """
     steps = steps_of(positions)
     runs = runs_of(steps)
@@ -66,7 +66,7 @@ def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> 
         inside += [one for one in after if any(alike(one, length) for length, _ in below[-1:])]
         regular = max(inside or before + after, default=median(steps))
         for i in run:
-            mean = _mean(thickness, i)
+            mean = _mean_thickness(thickness, i)
             meets = mean is not None and steps[i] <= ABUTTING_FACTOR * mean
             if steps[i] > GAP_FACTOR * regular and not meets:
                 gaps[i] = regular
@@ -85,13 +85,13 @@ def spaces_between(positions: Sequence[float], thickness: Sequence[float | None]
     """
     spaces: dict[int, float] = {}
     for i, step in enumerate(steps_of(positions)):
-        mean = _mean(thickness, i)
+        mean = _mean_thickness(thickness, i)
         if mean is not None and step > GAP_FACTOR * mean:
             spaces[i] = mean
     return spaces
 
 
-def _mean(thickness: Sequence[float | None], i: int) -> float | None:
+def _mean_thickness(thickness: Sequence[float | None], i: int) -> float | None:
     """The mean thickness of a slice and the next, mm; None where one is not told."""
     here, after = thickness[i], thickness[i + 1]
     return None if here is None or after is None else (here + after) / 2

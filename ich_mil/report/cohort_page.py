@@ -5,7 +5,7 @@ could not be predicted, and files of no known study, stand above the list: none 
 only where their texts are given.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from ich_mil.evaluate.triage import DECISIONS
@@ -46,12 +46,15 @@ def render_cohort(
         ValueError: a link is not relative.
     """
     scans = worklist(results)
-    empty = [entry.scan for entry in results.ledger if entry.code == Code.SCAN_EMPTY]
-    reasons = {
-        scan: [line for line in results.ledger if line.scan == scan and line.code != Code.SCAN_EMPTY]
-        for scan in empty
+    about = defaultdict(list)
+    for line in results.ledger:
+        about[line.scan].append(line)
+    missing = {
+        scan: problems(line for line in about[scan] if line.code != Code.SCAN_EMPTY)
+        for scan in dict.fromkeys(line.scan for line in results.ledger if line.code == Code.SCAN_EMPTY)
     }
     stray = in_no_study(results.ledger)
+    above = set(stray)
     return render(
         "cohort.html.j2",
         script="cohort.js",
@@ -72,13 +75,13 @@ def render_cohort(
         ],
         flagged=sum(bool(problems(scan.ledger)) for scan in scans),
         labelled=any(scan.label is not None for scan in scans),
-        missing={scan: problems(lines) for scan, lines in reasons.items()},
+        missing=missing,
         n_stray=len(stray),
         stray=problems(stray),
         other=[
             line
             for tell in (problems, routine)
-            for line in tell(e for e in results.ledger if e.scan not in reasons and e not in stray)
+            for line in tell(e for e in results.ledger if e.scan not in missing and e not in above)
         ],
     )
 

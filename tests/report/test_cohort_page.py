@@ -87,6 +87,28 @@ def test_a_study_without_a_prediction_has_its_reasons():
     assert "DOE" not in text
 
 
+class Read(LedgerEntry):
+    """A line that counts how often its scan is looked at, also to compare it with another line."""
+
+    times = 0
+
+    def __getattribute__(self, name):
+        if name == "scan":
+            Read.times += 1
+        return super().__getattribute__(name)
+
+
+def test_the_ledger_is_gone_through_in_time_linear_in_it():
+    reads = []
+    for n in (20, 40, 80):
+        lost = [Read(f"s{i}", "f", code, "") for i in range(n) for code in (Code.UNREADABLE, Code.SCAN_EMPTY)]
+        lost += [Read("", f"f{i}", Code.NO_UID, "") for i in range(n)]
+        Read.times = 0
+        render_cohort(replace(RESULTS, ledger=tuple(lost)), {}, title="Studies")
+        reads.append(Read.times)
+    assert 0 < 2 * (reads[1] - reads[0]) == reads[2] - reads[1]
+
+
 def test_names_stand_with_their_scans_where_they_are_given():
     one, other = RESULTS.scans[:2]
     texts = {
