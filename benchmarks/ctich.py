@@ -27,8 +27,8 @@ from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.evaluate.bootstrap import Interval, of_proportion, patient_bootstrap
+from ich_mil.evaluate.levels import interval_of, patients_behind
 from ich_mil.evaluate.metrics import auc_inside
-from ich_mil.evaluate.table import interval_of, patients_behind
 from ich_mil.evaluate.weighted import resampled_ranking
 from ich_mil.files import write_text
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings

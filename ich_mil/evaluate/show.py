@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
-from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
 
 FEW = 30
 """With fewer patients, positive scans or negative ones the table says that its intervals are rough."""

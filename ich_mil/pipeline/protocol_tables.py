@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil import __version__
+from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.published import beside
-from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
 from ich_mil.files import file_stem, write_bytes, write_text
 from ich_mil.protocol import BenchmarkSet, ProtocolConfig
 from ich_mil.report.protocol_figures import auc_and_time, metric_rows

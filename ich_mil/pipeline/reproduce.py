@@ -23,7 +23,8 @@ from joblib import Parallel, cpu_count, delayed
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.evaluate.over_seeds import Repeat, over_seeds
+from ich_mil.evaluate.levels import Repeat, known_or_none
+from ich_mil.evaluate.over_seeds import over_seeds
 from ich_mil.evaluate.pooled import attention_model
 from ich_mil.files import alone, write_json, write_text
 from ich_mil.pipeline.analyses import look_closely
@@ -123,8 +124,8 @@ class _Seed:
             patients=self.bags.patients,
             offsets=self.bags.offsets.numpy(),
             slice_labels=self.bags.slice_labels.numpy(),
-            scan=self.scored.scan,
-            slice=self.scored.slice,
+            scan=known_or_none(self.scored.scan),
+            slice=known_or_none(self.scored.slice),
         )
 
 
@@ -184,6 +185,7 @@ def _measure(
 def _rows(model: Model, name: str, width: int, seeds: list[_Seed], config: ProtocolConfig) -> pd.DataFrame:
     table = over_seeds(
         [seed.repeat() for seed in seeds],
+        name=model.title,
         slice_is_probability=model.name not in NO_PROBABILITY,
         seed=config.seeds[0],
         resamples=config.resamples,

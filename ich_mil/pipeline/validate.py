@@ -23,8 +23,9 @@ from ich_mil.evaluate.baselines import (
     position_score,
     slice_prevalence,
 )
+from ich_mil.evaluate.levels import known_or_none
 from ich_mil.evaluate.show import format_table
-from ich_mil.evaluate.table import Scores, evaluate, known_or_none
+from ich_mil.evaluate.table import Scores, evaluate
 from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import TrainedModel, check_no_run, load_model

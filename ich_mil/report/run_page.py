@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ich_mil.evaluate.levels import SCAN
 from ich_mil.evaluate.show import format_value, table_blocks, table_notes
-from ich_mil.evaluate.table import SCAN, Scores
+from ich_mil.evaluate.table import Scores
 from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report import figures
 from ich_mil.report.page import render

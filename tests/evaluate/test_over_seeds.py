@@ -5,11 +5,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_error, of_proportion, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line
-from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics
-from ich_mil.evaluate.over_seeds import Repeat, over_seeds
-from ich_mil.evaluate.table import INSIDE, SCAN, SLICE
+from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE, Repeat
+from ich_mil.evaluate.metrics import auc_inside, predictive_values, scan_metrics, slice_metrics
+from ich_mil.evaluate.over_seeds import over_seeds
 from ich_mil.evaluate.weighted import resampled_scan_metrics
 
 LABELS = np.array([0, 1] * 15)
@@ -36,13 +37,16 @@ def rows(table, level):
 
 
 def measured(repeats, **changes):
-    return over_seeds(repeats, **({"slice_is_probability": True, "seed": 3, "resamples": 50} | changes))
+    return over_seeds(
+        repeats, **({"name": "GP", "slice_is_probability": True, "seed": 3, "resamples": 50} | changes)
+    )
 
 
 def test_one_seed_gives_the_single_numbers_and_their_interval():
     one = repeat(0)
     table = rows(measured([one]), SCAN)
-    single = scan_metrics(one.labels, one.scan) | calibration_line(one.labels, one.scan)
+    single = scan_metrics(one.labels, one.scan) | predictive_values(one.labels, one.scan)
+    single |= calibration_line(one.labels, one.scan)
     assert table["mean"].to_dict() == pytest.approx(single, nan_ok=True)
     assert table["std"].isna().all()
     intervals = patient_bootstrap(
@@ -77,18 +81,41 @@ def test_seeds_that_agree_have_no_spread_and_the_interval_of_one():
 
 
 def test_what_a_model_does_not_say_is_told():
-    silent = np.full(150, np.nan)
-    assert rows(measured([repeat(0, slice=silent)]), SLICE).note["auc"] == "gives no slice score"
+    table = measured([repeat(0, slice=None), repeat(1, slice=None)])
+    for level in (SLICE, INSIDE):
+        assert rows(table, level).note["auc"] == "gives no slice score"
+    assert rows(table, SCAN).note["auc"] == ""
     unknown = np.full(150, UNKNOWN)
-    assert rows(measured([repeat(0, slice_labels=unknown)]), SLICE).note["auc"] == "no slice is labelled"
-    table = measured([repeat(0, scan=np.full(30, np.nan))])
-    assert rows(table, SCAN).note["auc"] == "gives no scan score"
+    assert rows(measured([repeat(0, slice_labels=unknown)]), SLICE).note["auc"] == "no slice labels"
+    assert rows(measured([repeat(0, scan=None)]), SCAN).note["auc"] == "gives no scan score"
+    assert rows(measured([repeat(0, labels=np.full(30, UNKNOWN))]), SCAN).note["auc"] == "no scan labels"
+
+
+def test_a_model_gives_scores_with_every_seed_or_with_none():
+    with pytest.raises(ValueError, match="all give scores or none, got 1 of 2"):
+        measured([repeat(0), repeat(1, scan=None)])
+    with pytest.raises(ValueError, match="all give scores or none, got 1 of 2"):
+        measured([repeat(0, slice=None), repeat(1)])
+
+
+def test_a_score_that_is_no_number_names_the_model():
+    scan = np.where(np.arange(30) == 7, np.nan, 0.5)
+    with pytest.raises(DataError, match=r"model 'GP', scan scores: 1 of 30 scores are NaN or infinite"):
+        measured([repeat(0), repeat(1, scan=scan)])
 
 
 def test_one_class_is_not_defined_and_said_so():
     table = rows(measured([repeat(0, labels=np.zeros(30, int)), repeat(1)]), SCAN)
     assert np.isnan(table["mean"]["auc"])
-    assert table.note["auc"] == "not defined for 1 of 2 seeds"
+    assert table.note["auc"] == "not defined for 1 of 2 seeds: one class only"
+
+
+def test_calls_that_are_all_right_rest_on_the_seed_with_the_fewest():
+    """What is called positive is so, of 15 patients with one seed and of 4 with the other."""
+    many, few = 0.2 + 0.6 * LABELS, 0.2 + 0.6 * (LABELS & (np.arange(30) < 8))
+    table = rows(measured([repeat(0, scan=many), repeat(0, scan=few)]), SCAN)
+    assert (table["mean"]["ppv"], table.high["ppv"]) == (1, 1)
+    assert table.low["ppv"] == pytest.approx(0.025 ** (1 / 4))  # (Clopper and Pearson 1934)
 
 
 def test_slice_scores_that_are_no_probabilities_are_only_ranked():

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.show import format_table, format_value, table_blocks, table_notes
-from ich_mil.evaluate.table import INSIDE, SCAN, SLICE, Scores, evaluate, read_table
+from ich_mil.evaluate.table import Scores, evaluate, read_table
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import pytest
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line
+from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE, known_or_none
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics, slice_metrics, slice_probability_metrics
-from ich_mil.evaluate.table import COLUMNS, INSIDE, SCAN, SLICE, Scores, evaluate, known_or_none, read_table
+from ich_mil.evaluate.table import COLUMNS, Scores, evaluate, read_table
 from ich_mil.evaluate.weighted import resampled_ece
 
 

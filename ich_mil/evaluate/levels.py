@@ -1,0 +1,336 @@
+"""Every metric of a model at every level, with its interval by patient, from one run of it or from several.
+
+In: what a model said in each run. Out: a `Number` a metric and level. `table.py` sets one run of many models
+side by side; `over_seeds.py` tells the spread of several runs of one model.
+
+Shapes: B scans, N slices (packed), S runs, R resamples.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs, patient_bootstrap
+from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
+from ich_mil.evaluate.metrics import (
+    OPERATING_POINTS,
+    THRESHOLD,
+    auc_inside,
+    check_scores,
+    patient_keys,
+    predictive_values,
+    scan_metrics,
+    slice_metrics,
+    slice_probability_metrics,
+)
+from ich_mil.evaluate.weighted import (
+    resampled_predictive_values,
+    resampled_ranking,
+    resampled_scan_metrics,
+    resampled_slice_probability_metrics,
+)
+
+SCAN, SLICE, INSIDE = "scan", "slice", "slice inside positive scans"
+
+_SCAN_METRICS = ["auc", "ap", "sensitivity_at_90", "specificity_at_90", "sensitivity_at_95"]
+_SCAN_METRICS += ["specificity_at_95", "accuracy", "sensitivity", "specificity", "balanced_accuracy", "f1"]
+_SCAN_METRICS += ["log_loss", "brier", "ece", "ppv", "npv", "calibration_intercept", "calibration_slope"]
+_RANKING = ["auc", "ap"]
+_PROBABILITY_METRICS = ["log_loss", "brier", "ece"]
+
+_T = TypeVar("_T")
+_Statistic = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+_Bootstrap = Callable[[_Statistic, np.ndarray], dict[str, Interval]]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """What a model said in one run.
+
+    Attributes:
+        labels: (B,) in {0, 1} or `UNKNOWN`.
+        patients: B patient keys.
+        offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
+        slice_labels: (N,) in {0, 1} or `UNKNOWN`.
+        scan: (B,) probability, or None where the model says nothing of scans.
+        slice: (N,) score, or None where it says nothing of slices.
+    """
+
+    labels: np.ndarray
+    patients: Sequence[str] | np.ndarray
+    offsets: np.ndarray
+    slice_labels: np.ndarray
+    scan: np.ndarray | None
+    slice: np.ndarray | None
+
+    @property
+    def bags(self) -> np.ndarray:
+        """(N,) the scan of each slice."""
+        return np.repeat(np.arange(len(self.labels)), np.diff(self.offsets))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The scans or slices a number rests on.
+
+    Attributes:
+        n: how many; of `INSIDE` scans.
+        positives: among them, in the first run.
+        patients: among them.
+        unlabelled: left out.
+    """
+
+    n: int
+    positives: int
+    patients: int
+    unlabelled: int
+
+
+@dataclass(frozen=True)
+class Number:
+    """One metric at one level.
+
+    Attributes:
+        level: `SCAN`, `SLICE` or `INSIDE`.
+        metric: its name.
+        values: (S,) of each run, NaN where it is not defined.
+        low, high: 95 % interval of the mean over runs, by patient; NaN where a run has no value.
+        ignored: resamples in which it is not defined.
+        rows: what it rests on.
+        note: why it is missing, else empty.
+    """
+
+    level: str
+    metric: str
+    values: np.ndarray
+    low: float
+    high: float
+    ignored: int
+    rows: Rows
+    note: str
+
+
+def measure(
+    repeats: Sequence[Repeat], *, name: str, slice_is_probability: bool, seed: int, resamples: int
+) -> list[Number]:
+    """All metrics of a model.
+
+    Args:
+        repeats: S runs on the same patients, scans in the same order; labels may differ, as those of bags do
+            that are drawn anew.
+        name: of the model, for messages.
+        slice_is_probability: whether slice scores are probabilities; if not, only their ranks are measured.
+        seed: of the resampling; what has the same seed and patients has the same resamples.
+        resamples: R.
+
+    Raises:
+        DataError: a score is NaN or infinite, or a probability outside [0, 1]; a scan without a patient.
+        ValueError: no run; runs of different patients, with other slices, with other scans or slices
+            labelled, or of which some give scores and others none.
+    """
+    if not repeats or any(list(one.patients) != list(repeats[0].patients) for one in repeats):
+        raise ValueError("repeats must be at least one, all of the same patients in the same order")
+    bootstrap = partial(patient_bootstrap, resamples=resamples, seed=seed)
+    patients = patient_keys(repeats[0].patients)
+    return [
+        *_scans(repeats, patients, name, bootstrap),
+        *_slices(repeats, patients, name, slice_is_probability, bootstrap),
+    ]
+
+
+def known_or_none(values: np.ndarray) -> np.ndarray | None:
+    """None if every value is NaN, which is how `FeatureSet` writes "not known"; else `values` unchanged."""
+    values = np.asarray(values)
+    return None if np.isnan(values).all() else values
+
+
+def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
+    """How many patients stand behind each metric between 0 and 1 that is no loss; for `interval_of`.
+
+    Operating points rest on two classes, as their thresholds do: a sensitivity of 1 at few negative scans may
+    be less in a resample. F1 rests on half of the positive patients: where few of them are found, a share s,
+    it is up to 2s / (1 + s), twice that.
+
+    Args:
+        labels: (n,) in {0, 1}, of scans or slices.
+        patients: (n,) keys.
+    """
+    positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
+    points = [f"{kind}_at_{x}" for kind in ("sensitivity", "specificity") for x in OPERATING_POINTS]
+    return {
+        **dict.fromkeys(("auc", "ap", "balanced_accuracy", *points), pairs(positive, negative)),
+        "sensitivity": len(positive),
+        "specificity": len(negative),
+        "f1": -(-len(positive) // 2),
+        "accuracy": len(np.unique(patients)),
+    }
+
+
+def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:
+    """The interval of a metric from that of its resamples; those `behind` names are between 0 and 1."""
+    if metric == "ece":
+        return of_error(resampled, value)
+    return of_proportion(resampled, value, behind[metric]) if metric in behind else resampled
+
+
+def _scans(
+    repeats: Sequence[Repeat], patients: np.ndarray, name: str, bootstrap: _Bootstrap
+) -> Iterator[Number]:
+    known = _known([one.labels for one in repeats], "scans")
+    rows = _rows(repeats[0].labels, patients)
+    scores = _scores([one.scan for one in repeats])
+    if not scores or not known.any():
+        note = "gives no scan score" if known.any() else "no scan labels"
+        return _missing(SCAN, _SCAN_METRICS, len(repeats), rows, note)
+    what = f"model {name!r}, scan scores"
+    checked = (
+        check_scores(one.labels, score, what=what, probability=True)
+        for one, score in zip(repeats, scores, strict=True)
+    )
+    runs = [(labels[known], score[known]) for labels, score in checked]
+    patients = patients[known]
+    single = (scan_metrics, predictive_values, calibration_line)
+    many = (resampled_scan_metrics, resampled_predictive_values, resampled_line)
+
+    def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
+        return _mean([_joined(metrics(*run, counts) for metrics in many) for run in runs])
+
+    behind = patients_behind(runs[0][0], patients)
+    called = [score >= THRESHOLD for _, score in runs]
+    behind["ppv"] = min(len(np.unique(patients[one])) for one in called)
+    behind["npv"] = min(len(np.unique(patients[~one])) for one in called)
+    values = [_joined(metrics(*run) for metrics in single) for run in runs]
+    return _measured(SCAN, values, bootstrap(resampled, patients), behind, rows)
+
+
+def _slices(
+    repeats: Sequence[Repeat], patients: np.ndarray, name: str, probability: bool, bootstrap: _Bootstrap
+) -> Iterator[Number]:
+    first, count = repeats[0], len(repeats)
+    if any(not np.array_equal(one.offsets, first.offsets) for one in repeats):
+        raise ValueError("repeats must have the same number of slices in each scan")
+    known = _known([one.slice_labels for one in repeats], "slices")
+    owner = patients[first.bags]  # (N,)
+    rows = _rows(first.slice_labels, owner)
+    scores = _scores([one.slice for one in repeats])
+    if not scores or not known.any():
+        note = "gives no slice score" if known.any() else "no slice labels"
+        metrics = [*_RANKING, *(_PROBABILITY_METRICS if probability else ())]
+        yield from _missing(SLICE, metrics, count, rows, note)
+        yield from _missing(INSIDE, ["auc"], count, Rows(0, 0, 0, rows.unlabelled), note)
+        return
+    what = f"model {name!r}, slice scores"
+    checked = (
+        check_scores(one.slice_labels, score, what=what, probability=probability)
+        for one, score in zip(repeats, scores, strict=True)
+    )
+    runs = [(labels[known], score[known]) for labels, score in checked]
+    owner, bags = owner[known], first.bags[known]
+    many = (resampled_ranking, *((resampled_slice_probability_metrics,) if probability else ()))
+
+    def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
+        return _mean([_joined(metrics(*run, counts) for metrics in many) for run in runs])
+
+    values = []
+    for labels, score in runs:
+        found = slice_metrics(labels, score, bags)
+        ranking = {"auc": found["slice_auc"], "ap": found["slice_ap"]}
+        values.append(ranking | (slice_probability_metrics(labels, score) if probability else {}))
+    behind = patients_behind(runs[0][0], owner)
+    yield from _measured(SLICE, values, bootstrap(resampled, owner), behind, rows)
+    yield from _inside([(*run, bags) for run in runs], patients, rows.unlabelled, bootstrap)
+
+
+def _inside(
+    runs: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    patients: np.ndarray,
+    unlabelled: int,
+    bootstrap: _Bootstrap,
+) -> Iterator[Number]:
+    """The mean over scans of the AUC in each, from labels, scores and scans of slices."""
+    found = [auc_inside(*run) for run in runs]
+    scans = found[0][0]
+    rows = Rows(len(scans), len(scans), len(np.unique(patients[scans])), unlabelled)
+    if any(not np.array_equal(ids, scans) for ids, _ in found):
+        return _missing(INSIDE, ["auc"], len(runs), rows, "seeds differ in their positive scans")
+    if not len(scans):
+        return _missing(INSIDE, ["auc"], len(runs), rows, "no scan has slices of both kinds")
+    mean = np.mean([aucs for _, aucs in found], axis=0)  # (K,)
+
+    def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
+        return {"auc": mean @ counts / counts.sum(axis=0)}
+
+    values = [{"auc": float(aucs.mean())} for _, aucs in found]
+    return _measured(INSIDE, values, bootstrap(resampled, patients[scans]), {"auc": rows.patients}, rows)
+
+
+def _known(labels: Sequence[np.ndarray], what: str) -> np.ndarray:
+    """(n,) whether each scan or slice is labelled, the same in all runs."""
+    known = labels[0] != UNKNOWN
+    if any(not np.array_equal(one != UNKNOWN, known) for one in labels):
+        raise ValueError(f"repeats must have the same {what} labelled")
+    return known
+
+
+def _scores(scores: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """Those of all runs; none where no run has any."""
+    given = [one for one in scores if one is not None]
+    if given and len(given) < len(scores):
+        raise ValueError(f"repeats must all give scores or none, got {len(given)} of {len(scores)}")
+    return given
+
+
+def _rows(labels: np.ndarray, patients: np.ndarray) -> Rows:
+    known = labels != UNKNOWN
+    return Rows(
+        n=int(known.sum()),
+        positives=int((labels == 1).sum()),
+        patients=len(np.unique(patients[known])),
+        unlabelled=int((~known).sum()),
+    )
+
+
+def _joined(parts: Iterable[Mapping[str, _T]]) -> dict[str, _T]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _mean(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The mean over runs of each (R,) number."""
+    return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
+
+
+def _measured(
+    level: str,
+    values: Sequence[Mapping[str, float]],
+    intervals: Mapping[str, Interval],
+    behind: Mapping[str, int],
+    rows: Rows,
+) -> Iterator[Number]:
+    """`values` holds the metrics of each run, `behind` is of `patients_behind`."""
+    for metric in values[0]:
+        every = np.array([one[metric] for one in values])
+        if lacking := int(np.isnan(every).sum()):
+            note = _why_nan(metric)
+            if len(every) > 1:
+                note = f"not defined for {lacking} of {len(every)} seeds: {note}"
+            yield Number(level, metric, every, np.nan, np.nan, 0, rows, note)
+        else:
+            ends = interval_of(metric, float(every.mean()), intervals[metric], behind)
+            yield Number(level, metric, every, ends.low, ends.high, ends.ignored, rows, "")
+
+
+def _missing(level: str, metrics: Sequence[str], count: int, rows: Rows, note: str) -> Iterator[Number]:
+    for metric in metrics:
+        yield Number(level, metric, np.full(count, np.nan), np.nan, np.nan, 0, rows, note)
+
+
+def _why_nan(metric: str) -> str:
+    if metric == "calibration_slope":
+        return "one class only, or one threshold tells the classes apart, or all probabilities are alike"
+    if metric in ("ppv", "npv"):
+        return "one class only, or no scan is called so"
+    return "no scan is positive" if metric == "f1" else "one class only"
