@@ -26,8 +26,13 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.evaluate.baselines import position_score
-from ich_mil.evaluate.bootstrap import Interval, of_proportion, patient_bootstrap
-from ich_mil.evaluate.levels import interval_of, patients_behind
+from ich_mil.evaluate.bootstrap import (
+    Interval,
+    interval_of,
+    of_proportion,
+    patient_bootstrap,
+    patients_behind,
+)
 from ich_mil.evaluate.metrics import auc_inside
 from ich_mil.evaluate.weighted import resampled_ranking
 from ich_mil.files import write_text

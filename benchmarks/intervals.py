@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from benchmarks.record import record, table
-from ich_mil.evaluate.bootstrap import patient_bootstrap
+from ich_mil.evaluate.bootstrap import interval_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
-from ich_mil.evaluate.levels import interval_of, patients_behind
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.weighted import resampled_scan_metrics
 

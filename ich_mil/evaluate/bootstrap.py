@@ -2,7 +2,8 @@
 
 Scans of one patient resemble each other, and so do slices of one scan: drawing them one by one would claim
 more evidence than there is. In: a statistic of counts. Out: the percentile interval of each number it gives,
-which `of_proportion` and `of_error` turn into that of a number between 0 and 1 and of a calibration error.
+which `of_proportion` and `of_error` turn into that of a number between 0 and 1 and of a calibration error;
+`interval_of` knows which metric is which.
 
 Shapes: n rows (scans or slices), R resamples.
 """
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, t
 
-from ich_mil.evaluate.metrics import patient_keys
+from ich_mil.evaluate.metrics import OPERATING_POINTS, patient_keys
 
 LEVEL = 0.95
 """Coverage the intervals aim at."""
@@ -170,3 +171,32 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
     reach = _reach(patients) * interval.error / (value * (1 - value))
     low, high = (float(expit(logit(value) + step)) for step in (-reach, reach))
     return replace(interval, low=min(low, value), high=max(high, value))
+
+
+def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
+    """How many patients stand behind each metric between 0 and 1 that is no loss; for `interval_of`.
+
+    Operating points rest on two classes, as their thresholds do: a sensitivity of 1 at few negative scans may
+    be less in a resample. F1 rests on half of the positive patients: where few of them are found, a share s,
+    it is up to 2s / (1 + s), twice that.
+
+    Args:
+        labels: (n,) in {0, 1}, of scans or slices.
+        patients: (n,) keys.
+    """
+    positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
+    points = [f"{kind}_at_{x}" for kind in ("sensitivity", "specificity") for x in OPERATING_POINTS]
+    return {
+        **dict.fromkeys(("auc", "ap", "balanced_accuracy", *points), pairs(positive, negative)),
+        "sensitivity": len(positive),
+        "specificity": len(negative),
+        "f1": -(-len(positive) // 2),
+        "accuracy": len(np.unique(patients)),
+    }
+
+
+def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:
+    """The interval of a metric from that of its resamples; those `behind` names are between 0 and 1."""
+    if metric == "ece":
+        return of_error(resampled, value)
+    return of_proportion(resampled, value, behind[metric]) if metric in behind else resampled

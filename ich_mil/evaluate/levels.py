@@ -14,10 +14,9 @@ from typing import TypeVar
 import numpy as np
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, interval_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import (
-    OPERATING_POINTS,
     THRESHOLD,
     auc_inside,
     check_scores,
@@ -146,35 +145,6 @@ def known_or_none(values: np.ndarray) -> np.ndarray | None:
     """None if every value is NaN, which is how `FeatureSet` writes "not known"; else `values` unchanged."""
     values = np.asarray(values)
     return None if np.isnan(values).all() else values
-
-
-def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
-    """How many patients stand behind each metric between 0 and 1 that is no loss; for `interval_of`.
-
-    Operating points rest on two classes, as their thresholds do: a sensitivity of 1 at few negative scans may
-    be less in a resample. F1 rests on half of the positive patients: where few of them are found, a share s,
-    it is up to 2s / (1 + s), twice that.
-
-    Args:
-        labels: (n,) in {0, 1}, of scans or slices.
-        patients: (n,) keys.
-    """
-    positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
-    points = [f"{kind}_at_{x}" for kind in ("sensitivity", "specificity") for x in OPERATING_POINTS]
-    return {
-        **dict.fromkeys(("auc", "ap", "balanced_accuracy", *points), pairs(positive, negative)),
-        "sensitivity": len(positive),
-        "specificity": len(negative),
-        "f1": -(-len(positive) // 2),
-        "accuracy": len(np.unique(patients)),
-    }
-
-
-def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:
-    """The interval of a metric from that of its resamples; those `behind` names are between 0 and 1."""
-    if metric == "ece":
-        return of_error(resampled, value)
-    return of_proportion(resampled, value, behind[metric]) if metric in behind else resampled
 
 
 def _scans(
