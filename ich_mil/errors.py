@@ -3,6 +3,10 @@
 The commands print that line and exit with code 2; library users catch `IchMilError`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class IchMilError(Exception):
     """Base of every error that bad input can cause."""
@@ -36,3 +40,12 @@ class ModelError(IchMilError):
 
 class ProcessError(IchMilError):
     """Another process of the same run cannot be reached, or has ended before its time."""
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name the file or folder of the data in the `DataError`s of this block."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error

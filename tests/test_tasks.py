@@ -122,9 +122,13 @@ def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, sc
     features = read_feature_csv(place / "train.csv")
     learn, watch, test = (features.select(features.scans[i::3]) for i in range(3))
     parts = {"train": learn, "validation": watch, "test": test}
-    sets = {name: MeasuredSet(name, name, one, None) for name, one in parts.items()}
+    sets = {name: MeasuredSet(name, name, place / "train.csv", one, None) for name, one in parts.items()}
     external = MeasuredSet(
-        "external", "", read_feature_csv(place / "other.csv"), SimpleNamespace(ledger="ledger")
+        "external",
+        "",
+        place / "other.csv",
+        read_feature_csv(place / "other.csv"),
+        SimpleNamespace(ledger="ledger"),
     )
     trained = []
     monkeypatch.setattr(module, "train", lambda run, *, resume: trained.append((run, resume)))

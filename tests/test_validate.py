@@ -105,7 +105,8 @@ def test_what_is_not_known_says_nothing(model, features):
     assert (rows["CNN alone"].scan, rows["CNN alone"].slice, rows["position only"].slice) == (None,) * 3
 
 
-def test_an_external_scan_that_was_learned_from_under_another_name_is_refused(tmp_path, capsys):
+def run_of_tables(tmp_path):
+    """The words of a run on two tables, `train.csv` and `other.csv`, which are written."""
     for seed, name in enumerate(("train", "other")):
         write_features(tmp_path / f"{name}.csv", 30, seed)
     config = {
@@ -118,7 +119,11 @@ def test_an_external_scan_that_was_learned_from_under_another_name_is_refused(tm
         "samples": 20,
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
-    words = ["--config", str(tmp_path / "run.yaml")]
+    return ["--config", str(tmp_path / "run.yaml")]
+
+
+def test_an_external_scan_that_was_learned_from_under_another_name_is_refused(tmp_path, capsys):
+    words = run_of_tables(tmp_path)
     assert cli.train_main(words) == 0
     splits = pd.read_csv(tmp_path / "run" / "splits.csv")
     table = pd.read_csv(tmp_path / "train.csv")
@@ -150,3 +155,21 @@ def test_people_the_files_do_not_name_are_told_also_where_one_is_there_twice(tmp
     )
     validate.external_set(model, "folder", Path("/site$new"), tmp_path, tmp_path, 1)
     assert "/site$new: 3 scans name no patient (a, b, c); whether" in capsys.readouterr().out
+
+
+def test_a_feature_that_is_far_from_training_names_its_file(tmp_path, capsys):
+    words = run_of_tables(tmp_path)
+    assert cli.train_main(words) == 0
+    table = pd.read_csv(tmp_path / "other.csv")
+    table.loc[40, "feature_1"] = 1e9
+    table.to_csv(tmp_path / "far.csv", index=False)
+    far = [str(tmp_path / "far.csv"), "--layout", "features", "--model", str(tmp_path / "run")]
+    capsys.readouterr()
+    assert cli.main(["validate", *far, "--out", str(tmp_path / "out")]) == 2
+    scan = table.bag_name[40]
+    told = f"{tmp_path / 'far.csv'}: scan {scan!r}: feature 1 of slice "
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out" / "predictions.csv").exists()
+    (tmp_path / "far.csv").replace(tmp_path / "other.csv")
+    assert cli.main(["report", str(tmp_path / "run")]) == 2
+    assert told.replace("far.csv", "other.csv") in capsys.readouterr().err

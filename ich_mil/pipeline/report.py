@@ -16,7 +16,7 @@ import pandas as pd
 from ich_mil.config import read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.errors import ModelError
+from ich_mil.errors import ModelError, named
 from ich_mil.evaluate.bins import calibration_table
 from ich_mil.evaluate.table import Scores, evaluate, read_table
 from ich_mil.files import write_text
@@ -65,7 +65,8 @@ def report_run(run: Path) -> None:
         if not metrics.is_file():
             raise ModelError(f"{metrics}: is missing; run train.py with --resume to validate the run first")
         table = read_table(metrics)
-        predictions = model.predict(one.features)
+        with named(one.source):
+            predictions = model.predict(one.features)
         rows = score_rows(model, one.features, predictions)
         results = read_results(run / one.name)
         if results.model.weights != model.provenance.weights:

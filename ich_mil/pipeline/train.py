@@ -20,10 +20,8 @@ Under `torchrun` all ranks go through this together: rank 0 prepares and writes 
 fit. They must see the same folders.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -47,7 +45,7 @@ from ich_mil.data.splits import (
     write_splits,
 )
 from ich_mil.data.store import PreparedSet, open_prepared
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import ConfigError, DataError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
 from ich_mil.gp.folds import folds_of
@@ -199,12 +197,12 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
             say(f"{config.split.file}: {len(rest)} scans are in no split and take no part: {name_some(rest)}")
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
-        with _named(config.train.path):
+        with named(config.train.path):
             splits = draw_splits(scans, **shares, seed=config.seed)
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels, folds = torch.tensor(learn.label.tolist()), config.head.calibration_folds
-        with _named(config.train.path):  # what cannot be calibrated is told before anything is written
+        with named(config.train.path):  # what cannot be calibrated is told before anything is written
             folds_of(labels, learn.patient.tolist(), folds=folds, seed=config.head.seed)
     _check_external(config, splits, features)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
@@ -240,15 +238,6 @@ def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSe
     folder = config.prepared / "external"
     prepared = prepare(one.layout, one.path, folder, jobs=config.workers, thickness_mm=config.thickness_mm)
     check_unseen(prepared.scans, learned, str(one.path))
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Name the data in the errors of this block."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
 
 
 def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks) -> FeatureSet:

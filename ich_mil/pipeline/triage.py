@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
-from ich_mil.errors import DataError, ModelError
+from ich_mil.errors import DataError, ModelError, named
 from ich_mil.evaluate.promises import Method
 from ich_mil.evaluate.triage import DECISIONS, Triage, fit_triage
 from ich_mil.files import write_json, write_text
@@ -123,10 +123,8 @@ def read_triage(thresholds: Path, *, weights: str) -> Triage:
             f"{thresholds}: was calibrated for the model {found}, the predictions are of {weights}; "
             "calibrate on predictions of the same model"
         )
-    try:
+    with named(thresholds):
         return Triage.from_dict(content)
-    except DataError as error:
-        raise DataError(f"{thresholds}: {error}") from error
 
 
 def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:

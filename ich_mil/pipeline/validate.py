@@ -16,6 +16,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.twins import names_of
+from ich_mil.errors import named
 from ich_mil.evaluate.baselines import (
     CNN_SIGMOID,
     CnnSigmoid,
@@ -41,12 +42,14 @@ class MeasuredSet:
     Attributes:
         name: `train`, `validation`, `test` or `external`; also the name of its folder where it is measured.
         title: what it is, in words.
+        source: its folder, or the CSV of public features.
         features: of its scans.
         prepared: where its pictures lie; None for public features.
     """
 
     name: str
     title: str
+    source: Path
     features: FeatureSet
     prepared: PreparedSet | None
 
@@ -82,7 +85,9 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     titles = {"train": "fitted", "validation": "used for early stopping and calibration", "test": "held out"}
     chosen = {name: splits.scan[splits.split == name].tolist() for name in titles}
     return {
-        name: MeasuredSet(name, f"{name} scans, {titles[name]}", features.select(scans), prepared)
+        name: MeasuredSet(
+            name, f"{name} scans, {titles[name]}", config.train.path, features.select(scans), prepared
+        )
         for name, scans in chosen.items()
         if scans
     }
@@ -121,7 +126,7 @@ def external_set(
                 "whether the model has seen these people cannot be told"
             )
         features = model.features(prepared, stored)
-    return MeasuredSet("external", f"external scans, {root}", features, prepared)
+    return MeasuredSet("external", f"external scans, {root}", root, features, prepared)
 
 
 def validate_run(config: RunConfig) -> bool:
@@ -161,7 +166,8 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     Pages, maps, decisions and DICOM results of earlier predictions there go.
     """
     features = one.features
-    predictions = model.predict(features)
+    with named(one.source):
+        predictions = model.predict(features)
     frame = evaluate(
         score_rows(model, features, predictions),
         labels=features.labels.numpy(),
