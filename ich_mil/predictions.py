@@ -22,12 +22,12 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE, Triage
-from ich_mil.files import write_json, write_text
+from ich_mil.files import digest, write_json, write_text
 from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
-FORMAT = "ich_mil.predictions.3"
+FORMAT = "ich_mil.predictions.4"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
 """How scans are decided where no triage thresholds were given."""
@@ -134,6 +134,7 @@ class ScanResult:
         runs: from below.
         slices: from below.
         ledger: what was refused, corrected or noted in its input.
+        pixels: digest of the pixels of its slices, from below; empty of a feature table.
     """
 
     scan: str
@@ -146,6 +147,7 @@ class ScanResult:
     runs: tuple[Run, ...]
     slices: tuple[SliceResult, ...]
     ledger: tuple[LedgerEntry, ...]
+    pixels: str
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ def make_results(
                 runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
                 slices=tuple(_slices(features, predictions, explained, prepared, b)),
                 ledger=own,
+                pixels="" if prepared is None else _pixels(prepared.slices(scan)),
             )
         )
     known = set() if prepared is None else set(prepared.scans.index)
@@ -225,6 +228,26 @@ def make_results(
     if triage is not None:
         decided_by = f"{triage.promise} {WHOLE_ONLY.capitalize()}."
     return Results(set_name, model, decided_by, tuple(scans), _entries(general))
+
+
+def _pixels(slices: pd.DataFrame) -> str:
+    return digest(*(one.encode() for one in slices.content))
+
+
+def check_judged(results: Results, prepared: PreparedSet) -> None:
+    """`DataError` unless the prepared slices of every scan, and their pixels, are those that were judged."""
+
+    def same(scan: ScanResult) -> bool:
+        if scan.scan not in prepared.scans.index:
+            return False
+        now = prepared.slices(scan.scan)
+        return now.sop.tolist() == [one.name for one in scan.slices] and _pixels(now) == scan.pixels
+
+    if changed := [scan.scan for scan in results.scans if not same(scan)]:
+        raise DataError(
+            f"{prepared.folder}: the slices of {len(changed)} scans are not those of the predictions "
+            f"({name_some(changed)}); predict or validate again"
+        )
 
 
 def _decision(probability: float, interval: Interval, triage: Triage | None) -> str:

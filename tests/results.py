@@ -75,6 +75,7 @@ def scan_of(masks: np.ndarray) -> ScanResult:
         runs=runs,
         slices=slices,
         ledger=LEDGER,
+        pixels="",
     )
 
 

@@ -21,6 +21,7 @@ import pytest
 import torch
 import yaml
 from joblib.externals.loky.process_executor import TerminatedWorkerError
+from pydicom import dcmread
 
 from ich_mil import cli
 from ich_mil.cli import main, train_main
@@ -28,6 +29,7 @@ from ich_mil.config import RunConfig, SetSettings, read_config
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, patient_key
 from ich_mil.data.store import open_prepared
+from ich_mil.data.texts import source_files
 from ich_mil.dicom.header import read_headers
 from ich_mil.files import alone
 from ich_mil.gp.head import Head
@@ -439,6 +441,34 @@ def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):
         assert f"external: its {told}; run train.py with --resume to validate again" in error
         assert train_main(["--config", str(tmp_path / "run.yaml"), "--resume"]) == 0
         assert main(["report", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.slow
+def test_a_report_does_not_show_pixels_that_were_not_judged(place, tmp_path, capsys):
+    """Files of a test scan that changed under the same UIDs, and were prepared again for another run."""
+    splits = pd.read_csv(place / "run" / "splits.csv").set_index("scan").split
+    scan = splits.index[splits == "test"][0]
+    prepared = place / "prepared" / "train"
+    files = source_files(open_prepared(prepared), scan)
+    for folder in (prepared, place / "a"):
+        shutil.copytree(folder, tmp_path / folder.name)
+    prepare = ["prepare", place / "a", "--layout", "rsna", "--out", prepared, "--jobs", 1]
+    report = (place / "run" / "report.html").read_text()
+    for change in ("upside down", "fewer"):
+        for path in files:
+            pixels = dcmread(path, force=True).pixel_array
+            phantoms.rewrite(path, PixelData=pixels[::-1].tobytes())
+        if change == "fewer":
+            for path in files[: len(files) // 2]:
+                path.unlink()
+        assert run(prepare, capsys)[0] == 0
+        error = refused(["report", place / "run"], capsys)
+        assert f"train: the slices of 1 scans are not those of the predictions ({scan}); predict or" in error
+        assert (place / "run" / "report.html").read_text() == report
+    for folder in (prepared, place / "a"):
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / folder.name, folder)
+    assert run(["report", place / "run"], capsys)[0] == 0
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.store import scan_file
 from ich_mil.data.texts import source_files
 from ich_mil.errors import DataError
+from ich_mil.files import digest
 from ich_mil.pipeline.pages import Shown, remove_shown, show_folder
 from ich_mil.predictions import BY_INTERVAL, Results, ScanResult, SliceResult, write_results
 from ich_mil.report.maps import ScanMaps, write_maps
@@ -24,7 +25,8 @@ def scan_result(prepared, scan):
         SliceResult(n, sop, float(n), 0.1, 0.05, (0.05, 0.2), 0.2, None, ())
         for n, sop in enumerate(prepared.slices(scan).sop)
     )
-    return ScanResult(scan, "p", 0.2, 0.05, (0.1, 0.3), "negative", None, (), slices, ())
+    pixels = digest(*(one.encode() for one in prepared.slices(scan).content))
+    return ScanResult(scan, "p", 0.2, 0.05, (0.1, 0.3), "negative", None, (), slices, (), pixels)
 
 
 @pytest.fixture
@@ -109,13 +111,21 @@ def test_a_study_whose_files_are_gone_does_not_keep_others_from_theirs(folder):
     assert len(list((out / "dicom").iterdir())) == 1
 
 
-def test_predictions_of_other_slices_are_refused(folder):
+@pytest.mark.parametrize("change", ["another image", "other pixels", "a slice more", "another scan"])
+def test_predictions_of_other_slices_are_refused_before_anything_is_shown(folder, change):
     out, results, _ = folder
-    first = results.scans[0]
-    changed = replace(first, slices=(replace(first.slices[0], name="9"), *first.slices[1:]))
-    write_results(replace(results, scans=(changed, results.scans[1])), out)
-    with pytest.raises(DataError, match="not those of the predictions"):
+    first, second = results.scans
+    other = {
+        "another image": {"slices": (replace(second.slices[0], name="9"), *second.slices[1:])},
+        "other pixels": {"pixels": first.pixels},
+        "a slice more": {"slices": (*second.slices, second.slices[0])},
+        "another scan": {"scan": "elsewhere"},
+    }[change]
+    changed = replace(second, **other)
+    write_results(replace(results, scans=(first, changed)), out)
+    with pytest.raises(DataError, match=rf"slices of 1 scans .* \({changed.scan}\); predict"):
         show_folder(out, Shown())
+    assert not list(out.glob("*.html"))
 
 
 def test_a_folder_without_prepared_scans_is_told(folder, tmp_path):

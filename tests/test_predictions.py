@@ -12,6 +12,7 @@ import torch
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.triage import fit_triage
+from ich_mil.files import digest
 from ich_mil.gp.counterfactual import Counterfactuals, SliceRun
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import (
@@ -63,6 +64,10 @@ def parts():
         "b": pd.DataFrame({"position_mm": [1.0], "corrections": [""]}),
         "c": pd.DataFrame({"position_mm": [0.0, 2.0004], "corrections": ["", ""]}),
     }
+    tables = {
+        scan: table.assign(content=[f"{scan}{n}" for n in range(len(table))])
+        for scan, table in tables.items()
+    }
     scans = pd.DataFrame({"content": ["c1", "c2", ""]}, index=["a", "b", "c"])
     prepared = SimpleNamespace(ledger_by_scan=lines, slices=tables.__getitem__, scans=scans)
     return features, predictions, explained, prepared
@@ -83,6 +88,17 @@ def test_lines_about_other_scans_of_the_prepared_set_are_left_out():
     found = make_results(features, predictions, explained, prepared, set_name="test", model=MODEL)
     assert [line.scan for line in found.ledger] == ["", "refused"]
     assert [len(scan.ledger) for scan in found.scans] == [1, 0, 0]
+
+
+def test_each_scan_knows_its_pixels_from_below(results):
+    assert [scan.pixels for scan in results.scans] == [
+        digest(b"a0", b"a1"),
+        digest(b"b0"),
+        digest(b"c0", b"c1"),
+    ]
+    assert digest(b"a0", b"a1") != digest(b"a1", b"a0")
+    of_features = make_results(*parts()[:3], None, set_name="new", model=MODEL)
+    assert {scan.pixels for scan in of_features.scans} == {""}
 
 
 def test_decided_by_the_interval(results):

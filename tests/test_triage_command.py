@@ -32,6 +32,7 @@ def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="
             runs=(),
             slices=(),
             ledger=(),
+            pixels="",
         )
         for i in range(n)
     )

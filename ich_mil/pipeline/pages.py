@@ -13,7 +13,7 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.texts import study_texts
 from ich_mil.errors import DataError
 from ich_mil.files import write_text
-from ich_mil.predictions import Results, ScanResult, read_results
+from ich_mil.predictions import Results, ScanResult, check_judged, read_results
 from ich_mil.progress import progress, say
 from ich_mil.report.cohort_page import render_cohort
 from ich_mil.report.dicom.write import remove_dicom_results, write_dicom_results
@@ -61,8 +61,9 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
 
     Raises:
         DataError: in the end, if texts or DICOM results could not be made, with the first reason; at once,
-            if maps or prepared slices cannot be read.
+            if the prepared slices are not those that were judged, or they or maps cannot be read.
     """
+    check_judged(results, prepared)
     written: list[Path] = []
     failed: list[DataError] = []
     links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
@@ -108,16 +109,11 @@ def write_study_page(
     texts: Mapping[str, str] = {},
     run_link: str = "",
 ) -> None:
-    """Write the page of one scan to `path`; its maps lie in `folder`.
+    """Write the page of one scan, of a set that `check_judged`, to `path`; its maps lie in `folder`.
 
     Raises:
-        DataError: the prepared slices are not those that were predicted, or maps that cannot be read.
+        DataError: pixels or maps that cannot be read.
     """
-    if prepared.slices(scan.scan).sop.tolist() != [one.name for one in scan.slices]:
-        raise DataError(
-            f"{prepared.folder}: the slices of scan {scan.scan!r} are not those of the predictions; "
-            "predict or validate again"
-        )
     record = read_record(prepared.folder, scan.scan)
     page = render_study(
         scan,

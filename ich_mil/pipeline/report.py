@@ -24,7 +24,7 @@ from ich_mil.gp.predict import Predictions
 from ich_mil.model import load_model, read_run
 from ich_mil.pipeline.pages import write_study_page
 from ich_mil.pipeline.validate import MeasuredSet, run_sets, score_rows
-from ich_mil.predictions import Results, read_results
+from ich_mil.predictions import Results, check_judged, read_results
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.page import study_file_name
@@ -45,7 +45,8 @@ def report_run(run: Path) -> None:
     """Write `report.html` of a validated run, and study pages of its most external set.
 
     Raises:
-        ModelError: `run` is not finished, or measured on nothing.
+        ModelError: `run` is not finished, or measured on nothing, or on something else than it finds now.
+        DataError: data that cannot be read, or other slices than were judged.
     """
     model = load_model(run)
     about = read_run(run)
@@ -79,6 +80,8 @@ def report_run(run: Path) -> None:
                 f"{run / one.name}: its scans, patients, labels or CNN probabilities have changed since it "
                 "was measured; run train.py with --resume to validate again"
             )
+        if one.prepared is not None:
+            check_judged(results, one.prepared)
         sets.insert(0, _evaluated(one, table, rows, seed=model.seed, resamples=model.bootstrap))
     links = {}
     if one.prepared is not None:  # the pages are of the last set, the most external one

@@ -75,6 +75,7 @@ def result_of(prepared: PreparedSet, scan: str, *, seed: int = 0) -> ScanResult:
         runs=tuple([Run(middle[0], middle[-1], 0.213)] if middle else []),
         slices=tuple(slices),
         ledger=(),
+        pixels="",
     )
 
 
