@@ -86,6 +86,12 @@ class _BestEpoch(ModelCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write nothing: Lightning would, in a process in which no epoch was the best.
+
+        A checkpoint does not say that training has stopped, so a run resumed from that one would go on.
+        """
+
 
 class _WholeCheckpoints(TorchCheckpointIO):
     """Writes a checkpoint whole or not at all; Lightning may copy it over the old one, from another disk."""

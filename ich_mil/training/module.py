@@ -76,7 +76,7 @@ class MilModule(pl.LightningModule):
         self.model.project.requires_grad_(False)
 
     def on_train_epoch_start(self) -> None:
-        """Kept features are those of evaluation: batch norm stays as it is."""
+        """Kept features have the batch norm of evaluation; dropout behind the encoder goes on."""
         if not self.model.project.weight.requires_grad:
             self.model.encoder.eval()
 

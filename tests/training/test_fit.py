@@ -197,10 +197,14 @@ def test_scans_vary_and_follow_each_other_as_settings_and_seed_say(prepared, spl
 def test_training_stops_where_the_loss_has_not_fallen_for_so_many_epochs(prepared, splits, tmp_path):
     # a rate at which the loss soon rises
     patient = replace(TRAINING, learning_rate=0.02, patience=2, max_epochs=20)
-    fit(prepared, splits, tmp_path, training=patient)
+    model = fit(prepared, splits, tmp_path, training=patient)
     log = pd.read_csv(tmp_path / "log.csv", index_col="epoch")
     assert len(log) < 20
     assert len(log) == log.val_loss.idxmin() + 1 + 2
+    for _ in range(2):  # runs that were killed before the CNN was saved stop there too
+        again = fit(prepared, splits, tmp_path, training=patient)
+        assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
+        assert len(pd.read_csv(tmp_path / "log.csv")) == len(log)
 
 
 @pytest.mark.slow
