@@ -47,17 +47,14 @@ def main() -> None:
             rows += ROWS[name]()
             # what is found is not lost with what follows
             print(table(HEAD, rows), file=sys.stderr, flush=True)
-    command = "python -m benchmarks.kernels"
+    command = "python -m benchmarks.kernels --only"
     if rows:
+        measured = " ".join(name for name in ROWS if name in chosen.only)
         text = f"{rates()}\n\n{table(HEAD, rows)}"
-        record(f"Kernels, on {DEVICE.type}", command, text, write=chosen.write)
+        record(f"Kernels, on {DEVICE.type}", f"{command} {measured}", text, write=chosen.write)
     if "whitening" in chosen.only:
-        record(
-            "Why Φ is made before it is summed",
-            f"{command} --only whitening",
-            whitening(),
-            write=chosen.write,
-        )
+        title = "Why Φ is made before it is summed"
+        record(title, f"{command} whitening", whitening(), write=chosen.write)
 
 
 if __name__ == "__main__":
