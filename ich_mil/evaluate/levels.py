@@ -150,42 +150,35 @@ def known_or_none(values: np.ndarray) -> np.ndarray | None:
 def _scans(
     repeats: Sequence[Repeat], patients: np.ndarray, name: str, bootstrap: _Bootstrap
 ) -> Iterator[Number]:
-    known = _known([one.labels for one in repeats], "scans")
+    labels = [one.labels for one in repeats]
+    known = _known(labels, "scans")
     rows = _rows(repeats[0].labels, patients)
     scores = _scores([one.scan for one in repeats])
     if not scores or not known.any():
         note = "gives no scan score" if known.any() else "no scan labels"
         return _missing(SCAN, _SCAN_METRICS, len(repeats), rows, note)
-    what = f"model {name!r}, scan scores"
-    checked = (
-        check_scores(one.labels, score, what=what, probability=True)
-        for one, score in zip(repeats, scores, strict=True)
-    )
-    runs = [(labels[known], score[known]) for labels, score in checked]
+    runs = _runs(labels, scores, known, what=f"model {name!r}, scan scores", probability=True)
     patients = patients[known]
     single = (scan_metrics, predictive_values, calibration_line)
     many = (resampled_scan_metrics, resampled_predictive_values, resampled_line)
-
-    def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
-        return _mean([_joined(metrics(*run, counts) for metrics in many) for run in runs])
-
     behind = patients_behind(runs[0][0], patients)
     called = [score >= THRESHOLD for _, score in runs]
     behind["ppv"] = min(len(np.unique(patients[one])) for one in called)
     behind["npv"] = min(len(np.unique(patients[~one])) for one in called)
     values = [_joined(metrics(*run) for metrics in single) for run in runs]
-    return _measured(SCAN, values, bootstrap(resampled, patients), behind, rows)
+    return _measured(SCAN, values, bootstrap(_mean_of(many, runs), patients), behind, rows)
 
 
 def _slices(
     repeats: Sequence[Repeat], patients: np.ndarray, name: str, probability: bool, bootstrap: _Bootstrap
 ) -> Iterator[Number]:
-    first, count = repeats[0], len(repeats)
-    if any(not np.array_equal(one.offsets, first.offsets) for one in repeats):
+    count, bags = len(repeats), repeats[0].bags
+    if any(not np.array_equal(one.offsets, repeats[0].offsets) for one in repeats):
         raise ValueError("repeats must have the same number of slices in each scan")
-    known = _known([one.slice_labels for one in repeats], "slices")
-    owner = patients[first.bags]  # (N,)
-    rows = _rows(first.slice_labels, owner)
+    labels = [one.slice_labels for one in repeats]
+    known = _known(labels, "slices")
+    owner = patients[bags]  # (N,)
+    rows = _rows(labels[0], owner)
     scores = _scores([one.slice for one in repeats])
     if not scores or not known.any():
         note = "gives no slice score" if known.any() else "no slice labels"
@@ -193,25 +186,16 @@ def _slices(
         yield from _missing(SLICE, metrics, count, rows, note)
         yield from _missing(INSIDE, ["auc"], count, Rows(0, 0, 0, rows.unlabelled), note)
         return
-    what = f"model {name!r}, slice scores"
-    checked = (
-        check_scores(one.slice_labels, score, what=what, probability=probability)
-        for one, score in zip(repeats, scores, strict=True)
-    )
-    runs = [(labels[known], score[known]) for labels, score in checked]
-    owner, bags = owner[known], first.bags[known]
+    runs = _runs(labels, scores, known, what=f"model {name!r}, slice scores", probability=probability)
+    owner, bags = owner[known], bags[known]
     many = (resampled_ranking, *((resampled_slice_probability_metrics,) if probability else ()))
-
-    def resampled(counts: np.ndarray) -> dict[str, np.ndarray]:
-        return _mean([_joined(metrics(*run, counts) for metrics in many) for run in runs])
-
     values = []
-    for labels, score in runs:
-        found = slice_metrics(labels, score, bags)
+    for run in runs:
+        found = slice_metrics(*run, bags)
         ranking = {"auc": found["slice_auc"], "ap": found["slice_ap"]}
-        values.append(ranking | (slice_probability_metrics(labels, score) if probability else {}))
+        values.append(ranking | (slice_probability_metrics(*run) if probability else {}))
     behind = patients_behind(runs[0][0], owner)
-    yield from _measured(SLICE, values, bootstrap(resampled, owner), behind, rows)
+    yield from _measured(SLICE, values, bootstrap(_mean_of(many, runs), owner), behind, rows)
     yield from _inside([(*run, bags) for run in runs], patients, rows.unlabelled, bootstrap)
 
 
@@ -254,6 +238,21 @@ def _scores(scores: Sequence[np.ndarray | None]) -> list[np.ndarray]:
     return given
 
 
+def _runs(
+    labels: Sequence[np.ndarray],
+    scores: Sequence[np.ndarray],
+    known: np.ndarray,
+    *,
+    what: str,
+    probability: bool,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Labels and scores of each run, checked, of what is `known`."""
+    checked = (
+        check_scores(*pair, what=what, probability=probability) for pair in zip(labels, scores, strict=True)
+    )
+    return [(truth[known], score[known]) for truth, score in checked]
+
+
 def _rows(labels: np.ndarray, patients: np.ndarray) -> Rows:
     known = labels != UNKNOWN
     return Rows(
@@ -268,9 +267,16 @@ def _joined(parts: Iterable[Mapping[str, _T]]) -> dict[str, _T]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-def _mean(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The mean over runs of each (R,) number."""
-    return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
+def _mean_of(
+    metrics: Sequence[Callable[..., dict[str, np.ndarray]]], runs: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> _Statistic:
+    """The mean over runs of each number (R,) that the metrics give for counts (n, R)."""
+
+    def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
+        parts = [_joined(metric(*run, counts) for metric in metrics) for run in runs]
+        return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
+
+    return statistic
 
 
 def _measured(

@@ -110,7 +110,7 @@ def test_what_is_not_stored_is_the_same(kernel, settings, by_op, compress, ops, 
     assert ops == []
     got = *anew.gram(theta, target), *anew.moments(mean, root)
     assert ops == (["rbf_gram", "rbf_moments"] if by_op else [])
-    # L⁻¹ is multiplied with instead of solved for: its condition, up to 1e3, times 1e-16
+    # L⁻¹ is multiplied with instead of solved for: its condition, some 1e3, times 1e-16
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * float(b.abs().max()))
 
