@@ -32,7 +32,7 @@ _WAITING = {  # the size of the result is in the data, or the result itself is f
 }
 
 
-class _Away(torch.Tensor):
+class Away(torch.Tensor):
     """A tensor that says it is on `AWAY`; `here` holds its values."""
 
     here: Tensor
@@ -55,7 +55,12 @@ class _Away(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         away = next(part for part in tree_flatten((args, kwargs))[0] if isinstance(part, cls))
-        return _run(func, args, kwargs or {}, away.waits)
+        return _run(func, args, kwargs or {}, cls, away.waits)
+
+    @classmethod
+    def computed(cls, func: Any, out: Tensor) -> Tensor:
+        """What a device makes of a result of the CPU's."""
+        return out
 
     def __getitem__(self, index: Any) -> Tensor:
         parts = index if isinstance(index, tuple) else (index,)
@@ -68,46 +73,50 @@ class _Away(torch.Tensor):
         return self.here.tolist()
 
 
-class _Mode(TorchDispatchMode):
-    """Makes tensors on `AWAY` where such are asked for."""
+class Mode(TorchDispatchMode):
+    """Makes tensors of a kind where such are asked for."""
 
-    def __init__(self, waits: Counter[str]) -> None:
+    def __init__(self, kind: type[Away], waits: Counter[str]) -> None:
         super().__init__()
-        self.waits = waits
+        self.kind, self.waits = kind, waits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(func, args, kwargs or {}, self.waits)
+        return _run(func, args, kwargs or {}, self.kind, self.waits)
 
 
 def _here(value: Any) -> Any:
-    return value.here if isinstance(value, _Away) else value
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return value.here if isinstance(value, Away) else value
 
 
-def _run(func: Any, args: Any, kwargs: dict[str, Any], waits: Counter[str]) -> Any:
+def _run(func: Any, args: Any, kwargs: dict[str, Any], kind: type[Away], waits: Counter[str]) -> Any:
     """The function, on the CPU; tensors in and out are where they say they are."""
     tensors = [part for part in tree_flatten((args, kwargs))[0] if isinstance(part, Tensor)]
-    away = any(isinstance(one, _Away) for one in tensors)
-    here = [one for one in tensors if not isinstance(one, _Away) and one.ndim > 0]  # a number may be anywhere
-    to_away = torch.device(kwargs["device"]) == AWAY if kwargs.get("device") else away
+    away = any(isinstance(one, Away) for one in tensors)
+    here = [one for one in tensors if not isinstance(one, Away) and one.ndim > 0]  # a number may be anywhere
+    devices = [part for part in tree_flatten((args, kwargs))[0] if isinstance(part, torch.device)]
+    to_away = AWAY in devices if devices else away
     if func is aten.copy_.default:
-        to_away = isinstance(args[0], _Away)
+        to_away = isinstance(args[0], Away)
     if func in (aten._to_copy.default, aten.copy_.default):
         source = args[1] if func is aten.copy_.default else args[0]
         blocking = not (kwargs.get("non_blocking") or (func is aten.copy_.default and args[2:] == (True,)))
-        if isinstance(source, _Away) != to_away and (blocking or not to_away):
+        if isinstance(source, Away) != to_away and (blocking or not to_away):
             waits["copy to the device" if to_away else "copy to the host"] += 1
     elif away and here:
-        if func not in _INDEXING or not isinstance(args[0], _Away):  # an index may be on the CPU
+        if func not in _INDEXING or not isinstance(args[0], Away):  # an index may be on the CPU
             raise RuntimeError(f"{func} of tensors on two devices: {[tuple(one.shape) for one in tensors]}")
         waits["copy to the device"] += len(here)
     elif away and func in _WAITING:
         waits[str(func)] += 1
-    plain = {name: "cpu" if name == "device" else value for name, value in kwargs.items()}
-    out = func(*tree_map(_here, args), **tree_map(_here, plain))
+    out = func(*tree_map(_here, args), **tree_map(_here, kwargs))
     if func is aten.copy_.default:
         return args[0]
     if to_away:
-        out = tree_map(lambda one: _Away(one, waits) if isinstance(one, Tensor) else one, out)
+        out = tree_map(
+            lambda one: kind(kind.computed(func, one), waits) if isinstance(one, Tensor) else one, out
+        )
     return return_and_correct_aliasing(func, args, kwargs, out) if away and to_away else out
 
 
@@ -128,7 +137,7 @@ def elsewhere() -> Iterator[Counter[str]]:
         with (
             mock.patch("torch.tensor", made(torch.tensor)),
             mock.patch("torch.as_tensor", made(torch.as_tensor)),
-            _Mode(waits),
+            Mode(Away, waits),
         ):
             yield waits
     finally:
