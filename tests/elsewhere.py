@@ -92,10 +92,11 @@ def _here(value: Any) -> Any:
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any], kind: type[Away], waits: Counter[str]) -> Any:
     """The function, on the CPU; tensors in and out are where they say they are."""
-    tensors = [part for part in tree_flatten((args, kwargs))[0] if isinstance(part, Tensor)]
+    parts = tree_flatten((args, kwargs))[0]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
     away = any(isinstance(one, Away) for one in tensors)
     here = [one for one in tensors if not isinstance(one, Away) and one.ndim > 0]  # a number may be anywhere
-    devices = [part for part in tree_flatten((args, kwargs))[0] if isinstance(part, torch.device)]
+    devices = [part for part in parts if isinstance(part, torch.device)]
     to_away = AWAY in devices if devices else away
     if func is aten.copy_.default:
         to_away = isinstance(args[0], Away)

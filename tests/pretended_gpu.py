@@ -1,6 +1,6 @@
 """A CUDA device that is none, as a plugin of pytest: what runs on a GPU alone is run on the CPU.
 
-    python -m pytest -p tests.pretended_gpu -p tests.emulated.driver -m gpu tests/gp tests/training
+    python -m pytest -p tests.pretended_gpu -p tests.emulated.driver -m gpu --ignore tests/kernels
 
 Its tensors are those of `tests.elsewhere`, and say "cuda". Sums, products and functions are an ulp off those
 of the CPU, so that no test passes because both devices round alike. The kernels behind our ops are emulated;
@@ -8,10 +8,9 @@ one that is launched by a test itself (`tests/kernels`) is not. Streams order no
 convolutions and linear layers are given, and there is no `torch.compile`.
 """
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Self
 from unittest import mock
 
@@ -92,9 +91,10 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(generator := kwargs.get("generator"), torch.Generator):
-            drawn = kwargs.get("device") or (args[0].device if isinstance(args[0], Tensor) else "cpu")
-            if torch.device(drawn).type != generator.device.type:
+        if generator := kwargs.get("generator"):
+            filled = [value.device for value in args if isinstance(value, Tensor)]
+            drawn = torch.device(kwargs.get("device") or (filled[0] if filled else "cpu"))
+            if drawn.type != generator.device.type:
                 raise RuntimeError(f"{func} on {drawn} by a generator of {generator.device}")
         if func in (torch.device, torch._C._nn._parse_to):  # only say where something is to go
             return func(*args, **kwargs)
@@ -158,9 +158,6 @@ class _Stream:
     def wait_event(self, event: Any) -> None:
         pass
 
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
 
 _empty = torch.empty
 _REPLACED = {
@@ -176,7 +173,7 @@ _REPLACED = {
     "cuda.get_device_name": lambda device=None: "a pretended GPU",
     "cuda.is_available": lambda: True,
     "cuda.set_device": lambda device: None,
-    "cuda.stream": contextlib.nullcontext,
+    "cuda.stream": nullcontext,
     "empty": lambda *shape, pin_memory=False, **given: _empty(*shape, **given),  # in threads, too
     "optim.Optimizer._accelerator_graph_capture_health_check": lambda self: None,
 }
@@ -185,13 +182,9 @@ _REPLACED = {
 @contextmanager
 def pretended() -> Iterator[None]:
     """Within this block there is a GPU."""
-    with contextlib.ExitStack() as stack:
-
-        def replace(name: str, value: Any) -> None:
-            stack.enter_context(mock.patch(f"torch.{name}", value))
-
+    with ExitStack() as stack:
         for name, value in _REPLACED.items():
-            replace(name, value)
+            stack.enter_context(mock.patch(f"torch.{name}", value))
         stack.enter_context(Mode(_Cuda, Counter()))
         stack.enter_context(_Functions())
         yield
