@@ -28,7 +28,7 @@ def test_the_pretended_gpu_is_one():
             there.numpy()
         with torch.autocast("cuda", torch.bfloat16):
             assert torch.nn.functional.linear(there, there).dtype == torch.bfloat16
-            with torch.autocast("cuda", enabled=False):
+            with torch.autocast("cuda", torch.bfloat16, enabled=False):
                 assert torch.nn.functional.linear(there, there).dtype == torch.float32
 
 
