@@ -23,8 +23,8 @@ from ich_mil.evaluate.metrics import (
     patient_keys,
     predictive_values,
     scan_metrics,
-    slice_metrics,
     slice_probability_metrics,
+    slice_ranking,
 )
 from ich_mil.evaluate.weighted import (
     resampled_predictive_values,
@@ -188,12 +188,9 @@ def _slices(
         return
     runs = _runs(labels, scores, known, what=f"model {name!r}, slice scores", probability=probability)
     owner, bags = owner[known], bags[known]
+    single = (slice_ranking, *((slice_probability_metrics,) if probability else ()))
     many = (resampled_ranking, *((resampled_slice_probability_metrics,) if probability else ()))
-    values = []
-    for run in runs:
-        found = slice_metrics(*run, bags)
-        ranking = {"auc": found["slice_auc"], "ap": found["slice_ap"]}
-        values.append(ranking | (slice_probability_metrics(*run) if probability else {}))
+    values = [_joined(metrics(*run) for metrics in single) for run in runs]
     behind = patients_behind(runs[0][0], owner)
     yield from _measured(SLICE, values, bootstrap(_mean_of(many, runs), owner), behind, rows)
     yield from _inside([(*run, bags) for run in runs], patients, rows.unlabelled, bootstrap)

@@ -301,31 +301,21 @@ def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tupl
     return np.array(ids, dtype=np.int64), np.array(values, dtype=np.float64)
 
 
-def slice_metrics(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> dict[str, float]:
+def slice_ranking(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
     """How well slice scores rank slices.
 
-    Over all slices the AUC flatters, because a good scan score alone already lifts every slice of a positive
-    scan. Inside positive scans only the place of the bleed counts.
+    The AUC flatters, because a good scan score alone already lifts every slice of a positive scan. Inside
+    positive scans only the place of the bleed counts: `auc_inside`.
 
     Args:
         labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
         score: (N,) finite; larger means more likely a bleed.
-        scans: (N,) int, the scan of each slice.
 
     Returns:
-        `slice_auc` and `slice_ap` (average precision) over all slices, `slice_auc_inside` (mean over scans of
-        the AUC inside the scan) and `slice_scans_inside` (the number of scans with slices of both kinds it
-        rests on). NaN where not defined.
+        `auc` and `ap` (average precision) over all slices, NaN where not defined.
 
     Raises:
         DataError: no label is known, or a score is NaN.
-        ValueError: `scans` are not N whole numbers.
     """
-    inside = auc_inside(labels, score, scans)[1]
     labels, score = known_scores(labels, score, what="slice scores", probability=False)
-    return {
-        "slice_auc": _auc(labels, score),
-        "slice_ap": _ap(labels, score),
-        "slice_auc_inside": float(inside.mean()) if len(inside) else float("nan"),
-        "slice_scans_inside": float(len(inside)),
-    }
+    return {"auc": _auc(labels, score), "ap": _ap(labels, score)}

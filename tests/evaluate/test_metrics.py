@@ -9,8 +9,8 @@ from ich_mil.evaluate.metrics import (
     operating_points,
     predictive_values,
     scan_metrics,
-    slice_metrics,
     slice_probability_metrics,
+    slice_ranking,
 )
 
 
@@ -182,21 +182,19 @@ def test_unequal_lengths_are_the_callers_mistake():
         scan_metrics(np.array([0, 1]), np.array([0.1]))
     for scans in (np.array(["a", "a"]), np.array([0]), np.array([0.0, 0.0])):
         with pytest.raises(ValueError, match="a whole number for each of 2 slices, got"):
-            slice_metrics(np.array([0, 1]), np.array([0.1, 0.2]), scans)
+            auc_inside(np.array([0, 1]), np.array([0.1, 0.2]), scans)
 
 
-def test_slice_metrics_by_hand():
+def test_ranking_of_slices_by_hand():
     labels = np.array([0, 1, 0, 1, 0, 0, 1, -1])
     score = np.array([1.0, 3.0, 2.0, 2.0, 9.0, 8.0, 7.0, 99.0])
     scans = np.array([4, 4, 4, 4, 1, 1, 2, 2])
     # scan 4: pairs (3>1) (3>2) (2>1) right, (2=2) half: 3.5/4. Scans 1 and 2 have one kind only.
-    result = slice_metrics(labels, score, scans)
-    assert result["slice_auc_inside"] == 0.875
-    assert result["slice_scans_inside"] == 1
-    assert result["slice_auc"] == pytest.approx(sk.roc_auc_score(labels[:7], score[:7]))
-    assert result["slice_ap"] == pytest.approx(sk.average_precision_score(labels[:7], score[:7]))
     ids, values = auc_inside(labels, score, scans)
     assert (ids.tolist(), values.tolist()) == ([4], [0.875])
+    result = slice_ranking(labels, score)
+    assert result["auc"] == pytest.approx(sk.roc_auc_score(labels[:7], score[:7]))
+    assert result["ap"] == pytest.approx(sk.average_precision_score(labels[:7], score[:7]))
 
 
 def test_auc_inside_is_sklearns_scan_by_scan():
@@ -210,6 +208,7 @@ def test_auc_inside_is_sklearns_scan_by_scan():
 
 
 def test_slices_of_one_kind():
-    result = slice_metrics(np.zeros(3, int), np.arange(3.0), np.zeros(3, int))
-    assert np.isnan([result["slice_auc"], result["slice_ap"], result["slice_auc_inside"]]).all()
-    assert result["slice_scans_inside"] == 0
+    labels, score = np.zeros(3, int), np.arange(3.0)
+    assert np.isnan(list(slice_ranking(labels, score).values())).all()
+    ids, values = auc_inside(labels, score, np.zeros(3, int))
+    assert (ids.tolist(), values.tolist()) == ([], [])

@@ -9,7 +9,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_error, of_proportion, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line
 from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE, Repeat
-from ich_mil.evaluate.metrics import auc_inside, predictive_values, scan_metrics, slice_metrics
+from ich_mil.evaluate.metrics import auc_inside, predictive_values, scan_metrics, slice_ranking
 from ich_mil.evaluate.over_seeds import over_seeds
 from ich_mil.evaluate.weighted import resampled_scan_metrics
 
@@ -65,7 +65,7 @@ def test_mean_and_spread_over_seeds():
     every = [scan_metrics(one.labels, one.scan)["auc"] for one in many]
     assert rows(table, SCAN)["mean"]["auc"] == pytest.approx(np.mean(every))
     assert rows(table, SCAN)["std"]["auc"] == pytest.approx(np.std(every, ddof=1))
-    slices = [slice_metrics(one.slice_labels, one.slice, one.bags)["slice_ap"] for one in many]
+    slices = [slice_ranking(one.slice_labels, one.slice)["ap"] for one in many]
     assert rows(table, SLICE)["mean"]["ap"] == pytest.approx(np.mean(slices))
     inside = [auc_inside(one.slice_labels, one.slice, one.bags)[1].mean() for one in many]
     assert rows(table, INSIDE)["mean"]["auc"] == pytest.approx(np.mean(inside))
