@@ -24,7 +24,7 @@ from ich_mil.cli import train_main
 from ich_mil.dicom.phantom import SITE_A, make_phantom, write_rsna
 from ich_mil.dicom.phantom_dicom import ENCODINGS, make_image, save_image
 from ich_mil.pipeline.pages import Shown, show_predictions
-from ich_mil.pipeline.predict import Judge
+from ich_mil.pipeline.predict import Predictor
 
 SLICES, SIZE = 40, 512
 BAR_S, BAR_MB = 20, 5
@@ -63,10 +63,10 @@ def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
     """Seconds of each stage within one process, imports left out."""
     taken = []
     start = perf_counter()
-    judge = Judge(model)
+    predictor = Predictor(model)
     taken.append(("load the model", perf_counter() - start))
     start = perf_counter()
-    results, prepared = judge(root, out)
+    results, prepared = predictor(root, out)
     taken.append(("read, CNN, head, heatmaps", perf_counter() - start))
     for name, shown in (("page and worklist", Shown()), ("the same with DICOM results", Shown(dicom=True))):
         start = perf_counter()

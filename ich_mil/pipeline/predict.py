@@ -21,8 +21,8 @@ from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.words import CODES
 
 
-class Judge:
-    """A trained model, loaded once, that judges one folder of studies after the other.
+class Predictor:
+    """A trained model, loaded once, for one folder of studies after the other.
 
     Attributes:
         model: the trained model.
@@ -85,9 +85,9 @@ def predict_folder(
     """
     check_apart(out, root)
     check_no_run(out)
-    judge = Judge(model, triage)
+    predictor = Predictor(model, triage)
     with alone(out, doing="writing"):
-        results, prepared = judge(root, out, jobs=jobs)
+        results, prepared = predictor(root, out, jobs=jobs)
         show_predictions(results, prepared, out, shown)
     for scan in results.scans:
         low, high = scan.interval_95

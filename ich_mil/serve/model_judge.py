@@ -26,10 +26,10 @@ class ModelJudge:
         """Load the model; what comes back writes all of a study into a folder and names its DICOM results."""
         from ich_mil.pipeline import pages, predict
 
-        judge = predict.Judge(self.model, self.triage)
+        predictor = predict.Predictor(self.model, self.triage)
 
         def study(root: Path, out: Path, /) -> list[Path]:
-            results, prepared = judge(root, out)
+            results, prepared = predictor(root, out)
             return pages.show_predictions(results, prepared, out, pages.Shown(dicom=True))
 
         return study
