@@ -5,13 +5,13 @@ everything for which the host would wait for a GPU is counted. It is the device 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
-from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -84,6 +84,16 @@ class Mode(TorchDispatchMode):
         return _run(func, args, kwargs or {}, self.kind, self.waits)
 
 
+class Functions(TorchFunctionMode):
+    """What Python calls: the values of a new tensor are read before C++ is called."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.tensor, torch.as_tensor) and (device := kwargs.pop("device", None)) is not None:
+            return func(*args, **kwargs).to(device)
+        return func(*args, **kwargs)
+
+
 def _here(value: Any) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu")
@@ -125,21 +135,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], kind: type[Away], waits: 
 def elsewhere() -> Iterator[Counter[str]]:
     """Within this block `AWAY` is a device; yields how often the host waited for it, and for what."""
     waits: Counter[str] = Counter()
-
-    def made(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def tensor(data: Any, *, device: Any = None, **given: Any) -> Tensor:
-            return make(data, **given) if device is None else make(data, **given).to(device)
-
-        return tensor
-
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # a parameter changes its class
     try:
-        with (
-            mock.patch("torch.tensor", made(torch.tensor)),
-            mock.patch("torch.as_tensor", made(torch.as_tensor)),
-            Mode(Away, waits),
-        ):
+        with Functions(), Mode(Away, waits):
             yield waits
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(overwrite)

@@ -17,9 +17,8 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from tests.elsewhere import AWAY, Away, Mode
+from tests.elsewhere import AWAY, Away, Functions, Mode
 
 CUDA = torch.device("cuda", 0)
 
@@ -86,7 +85,7 @@ def _there(device: Any) -> Any:
     return AWAY if isinstance(device, torch.device) and device.type == "cuda" else device
 
 
-class _Functions(TorchFunctionMode):
+class _Functions(Functions):
     """What Python calls, before C++ asks for a driver."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -98,15 +97,12 @@ class _Functions(TorchFunctionMode):
                 raise RuntimeError(f"{func} on {drawn} by a generator of {generator.device}")
         if func in (torch.device, torch._C._nn._parse_to):  # only say where something is to go
             return func(*args, **kwargs)
-        if func in (torch.tensor, torch.as_tensor):  # their values are read before C++ is called
-            device = kwargs.pop("device", None)
-            made = func(*args, **kwargs)
-            return made if device is None else made.to(_there(device))
         if func in (torch.conv2d, torch.nn.functional.linear) and _cast[-1]:
             args = [value.to(_cast[-1]) if isinstance(value, Tensor) else value for value in args]
         if func is Tensor.to:
             args = [torch.device(value) if isinstance(value, str) else value for value in args]
-        return func(*map(_there, args), **{name: _there(value) for name, value in kwargs.items()})
+        args, kwargs = map(_there, args), {name: _there(value) for name, value in kwargs.items()}
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 class _Generator(torch.Generator):
