@@ -22,8 +22,8 @@ from pydicom.tag import Tag
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
-    ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
+    UncompressedTransferSyntaxes,
 )
 
 from ich_mil.dicom.walk import UNDEFINED, VRS, walk
@@ -36,9 +36,7 @@ MOST_HEADER_BYTES = 1 << 25
 INFLATE_BYTES = 1 << 29
 """A deflated file is read up to here: 500 frames of 512 x 512 take half of it."""
 
-NATIVE = frozenset(
-    {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
-)
+NATIVE = frozenset(UncompressedTransferSyntaxes)
 """Transfer syntaxes whose pixels are not compressed frame by frame (PS3.5 A.1-A.5)."""
 
 _SYNTAX = 0x00020010

@@ -16,12 +16,7 @@ from contextlib import suppress
 from shutil import disk_usage
 from typing import Any, cast
 
-from pydicom.uid import (
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-)
+from pydicom.uid import UncompressedTransferSyntaxes
 from pynetdicom import AE, AllStoragePresentationContexts, _config, evt
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
@@ -35,13 +30,7 @@ from ich_mil.serve.settings import ServeSettings
 from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
 
 SUCCESS, OUT_OF_RESOURCES, CANNOT_UNDERSTAND = 0x0000, 0xA700, 0xC000
-SYNTAXES = [
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    *PLUGINS,
-]
+SYNTAXES = [*UncompressedTransferSyntaxes, *PLUGINS]
 """All that `ich_mil.dicom` reads, of several offered the first one here is taken; others are refused when the
 association is made, so the sender knows."""
 IDLE_SECONDS = 60.0
