@@ -12,8 +12,6 @@ from pathlib import Path
 
 from ich_mil.errors import IchMilError
 
-_CHUNK = 1 << 20
-
 
 def digest_of(text: str) -> str:
     """24 hex digits that stand for `text`, whatever it holds."""
@@ -22,10 +20,8 @@ def digest_of(text: str) -> str:
 
 def sync_file(path: Path) -> str:
     """Wait until the bytes of a file are on disk. Returns their SHA-256, in hex."""
-    content = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            content.update(chunk)
+        content = hashlib.file_digest(file, "sha256")
         os.fsync(file.fileno())
     return content.hexdigest()
 
