@@ -7,7 +7,7 @@ these faster than they cross to it. Nothing is padded or cropped.
 Shapes: B scans of the batch, N slices of all of them, n of one, C windows, S input size in pixels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,25 +46,15 @@ class Batch:
 
         `offsets` stay where they are: the host reads them, and would wait for a GPU to give them back.
         """
-
-        def move(value: Tensor) -> Tensor:
-            return value.to(device, non_blocking=True)
-
-        return replace(
-            self,
-            hu=tuple(move(one) for one in self.hu),
-            changed=tuple(move(one) for one in self.changed),
-            labels=move(self.labels),
-        )
+        return self._each(lambda value: value.to(device, non_blocking=True))
 
     def pinned(self) -> "Batch":
         """A copy in memory that a GPU can copy from by itself."""
-        return replace(
-            self,
-            hu=tuple(_pinned(one) for one in self.hu),
-            changed=tuple(_pinned(one) for one in self.changed),
-            labels=_pinned(self.labels),
-        )
+        return self._each(_pinned)
+
+    def _each(self, copy: Callable[[Tensor], Tensor]) -> "Batch":
+        hu, changed = tuple(map(copy, self.hu)), tuple(map(copy, self.changed))
+        return replace(self, hu=hu, changed=changed, labels=copy(self.labels))
 
 
 def _pinned(value: Tensor) -> Tensor:
