@@ -7,7 +7,6 @@ told from `scans/<scan>.json`, `slices.csv` and `ledger.csv`; no DICOM file is r
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +15,7 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.record import ScanRecord, read_record
 from ich_mil.data.store import open_prepared, scan_file
+from ich_mil.dicom.steps import steps_of
 from ich_mil.errors import DataError
 from ich_mil.ledger import CHOICES, CORRECTED, REFUSED, Code
 
@@ -41,19 +41,18 @@ def explain(folder: Path, scan: str) -> str:
     below = prepared.table.scan[prepared.table.source.str.startswith(f"{scan.rstrip('/')}/")].unique()
     scan = below[0] if len(below) == 1 else scan
     lines = prepared.ledger_by_scan.get(scan, [])
-    record = read_record(folder, scan)
-    known = scan in prepared.scans.index
-    if record is None and known:
-        raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
-    if record is None and not lines:
+    story = [scan]
+    if scan in prepared.scans.index:
+        record = read_record(folder, scan)
+        if record is None:
+            raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
+        story += _result(record, prepared.slices(scan), scan_file(folder, scan))
+    elif lines:
+        story.append("  left out: it has no slice that can be used")
+    else:
         names = sorted({*prepared.scans.index, *prepared.ledger_by_scan} - {""})
         near = ", ".join(get_close_matches(scan, names, n=3, cutoff=0.0))
         raise DataError(f"{folder}: knows no scan {scan!r}; the nearest names are {near}")
-    story = [scan]
-    if known and record is not None:
-        story += _result(record, prepared.slices(scan), scan_file(folder, scan))
-    else:
-        story.append("  left out: it has no slice that can be used")
     by_code: dict[Code, list[dict[str, str]]] = defaultdict(list)
     for line in lines:
         by_code[Code(line["code"])].append(line)
@@ -83,7 +82,7 @@ def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]
     heights = [item["position_mm"] for item in record.slices]
     text = f"  {len(heights)} slices in {path}, from {heights[0]:.1f} to {heights[-1]:.1f} mm"
     if len(heights) > 1:
-        steps = [b - a for a, b in pairwise(heights)]
+        steps = steps_of(heights)
         text += f", {median(steps):.2f} mm apart ({min(steps):.2f} to {max(steps):.2f})"
     yield f"{text}; pixels of {record.pixel_mm[0]:.3f} x {record.pixel_mm[1]:.3f} mm"
     n_sources = [len(item["sources"]) for item in record.slices]
