@@ -52,9 +52,6 @@ def read_record(out: Path, scan: str) -> ScanRecord | None:
     path = scan_file(out, scan)
     try:
         row = json.loads(path.with_suffix(".json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    try:
         if row.pop("format") != FORMAT or (row["n_bytes"] and path.stat().st_size != row["n_bytes"]):
             return None
         entries = [LedgerEntry(**{**entry, "code": Code(entry["code"])}) for entry in row.pop("entries")]
