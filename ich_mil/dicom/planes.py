@@ -6,7 +6,6 @@ C.7.6.1.1.1 (Patient Orientation: the letters of directions).
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -109,7 +108,7 @@ def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> 
         return {}
     plane = np.array([first.orientation[:3], first.orientation[3:]])  # (2, 3)
     places = [plane @ np.add(header.position, _to_centre(header)) for header in headers]
-    steps = np.array([b - a for a, b in pairwise(places)])  # (n - 1, 2)
+    steps = np.diff(places, axis=0)  # (n - 1, 2)
     rises = np.diff(positions)[:, None]  # (n - 1, 1)
     moves = np.linalg.norm(steps - np.median(steps / rises, axis=0) * rises, axis=1)  # (n - 1,)
     return {int(i): float(moves[i]) for i in np.flatnonzero(moves > CENTRE_MOVES_MM)}
