@@ -201,7 +201,7 @@ def make_results(
     lines = {} if prepared is None else prepared.ledger_by_scan
     scans = []
     for b, scan in enumerate(features.scans):
-        probability = float(predictions.scan_mean[b])
+        probability = _rounded(predictions.scan_mean[b])
         interval = _interval(predictions.scan_low[b], predictions.scan_high[b])
         own = _entries(lines.get(scan, []))
         content = "" if prepared is None else prepared.scans.content[scan]
@@ -211,10 +211,10 @@ def make_results(
             ScanResult(
                 scan=scan,
                 patient=features.patients[b],
-                probability=round(probability, DIGITS),
+                probability=probability,
                 std=_rounded(predictions.scan_std[b]),
                 interval_95=interval,
-                decision=whole_only(_decision(round(probability, DIGITS), interval, triage), own),
+                decision=whole_only(_decision(probability, interval, triage), own),
                 label=_label(int(features.labels[b])),
                 runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
                 slices=tuple(_slices(features, predictions, explained, prepared, b)),
