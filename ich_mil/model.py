@@ -118,14 +118,9 @@ class TrainedModel:
         """What each slice did for its scan: the calibrated probability without it."""
         return counterfactuals(
             self.head,
-            features.x.double(),
-            features.offsets,
-            features.scans,
-            predictions.slice_mean.round(decimals=DIGITS),  # a run is made of what is written
+            **self._sampled(features),
+            slice_mean=predictions.slice_mean.round(decimals=DIGITS),  # a run is made of what is written
             threshold=THRESHOLD,
-            positions=features.positions_mm,
-            samples=self.samples,
-            seed=self.seed,
             calibration=self.head.calibration,
         )
 
