@@ -86,7 +86,7 @@ class AttentionCnn(nn.Module):
         """Build with random weights; `windows` is C. `ModelError` for a backbone that cannot be built."""
         super().__init__()
         self.chunk_slices = settings.chunk_slices
-        encoder, flatten = build_encoder(
+        encoder = build_encoder(
             settings.backbone, windows=windows, image_size=settings.image_size, weights=settings.weights
         )
         # channels last halves the time of a step on CPUs, and is what tensor cores read
@@ -94,7 +94,7 @@ class AttentionCnn(nn.Module):
         channels, height, width = map_channels(
             self.encoder, settings.backbone, windows=windows, image_size=settings.image_size
         )
-        flatten = flatten and settings.pool == "flatten"
+        flatten = settings.backbone == PAPER and settings.pool == "flatten"
         self.pool: nn.Module = (
             nn.Flatten() if flatten else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         )

@@ -37,9 +37,7 @@ def _block(convolution: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(convolution, nn.ReLU(), nn.BatchNorm2d(convolution.out_channels), nn.MaxPool2d(2))
 
 
-def build_encoder(
-    backbone: str, *, windows: int, image_size: int, weights: Path | None
-) -> tuple[nn.Module, bool]:
+def build_encoder(backbone: str, *, windows: int, image_size: int, weights: Path | None) -> nn.Module:
     """The encoder named `backbone`.
 
     Args:
@@ -50,16 +48,13 @@ def build_encoder(
         weights: local state dict (safetensors or .pth) of the torchvision model; None starts from
             random values.
 
-    Returns:
-        The encoder, and whether its maps are flattened (`paper`) or averaged over space (torchvision).
-
     Raises:
         ModelError: an unknown backbone, channels that do not fit it, or weights that do not load.
     """
     if backbone == PAPER:
         if weights is not None:
             raise ModelError(f"{weights}: the paper's CNN has no weight file; leave cnn.weights empty")
-        return PaperEncoder(windows, image_size), True
+        return PaperEncoder(windows, image_size)
     import torchvision  # takes two seconds, which only its own backbones are worth
 
     if backbone not in torchvision.models.list_models(module=torchvision.models):
@@ -73,10 +68,10 @@ def build_encoder(
         model.features.append(nn.ReLU())  # its own forward applies one after them
     # Swin's features have their channels last
     if hasattr(model, "features") and not isinstance(model, torchvision.models.SwinTransformer):
-        return model.features, False
+        return model.features
     if hasattr(model, "layer4"):  # the ResNet family
         names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
-        return nn.Sequential(*(getattr(model, name) for name in names)), False
+        return nn.Sequential(*(getattr(model, name) for name in names))
     raise ModelError(f"backbone {backbone!r} has no convolutional trunk that keeps a map; take resnet18, say")
 
 

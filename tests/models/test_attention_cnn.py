@@ -149,7 +149,7 @@ def test_the_papers_map_is_just_above_6_cells_a_side_where_the_picture_allows(si
 
 def test_the_dry_run_leaves_the_generator_and_the_encoder_as_they_were():
     """EfficientNet drops layers by chance."""
-    encoder, _ = build_encoder("efficientnet_b0", windows=3, image_size=64, weights=None)
+    encoder = build_encoder("efficientnet_b0", windows=3, image_size=64, weights=None)
     state = {name: value.clone() for name, value in encoder.state_dict().items()}
     before = torch.get_rng_state()
     map_channels(encoder, "efficientnet_b0", windows=3, image_size=64)
