@@ -96,8 +96,7 @@ class GridConfig:
         check_seeds("seeds", *self.seeds)
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
-        unknown = sorted(set(self.grid) - set(HeadSettings.names()) | ({"seed"} & set(self.grid)))
-        if unknown:
+        if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"seed"})):
             raise ValueError(
                 f"grid names {unknown[0]!r}, which is no setting of a head, or has a list of its own"
             )

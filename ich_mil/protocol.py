@@ -172,8 +172,8 @@ class ProtocolConfig:
 
     def head(self, name: str, n_inducing: int, *, seed: int) -> HeadSettings:
         """The settings of a head. `ValueError` if it has none such."""
-        unknown = sorted(set(self.heads[name]) - set(HeadSettings.names()) | {"seed"} & set(self.heads[name]))
-        if unknown:
+        allowed = {*HeadSettings.names()} - {"n_inducing", "seed"}
+        if unknown := sorted({*self.heads[name]} - allowed):
             raise ValueError(f"head {name!r}: {unknown[0]!r} is no setting of a head, or has its own list")
         return replace(HeadSettings(), **(self.heads[name] | {"n_inducing": n_inducing, "seed": seed}))
 

@@ -225,6 +225,7 @@ PICTURES = {"name": "a", "kind": "pictures", "root": "x"}
         ({"main": "LM"}, "main must be one of the heads"),
         ({"heads": {"G-VGPMIL": {"colour": 1}}}, "'colour' is no setting of a head"),
         ({"heads": {"G-VGPMIL": {"seed": 1}}}, "'seed' is no setting"),
+        ({"heads": {"G-VGPMIL": {"n_inducing": 8}}}, "'n_inducing' is no setting"),
         ({"folds": 1}, "folds must be at least 2"),
         ({"seeds": [0, 2**32]}, "seeds must lie in 0..4294967295, got 4294967296"),
         ({"sets": [PICTURES | {"cnn_seeds": [-1]}]}, "cnn_seeds must lie in 0.."),
