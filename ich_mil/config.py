@@ -5,7 +5,6 @@ live beside that part (`CnnSettings`, `TrainingSettings`, `HeadSettings`); this 
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
-from ich_mil.settings import check_list, check_seeds, filled_path, read_settings
+from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import parse_windows
 
@@ -167,15 +166,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         parse_windows(self.windows)
         check_seeds("seed", self.seed)
-        for name, least in (
-            ("samples", 2),
-            ("bootstrap", 10),
-            ("pages", 0),
-            ("jobs", 0),
-            ("thickness_mm", 0),
-        ):
-            if not least <= getattr(self, name) < math.inf:  # nor may it be NaN
-                raise ValueError(f"{name} must be finite and at least {least}, got {getattr(self, name)}")
+        check_least(self, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
 
     @property
     def workers(self) -> int:

@@ -5,6 +5,7 @@ are refused in one line.
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,10 +42,12 @@ def check_list(name: str, values: Sequence[object]) -> None:
 
 
 def check_least(settings: object, part: str = "", **least: float) -> None:
-    """Raise `ValueError` if a field of `settings`, below its `part`, is less than this, or NaN."""
+    """Raise `ValueError` if a field of `settings`, below its `part`, is less than this, infinite or NaN."""
     for name, bound in least.items():
-        if not getattr(settings, name) >= bound:
-            raise ValueError(f"{part}{name} must be at least {bound}, got {getattr(settings, name)}")
+        value = getattr(settings, name)
+        if not bound <= value < math.inf:
+            finite = " and finite" if value == math.inf else ""
+            raise ValueError(f"{part}{name} must be at least {bound}{finite}, got {value}")
 
 
 def filled_path(name: str, text: str) -> Path:

@@ -100,7 +100,7 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
         ({"training": {"learning_rate": 0}}, "learning_rate must be positive and finite, got 0"),
         ({"training": {"learning_rate": math.inf}}, "learning_rate must be positive and finite, got inf"),
-        ({"thickness_mm": math.inf}, "thickness_mm must be finite and at least 0, got inf"),
+        ({"thickness_mm": math.inf}, "thickness_mm must be at least 0 and finite, got inf"),
         ({"windows": [[40, math.inf]]}, "windows must be finite pairs"),
         ({"windows": [[math.nan, 80]]}, "windows must be finite pairs"),
         ({"windows": [[40, 80, 1]]}, "windows must be finite pairs"),
@@ -112,7 +112,7 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"seed": -1}, "seed must lie in 0..4294967295, got -1"),
         ({"seed": 2**32}, "seed must lie in 0..4294967295, got 4294967296"),
         ({"head": {"seed": 2**32}}, "seed must lie in 0..4294967295, got 4294967296"),
-        ({"samples": 1}, "samples must be finite and at least 2, got 1"),
+        ({"samples": 1}, "samples must be at least 2, got 1"),
     ],
 )
 def test_refused(tmp_path, change, message):

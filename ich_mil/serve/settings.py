@@ -109,7 +109,7 @@ class ServeSettings:
             check_ae_title("senders", title)
         _check_port("port", self.port)
         _check_port("http_port", self.http_port)
-        check_least(self, workers=1, attempts=1, associations=1)
+        check_least(self, workers=1, attempts=1, associations=1, free_gb=0, keep_hours=0)
         for name in (
             "silence_seconds",
             "study_seconds",
@@ -120,9 +120,6 @@ class ServeSettings:
         ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
-        for name in ("free_gb", "keep_hours"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
         if not self.retry_seconds <= self.longest_retry_seconds < float("inf"):
             raise ValueError(
                 f"longest_retry_seconds must be at least retry_seconds ({self.retry_seconds}) "
