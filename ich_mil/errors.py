@@ -20,6 +20,10 @@ class DataError(IchMilError):
     """A data set, label file, prepared store or feature file that cannot be used."""
 
 
+class DiskFullError(DataError):
+    """There is no room for what is written: the disk, or our share of it, is full."""
+
+
 class DicomError(IchMilError):
     """One DICOM file that is refused.
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import ConfigError, DataError, DiskFullError
 
 
 def _umask() -> int:
@@ -32,7 +32,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary path that takes the name of `path` if the block ends well, else is removed.
 
     Raises:
-        DataError: the disk is full or the folder cannot be written, with the file's name and what to do.
+        DiskFullError: with the file's name and what to do.
+        DataError: the folder cannot be written, likewise.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -52,7 +53,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         if number is None and (told := re.search(r"(?:\(os error|Os { code:) (\d+)", str(error))):
             number = int(told[1])
         if number in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(f"{path}: the disk is full; free space and run the same command again") from error
+            raise DiskFullError(
+                f"{path}: the disk is full; free space and run the same command again"
+            ) from error
         if number is not None:
             raise DataError(
                 f"{path}: cannot be written ({os.strerror(number)}); choose another folder"

@@ -23,7 +23,7 @@ from joblib import Parallel, delayed
 from ich_mil.data.collection import Collection, Source
 from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
-from ich_mil.errors import DataError, DicomError
+from ich_mil.errors import DataError, DicomError, DiskFullError
 from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
@@ -198,7 +198,7 @@ class HeaderIndex:
 
     def _told(self, error: Exception) -> DataError:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            return DataError(f"{self.path}: the disk is full; free space and run the same command again")
+            return DiskFullError(f"{self.path}: the disk is full; free space and run the same command again")
         reason = "delete it and run the same command again; the headers are read anew"
         return DataError(f"{self.path}: cannot be used ({error}); {reason}")
 

@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from ich_mil.errors import IchMilError
+from ich_mil.errors import DiskFullError
 
 
 def digest_of(text: str) -> str:
@@ -39,12 +39,11 @@ def is_disk_full(error: BaseException) -> bool:
     """Whether `error`, or what caused it, is that the disk or our share of it is full."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, DiskFullError):
+            return True
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
         if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
-            return True
-        # safetensors puts the system's error into words; our own words may quote those of a study
-        if not isinstance(cause, IchMilError) and "No space left on device" in str(cause):
             return True
         cause = cause.__cause__
     return False

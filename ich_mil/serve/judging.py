@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from ich_mil.errors import IchMilError, ModelError
+from ich_mil.errors import DiskFullError, IchMilError, ModelError
 from ich_mil.serve.disk import is_disk_full
 
 _POLL_SECONDS = 0.05
@@ -50,10 +50,6 @@ class StudyFailedError(Exception):
 
 class JudgeLostError(Exception):
     """The process crashed, took too long or too much memory, or raised what it should not."""
-
-
-class DiskFullError(IchMilError):
-    """There is no room for what the judge writes."""
 
 
 class StoppedError(Exception):

@@ -39,6 +39,7 @@ def test_errors_of_a_full_disk_are_known():
         OSError(errno.EDQUOT, "x"),
         RuntimeError('IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })'),
         RuntimeError('I/O error: No space left on device (os error 28) at path "/x/.tmpEXGcTV"'),
+        RuntimeError('I/O error: Disk quota exceeded (os error 122) at path "/x/.tmpEXGcTV"'),
     ],
 )
 def test_so_are_they_behind_our_own(tmp_path, error):
