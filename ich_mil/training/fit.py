@@ -64,19 +64,18 @@ class EpochLog(Callback):
         if not trainer.is_global_zero:
             return
         epoch = trainer.current_epoch
+        columns = ("epoch", *LOGGED)
         rows = []
         if self.path.is_file():
             try:
                 with self.path.open(newline="") as file:
-                    rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < epoch]
+                    before = [row for row in csv.DictReader(file) if int(row["epoch"]) < epoch]
+                rows = [[row[name] for name in columns] for row in before]
             except (ValueError, KeyError) as error:
                 raise DataError(f"{self.path}: is damaged; delete it and go on with --resume") from error
         now = {name: f"{float(trainer.callback_metrics[name]):.6g}" for name in LOGGED}
-        rows.append({"epoch": str(epoch), **now})
         with whole_file(self.path) as temporary, temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["epoch", *LOGGED])
-            writer.writeheader()
-            writer.writerows(rows)
+            csv.writer(file).writerows([columns, *rows, [epoch, *now.values()]])
         say(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value}" for name, value in now.items()))
 
 

@@ -32,7 +32,7 @@ from ich_mil.ranks import Ranks
 from ich_mil.training import fit as training_fit
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
-from ich_mil.training.fit import EpochLog, fit_cnn
+from ich_mil.training.fit import LOGGED, EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
@@ -504,6 +504,27 @@ def test_a_damaged_log_is_named(prepared, splits, one_epoch, tmp_path):
         (out / "log.csv").write_bytes(content)
         with pytest.raises(DataError, match=r"log\.csv: is damaged; delete it and go on with --resume"):
             fit(prepared, splits, out, training=TrainingSettings(max_epochs=2, bags=4))
+
+
+def log_epoch(path, epoch):
+    told = {name: torch.tensor(0.25) for name in LOGGED}
+    trainer = SimpleNamespace(is_global_zero=True, current_epoch=epoch, callback_metrics=told)
+    EpochLog(path).on_train_epoch_end(trainer, None)
+
+
+def test_the_log_of_another_version_goes_on(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,train_loss,seconds,val_loss,val_auc\n0,3,9,2,1\n1,6,9,5,4\n")
+    log_epoch(path, 1)
+    wanted = ["epoch,train_loss,val_loss,val_auc", "0,3,2,1", "1,0.25,0.25,0.25"]
+    assert path.read_text().splitlines() == wanted
+
+
+def test_a_log_that_lacks_a_column_is_damaged(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,train_loss,val_loss\n0,3,2\n")
+    with pytest.raises(DataError, match=r"log\.csv: is damaged; delete it and go on with --resume"):
+        log_epoch(path, 1)
 
 
 def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
