@@ -537,7 +537,7 @@ def test_folders_and_configurations_that_cannot_be_used(place, tmp_path, capsys)
     empty = tmp_path / "empty"
     empty.mkdir()
     words = ["--model", place / "run", "--out", tmp_path / "out", "--jobs", 1]
-    assert f"{empty}: holds no file" in refused(["predict", empty, *words], capsys)
+    assert f"{empty}: holds no DICOM file; name" in refused(["predict", empty, *words], capsys)
     (empty / "a.dcm").write_bytes(b"nonsense" * 100)
     assert "none of its 1 files is a CT slice" in refused(["predict", empty, *words], capsys)
     assert "no such folder" in refused(["predict", tmp_path / "nowhere", *words], capsys)

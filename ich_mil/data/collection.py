@@ -39,7 +39,7 @@ class Collection(ABC):
 
     @abstractmethod
     def files(self) -> Iterator[str]:
-        """Every file that may be a slice, by its path below the root. Raises `DataError` if there is none."""
+        """Every file that may be a slice, by its path below the root. `DataError`: no such folder."""
 
     def scan_id(self, path: str, study_uid: str) -> str:
         """The scan that a file below the root belongs to: its study, '' where that is not known."""
@@ -75,11 +75,10 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
     for each file would take longer than all the rest of a second run.
 
     Raises:
-        DataError: there is no file, or `root` itself cannot be listed.
+        DataError: `root` itself cannot be listed.
     """
     closed: list[str] = []
     seen: set[tuple[int, int]] = set()
-    found = False
     prefix = os.path.join(folder.relative_to(root), "") if folder != root else ""  # noqa: PTH118
     skipped = len(os.path.join(folder, ""))  # noqa: PTH118
 
@@ -97,10 +96,6 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
         seen.add((status.st_dev, status.st_ino))
         start = prefix + os.path.join(place, "")[skipped:]  # noqa: PTH118
         for name in sorted(names):
-            found = True
             yield start + name
     for place in closed:
-        found = True
         yield prefix + place[skipped:]
-    if not found:
-        raise DataError(f"{folder}: holds no file; name the folder with the DICOM files")

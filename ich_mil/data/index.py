@@ -113,7 +113,11 @@ class HeaderIndex:
             self.path.unlink(missing_ok=True)
 
     def update(self, *, jobs: int) -> int:
-        """Read the headers of files that are new or have changed. Returns the number of files."""
+        """Read the headers of files that are new or have changed. Returns the number of files.
+
+        Raises:
+            DataError: there is none.
+        """
         n_files, n_new = self._compare()
         if n_new:
             self._read_new(n_new, jobs)
@@ -223,13 +227,16 @@ class HeaderIndex:
             database.execute("CREATE TEMP TABLE IF NOT EXISTS found (path BLOB PRIMARY KEY, size, mtime)")
             database.execute("DELETE FROM found")
             database.executemany("INSERT INTO found VALUES (?, ?, ?)", self._listing())
+            n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
+            if not n_files:  # as where a share is not mounted: what is known of its files is kept
+                root = self.collection.root
+                raise DataError(f"{root}: holds no DICOM file; name the folder with them")
             database.execute(
                 "DELETE FROM file WHERE NOT EXISTS (SELECT 1 FROM found n "
                 "WHERE n.path = file.path AND n.size = file.size AND n.mtime = file.mtime)"
             )
             database.executemany("DELETE FROM file WHERE code = ?", [(code,) for code in sorted(PASSING)])
             database.execute("DELETE FROM slice WHERE path NOT IN (SELECT path FROM file)")
-            n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
             database.execute("DELETE FROM found WHERE path IN (SELECT path FROM file)")
             n_new = database.execute("SELECT count(*) FROM found").fetchone()[0]
         return n_files, n_new

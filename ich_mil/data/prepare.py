@@ -131,9 +131,7 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
 def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
     """The error of a folder without a CT slice; its ledger says why of each file."""
     root = index.collection.root
-    first = next(index.refused(), None)
-    if first is None:
-        return DataError(f"{root}: holds no DICOM file; name the folder with them")
+    first = next(index.refused())
     (out / "prepared.json").unlink(missing_ok=True)  # of an earlier set, when there was a slice
     _write_tables(index, out)
     reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"

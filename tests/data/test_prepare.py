@@ -87,6 +87,32 @@ def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
     assert len(several) == (ledger.code == Code.SERIES_CHOSEN).sum()
 
 
+def test_an_empty_folder_of_cq500_is_a_scan_that_is_not_there(cq500_root, tmp_path):
+    first, *others = sorted(cq500_root.glob("CQ500CT*"))
+    root = tmp_path / "set"
+    shutil.copytree(first, root / first.name)
+    shutil.copy(cq500_root / "reads.csv", root)
+    (root / others[0].name).mkdir()
+    prepared = prepare("cq500", root, tmp_path / "out", jobs=1)
+    assert len(prepared.scans) == 1
+    unused = prepared.ledger[prepared.ledger.code == Code.LABEL_UNUSED]
+    assert f"CQ500-CT-{others[0].name.split('CT')[-1]}" in set(unused.scan)
+    assert len(unused) == len(others)
+
+
+def test_a_folder_that_is_empty_for_now_costs_no_header(study, tmp_path, monkeypatch):
+    """As a share that is not mounted."""
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    study.rename(tmp_path / "away")
+    study.mkdir()
+    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    study.rmdir()
+    (tmp_path / "away").rename(study)
+    monkeypatch.setattr("ich_mil.data.index.read_headers", None)
+    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).scans) == 2
+
+
 def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
     """A scan with a thin series only: each prepared slice is the mean of its sources."""
     thin = next(
@@ -555,7 +581,7 @@ def test_folders_that_cannot_be_used(study, tmp_path):
         prepare("unlabelled", tmp_path / "nowhere", tmp_path / "out", jobs=1)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(DataError, match="holds no file"):
+    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
         prepare("unlabelled", empty, tmp_path / "out", jobs=1)
     with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
         prepare("unlabelled", empty, empty / "out", jobs=1)
