@@ -100,7 +100,10 @@ def _study_rng(seed: int, site: Site, index: int) -> np.random.Generator:
 def _empty_folder(root: Path) -> None:
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise DataError(f"{root}: must be an empty folder or not exist yet; choose another or remove it")
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{root}: cannot be made ({error.strerror}); choose another folder") from error
 
 
 def _write_rsna_study(folder: Path, study: Study, seed: int, size: int) -> list[list[tuple[str, int]]]:
@@ -135,7 +138,7 @@ def write_rsna(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs
     """Write a synthetic set as RSNA 2019 is laid out, with `root/stage_2_train.csv`.
 
     Raises:
-        DataError: `root` exists and is not an empty folder.
+        DataError: `root` exists and is not an empty folder, or cannot be made.
     """
     _empty_folder(root)
     folder = root / "stage_2_train"
@@ -231,7 +234,7 @@ def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_job
     """Write a synthetic set as CQ500 is laid out, with `root/reads.csv`.
 
     Raises:
-        DataError: `root` exists and is not an empty folder.
+        DataError: `root` exists and is not an empty folder, or cannot be made.
     """
     _empty_folder(root)
     studies = _plan_studies(n_studies, seed, SITE_B)

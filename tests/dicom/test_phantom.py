@@ -399,6 +399,16 @@ def test_target_must_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [path.name for path in tmp_path.rglob("*")] == ["site_a", "mine.txt"]
 
 
+def test_a_target_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "file"
+    place.touch()
+    with pytest.raises(SystemExit) as stop:
+        main([str(place), "--studies-a", "1", "--studies-b", "1", "--size", "16"])
+    assert stop.value.code == 2
+    told = f"{place / 'site_a'}: cannot be made (Not a directory); choose another folder\n"
+    assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize(
     ("option", "value", "least"),
     [("--studies-a", -1, 1), ("--studies-b", 0, 1), ("--size", 15, 16), ("--seed", -1, 0)],
