@@ -93,6 +93,8 @@ class GridConfig:
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
         check_seeds("seeds", *self.seeds)
+        if self.head.seed != HeadSettings.seed:
+            raise ValueError(f"head.seed is {self.head.seed}, but a grid has a list of its own, seeds")
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
         if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"seed"})):

@@ -134,6 +134,7 @@ def test_with_folds_0_it_trains_on_everything(place):
         ({"grid": {"alpha": [0.0]}}, "alpha must be a finite number above 0, got 0"),
         ({"grid": {"colour": [1]}}, "grid names 'colour', which is no setting of a head"),
         ({"grid": {"seed": [1]}}, "grid names 'seed'"),
+        ({"head": {"density": "gamma", "seed": 3}}, "head.seed is 3, but a grid has a list of its own"),
         ({"grid": {}}, "grid needs at least one setting"),
         ({"grid": {"alpha": [1.0]}, "head": {}}, "grid names 'alpha', which a logistic density has not"),
         ({"grid": {"density": ["gamma", "logistic"], "beta": [1.0]}}, "beta 1.0 is of the Gamma density"),
