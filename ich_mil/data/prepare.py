@@ -104,8 +104,11 @@ def prepare(
 
 def _check_target(out: Path, about: dict[str, Any]) -> bool:
     """Refuse a folder that holds something else. Returns whether it holds this set, finished."""
-    if str(out.resolve()) == about["root"]:
-        raise DataError(f"{out}: is the folder to read; choose another folder for the prepared set")
+    root = Path(about["root"])
+    if root.is_relative_to(out.resolve()):  # whose files would be taken for the set's own
+        raise DataError(
+            f"{out}: is or holds the folder to read ({root}); choose another folder for the prepared set"
+        )
     path = out / "prepared.json"
     if not path.is_file():
         return False

@@ -176,8 +176,9 @@ def test_a_result_inside_the_folder_that_is_read(study, tmp_path):
     second = prepare("unlabelled", tmp_path / "set", out, jobs=1)
     assert second.ledger.equals(first.ledger)
     assert not second.ledger.file.str.startswith("result").any()
-    with pytest.raises(DataError, match="is the folder to read; choose another folder"):
-        prepare("unlabelled", tmp_path / "set", tmp_path / "set", jobs=1)
+    for root in (tmp_path / "set", tmp_path / "set" / "a"):
+        with pytest.raises(DataError, match=rf"set: is or holds the folder to read \({root}\); choose"):
+            prepare("unlabelled", root, tmp_path / "set", jobs=1)
 
 
 def test_names_that_would_break_a_line(study, tmp_path):
