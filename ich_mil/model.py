@@ -160,7 +160,9 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"{folder}: is no run of ich_mil ({error}); name the 'out' folder of a training"
         ) from error
     if found != RUN_FORMAT:
-        raise ModelError(f"{folder}: is a run of another version ({found}, this one: {RUN_FORMAT})")
+        raise ModelError(
+            f"{folder}: is a run of another version ({found}, this one: {RUN_FORMAT}); train again"
+        )
     config = about.get("config")
     known = set(config if isinstance(config, dict) else ())
     needed = {"cnn", "config_hash", "table", "versions"}

@@ -32,7 +32,7 @@ class Collection(ABC):
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            what = "is a file; name its folder" if root.is_file() else "no such folder"
+            what = "is a file; name its folder" if root.is_file() else "no such folder; correct the path"
             raise DataError(f"{root}: {what}")
         self.root = root
         self.entries: list[LedgerEntry] = []
@@ -84,7 +84,10 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
 
     def keep(error: OSError) -> None:
         if str(error.filename) == str(root):
-            raise DataError(f"{root}: cannot be listed ({os.strerror(error.errno or 0)})") from error
+            reason = os.strerror(error.errno or 0)
+            raise DataError(
+                f"{root}: cannot be listed ({reason}); put the files where they can be read"
+            ) from error
         closed.append(str(error.filename))
 
     for place, folders, names in os.walk(folder, onerror=keep, followlinks=True):

@@ -37,7 +37,8 @@ class Cq500Collection(Collection):
                 detail = "its name is not that of a CQ500 scan; it was not looked at"
                 self.entries.append(LedgerEntry("", path.name, Code.OTHER_FOLDER, detail))
         if not folders:
-            raise DataError(f"{self.root}: holds no folder named like 'CQ500CT0 CQ500CT0'")
+            reason = "holds no folder named like 'CQ500CT0 CQ500CT0'; correct path or layout"
+            raise DataError(f"{self.root}: {reason}")
         return chain.from_iterable(every_file(folder, self.root) for folder in folders)
 
     def scan_id(self, path: str, study_uid: str) -> str:

@@ -43,7 +43,8 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is no UTF-8 text; save it as CSV in UTF-8") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be read ({reason}); put it where it can be") from error
     except ValueError as error:
         if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
             named, line, fields = found.groups()

@@ -577,7 +577,7 @@ def test_two_rows_for_one_study_are_told_as_such(study, tmp_path, capsys):
 
 
 def test_folders_that_cannot_be_used(study, tmp_path):
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(DataError, match="nowhere: no such folder; correct the path"):
         prepare("unlabelled", tmp_path / "nowhere", tmp_path / "out", jobs=1)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -604,7 +604,7 @@ def test_a_folder_that_may_not_be_listed(study, tmp_path, monkeypatch):
         raise OSError(errno.EACCES, "x", place)
 
     monkeypatch.setattr(os, "scandir", fail)
-    with pytest.raises(DataError, match=r"set: cannot be listed \(Permission denied\)$"):
+    with pytest.raises(DataError, match=r"set: cannot be listed \(Permission denied\); put the files where"):
         prepare("unlabelled", study, tmp_path / "out", jobs=1)
 
 
