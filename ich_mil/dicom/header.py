@@ -66,7 +66,7 @@ _NO_CONTRAST = re.compile(
 class StoredPixels:
     """How the pixels of one slice are stored, and where.
 
-    Args:
+    Attributes:
         syntax: transfer syntax UID (0002,0010).
         offset: first byte of the Pixel Data value in the file; in the inflated data set where it is deflated.
         frames: NumberOfFrames (0028,0008) of the file, 1 where absent.
@@ -94,7 +94,7 @@ class StoredPixels:
 class SliceHeader:
     """What the header of one CT slice says; texts are empty where the file has none.
 
-    Args:
+    Attributes:
         path: the file, as given.
         frame: of a multi-frame file, from 0.
         sop_uid: SOPInstanceUID (0008,0018).

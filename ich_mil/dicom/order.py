@@ -30,7 +30,7 @@ LEFT_OUT = {Code.DUPLICATE, Code.OTHER_SHAPE, Code.OTHER_ORIENTATION}
 class Series:
     """One series in order.
 
-    Args:
+    Attributes:
         study_uid: StudyInstanceUID.
         series_uid: SeriesInstanceUID; of a joined scan the one that sorts first, the headers keep theirs.
         description: SeriesDescription of the first slice.
