@@ -13,11 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-import numpy as np
-
 from ich_mil.dicom.irregularities import unseen_entries
 from ich_mil.dicom.order import LEFT_OUT, Series, order_slices
-from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, normal_of, turned_by
+from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, height_of, normal_of, turned_by
 from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of, steps_of
 from ich_mil.ledger import Code, LedgerEntry
 
@@ -61,10 +59,7 @@ def _kind(series: Series) -> Hashable:
 def _spans(group: Sequence[Series]) -> list[tuple[float, float, Series]]:
     """First and last position of each series along one normal, mm; lowest first."""
     normal = normal_of(group[0].headers[0])
-    spans = [
-        (float(np.dot(one.headers[0].position, normal)), float(np.dot(one.headers[-1].position, normal)), one)
-        for one in group
-    ]
+    spans = [(height_of(one.headers[0], normal), height_of(one.headers[-1], normal), one) for one in group]
     return sorted(spans, key=lambda span: span[:2])
 
 

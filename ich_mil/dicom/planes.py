@@ -83,10 +83,15 @@ def tilt_degrees(header: SliceHeader) -> float:
     return math.degrees(math.acos(min(1.0, abs(float(normal_of(header)[2])))))
 
 
+def height_of(header: SliceHeader, axis: np.ndarray) -> float:
+    """Where the first pixel of a slice lies along the unit vector `axis` (3,), mm."""
+    return float(np.dot(header.position, axis))
+
+
 def heights_along(slab: Sequence[SliceHeader], axis: np.ndarray) -> list[float]:
     """Where the centres of slices of one orientation lie along the unit vector `axis` (3,), mm."""
     to_centre = float(np.dot(_to_centre(slab[0]), axis))
-    return [float(np.dot(header.position, axis)) + to_centre for header in slab]
+    return [height_of(header, axis) + to_centre for header in slab]
 
 
 def same_spacing(a: Sequence[float], b: Sequence[float]) -> bool:

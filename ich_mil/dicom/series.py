@@ -16,7 +16,7 @@ import numpy as np
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.join import join_series
 from ich_mil.dicom.order import Series, order_slices
-from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, centre_moves, normal_of, turned_by
+from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, centre_moves, height_of, normal_of, turned_by
 from ich_mil.dicom.steps import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of, steps_of
 
 # Most head CT is read in slices of 5 mm.
@@ -89,7 +89,7 @@ def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
         parts[header.kernel, header.contrast].append(header)
     if len(parts) == 1:
         return [members]
-    places = [{round(float(np.dot(h.position, normal_of(h))), 1) for h in part} for part in parts.values()]
+    places = [{round(height_of(h, normal_of(h)), 1) for h in part} for part in parts.values()]
     ties = sum(len(one) for one in places) - len(set().union(*places))
     return [parts[key] for key in sorted(parts)] if 2 * ties >= min(map(len, places)) else [members]
 
@@ -109,7 +109,7 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
         same = turned_by(header, first) <= SAME_ORIENTATION_DEGREES
         if header.acquisition is None or not header.thickness or not same:
             return [members]
-        by_number[header.acquisition].append((float(np.dot(header.position, normal)), header))
+        by_number[header.acquisition].append((height_of(header, normal), header))
     if len(by_number) == 1:
         return [members]
     passes: list[list[tuple[float, SliceHeader]]] = [[]]
