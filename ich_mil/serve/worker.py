@@ -83,6 +83,8 @@ class Worker(threading.Thread):
             files = self._process.judge(job.objects, out)
             if not files:
                 raise StudyFailedError("the judge made no result")
+            if absent := [path.name for path in files if not path.is_file()]:
+                raise StudyFailedError(f"the judge has not made {absent[0]}, which it names")
             seconds = time.monotonic() - started
             self._spool.judged(job, files)
         except (StoppedError, IchMilError, OSError):

@@ -21,7 +21,8 @@ class FakeJudge:
     """Makes a judge that answers each study with one Secondary Capture, and obeys StudyDescription.
 
     `crash` ends its process, `hang` never ends, `hungry` takes 300 MB, `bug` raises a `KeyError`,
-    `once` crashes in the first try only, `full` finds the disk full until the spool has a file `room`.
+    `once` crashes in the first try only, `full` finds the disk full until the spool has a file `room`, `idle`
+    makes nothing, `boast` names a file that it has not made.
     """
 
     seconds: float = 0.0
@@ -54,6 +55,8 @@ class FakeJudge:
                 raise OSError(errno.ENOSPC, "No space left on device")
         if wish == "bug":
             raise KeyError("bug")
+        if wish in ("idle", "boast"):
+            return [out / "boasted.dcm"] if wish == "boast" else []
         images = [image for image in images if image.get("Modality") == "CT"]
         if not images:
             raise DataError("none of its files is a CT slice")

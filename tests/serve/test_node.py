@@ -194,6 +194,18 @@ def test_one_with_no_ct_fails_and_the_next_is_judged(start, archive, tmp_path):
     assert look(node.status.port, "health")[0] == 200
 
 
+def test_a_study_of_which_nothing_was_made_fails(start, archive, tmp_path):
+    node = start()
+    for number, wish in enumerate(["idle", "boast", ""]):
+        assert send(node.listener.port, study(number, slices=1, StudyDescription=wish)) == [0]
+    wait_for(lambda: len(archive.received) == 1 and len(notes(tmp_path / "spool" / "failed")) == 2)
+    assert {note["study_uid"]: note["reason"] for note in notes(tmp_path / "spool" / "failed")} == {
+        uid(0): "the judge made no result",
+        uid(1): "the judge has not made boasted.dcm, which it names",
+    }
+    assert look(node.status.port, "health")[0] == 200
+
+
 def test_a_judge_that_crashes_is_tried_again(start, archive, tmp_path):
     calls = tmp_path / "calls"
     node = start(FakeJudge(calls=calls), attempts=2)
