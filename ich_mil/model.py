@@ -20,11 +20,9 @@ from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
 from ich_mil.gp.predict import Predictions, predict, scan_samples
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.frozen import load_cnn, stored_features
+from ich_mil.models.frozen import FrozenCnn, load_cnn, stored_features
 from ich_mil.predictions import DIGITS, Provenance
 from ich_mil.ranks import device
-from ich_mil.windows import Windows
 
 RUN_FORMAT = "ich_mil.run.3"
 FAMILIES = {
@@ -38,15 +36,6 @@ CALIBRATIONS = {
     "temperature": "temperature scaling",
     "isotonic": "isotonic regression",
 }
-
-
-@dataclass(frozen=True)
-class FrozenCnn:
-    """A CNN with what it needs to read pictures."""
-
-    model: AttentionCnn
-    settings: CnnSettings
-    windows: Windows
 
 
 @dataclass(frozen=True)
@@ -182,7 +171,7 @@ def load_model(folder: str | Path) -> TrainedModel:
         raise ModelError(
             f"{folder}: its training is not finished, {missing[0]} is not there; go on with --resume"
         )
-    cnn = FrozenCnn(*load_cnn(folder)) if about["cnn"] else None
+    cnn = load_cnn(folder) if about["cnn"] else None
     head = load_head(folder, n_features=None if cnn is None else cnn.settings.features)
     config = about["config"]
     parts = [path.read_bytes() for path in files]

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -32,6 +33,14 @@ EXTRACTION = 2
 """Counts up when `extract_features` gives more or other values: stored features are made again."""
 
 
+class FrozenCnn(NamedTuple):
+    """A CNN with what it needs to read pictures."""
+
+    model: AttentionCnn
+    settings: CnnSettings
+    windows: Windows
+
+
 def save_cnn(model: AttentionCnn, folder: str | Path, *, settings: CnnSettings, windows: Windows) -> None:
     """Write `cnn.safetensors` and `cnn.json` into `folder`."""
     folder = Path(folder)
@@ -42,7 +51,7 @@ def save_cnn(model: AttentionCnn, folder: str | Path, *, settings: CnnSettings, 
     write_json(folder / "cnn.json", {"format": FORMAT, "windows": windows, "settings": about})
 
 
-def load_cnn(folder: str | Path) -> tuple[AttentionCnn, CnnSettings, Windows]:
+def load_cnn(folder: str | Path) -> FrozenCnn:
     """Read what `save_cnn` wrote; the model is in evaluation mode.
 
     Raises:
@@ -63,7 +72,7 @@ def load_cnn(folder: str | Path) -> tuple[AttentionCnn, CnnSettings, Windows]:
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"{folder}: holds no CNN that can be read ({reason}); train again") from error
-    return model.eval(), settings, windows
+    return FrozenCnn(model.eval(), settings, windows)
 
 
 def stored_features(

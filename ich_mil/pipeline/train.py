@@ -244,7 +244,7 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
     """Train and freeze the CNN, and run it over all scans of the split."""
     windows = parse_windows(config.windows)
     if (config.out / "cnn.json").is_file():
-        model, _, _ = load_cnn(config.out)
+        model = load_cnn(config.out).model
     else:
         model = fit_cnn(
             prepared,
