@@ -111,10 +111,16 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     if pixels.syntax == DeflatedExplicitVRLittleEndian:
         content = np.frombuffer(inflate(path, start, n_bytes), dtype=np.uint8)
     else:
-        content = np.empty(n_bytes, dtype=np.uint8)
         with path.open("rb", buffering=0) as file:
-            file.seek(start)
+            swapped = _is_swapped(file, header)
+            # words are read whole: a frame may begin and end within one
+            first = start - (start - pixels.offset) % 2 if swapped else start
+            rest = (start + n_bytes - pixels.offset) % 2 if swapped else 0
+            content = np.empty(start + n_bytes + rest - first, dtype=np.uint8)
+            file.seek(first)
             content = content[: file.readinto(content.data)]
+        if swapped:
+            content = content.view(np.uint16).byteswap().view(np.uint8)[start - first :][:n_bytes]
     if len(content) < n_bytes:
         raise CodecError(f"pixel data are cut off: {len(content)} of {n_bytes} bytes")
     order = ">" if pixels.syntax == ExplicitVRBigEndian else "<"
@@ -124,6 +130,18 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     if n_whole < header.rows:
         raise CodecError(f"zeros from row {n_whole} on: a copy that failed")
     return values
+
+
+def _is_swapped(file: io.FileIO, header: SliceHeader) -> bool:
+    """Whether pixels of 8 bits stand in words (VR OW) of a big endian file: the first is then the lower byte.
+
+    PS3.5 8.1.1, A.3; as OB they are in order.
+    """
+    pixels = header.pixels
+    if pixels.syntax != ExplicitVRBigEndian or pixels.bits_allocated != 8:
+        return False
+    file.seek(pixels.offset - 8)  # VR, two bytes of zero, four of length
+    return file.read(2) == b"OW"
 
 
 def _rows_before_zeros(values: np.ndarray) -> int:
