@@ -30,9 +30,12 @@ from ich_mil.dicom.refusal import (
 from ich_mil.dicom.tags import (
     ACQUISITION,
     AGENT,
+    AGENT_ROUTE,
+    AGENT_VOLUME,
     BODY_PART,
     DESCRIPTION,
     HEADER_TAGS,
+    IMAGE_TYPE,
     INSTANCE,
     INTERCEPT,
     KERNEL,
@@ -60,6 +63,8 @@ _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|z
 _NO_CONTRAST = re.compile(
     r"(none|no|non(?!\W*ionic)|nil|n|n/?a|0|without|w/?o|unenhanced|plain)\b.*|\W*", re.IGNORECASE
 )
+# Siemens writes 'CT_SOM5 MIP'.
+_MIP = re.compile(r"\bmip\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,8 @@ class SliceHeader:
         description: SeriesDescription (0008,103E).
         kernel: ConvolutionKernel (0018,1210); several values are joined by a backslash.
         body_part: BodyPartExamined (0018,0015), upper case.
-        contrast: ContrastBolusAgent (0018,0010) names an agent, or the frame says one was given (0018,9342).
+        contrast: an agent was given, as the file or the frame says (0018,0010; 0018,9342), or ImageType says
+            MIP, which is made of an angiography.
         pixels: how its pixels are stored.
         notes: what was accepted though the standard asks for more, as (code, detail).
     """
@@ -202,7 +208,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
     signed = elements.short(SIGNED) == 1
     padding = _padding(elements, signed=signed)
-    with_agent = _NO_CONTRAST.fullmatch(elements.text(AGENT)) is None
+    with_agent = _has_agent(elements) or _MIP.search(elements.text(IMAGE_TYPE)) is not None
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = check_geometry(path, frame)
@@ -260,6 +266,18 @@ def _only_frame(elements: Elements) -> Frame:
         contrast=False,  # said of the file
         kind="",
     )
+
+
+def _has_agent(elements: Elements) -> bool:
+    """Whether a contrast agent is named; where none is, whether its route or its volume is told.
+
+    De-identification empties ContrastBolusAgent and leaves these (PS3.15 table E.1-1).
+    """
+    agent, route = elements.text(AGENT), elements.text(AGENT_ROUTE)
+    if re.search(r"\w", agent):
+        return _NO_CONTRAST.fullmatch(agent) is None
+    (volume,) = elements.decimals(AGENT_VOLUME, 1) or (0.0,)
+    return volume > 0 or _NO_CONTRAST.fullmatch(route) is None
 
 
 def _padding(elements: Elements, *, signed: bool) -> tuple[int, int] | None:

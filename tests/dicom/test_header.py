@@ -119,6 +119,35 @@ def test_contrast(tmp_path, agent, contrast):
     assert read_headers(write(tmp_path, ContrastBolusAgent=agent))[0].contrast is contrast
 
 
+@pytest.mark.parametrize(
+    ("changes", "contrast"),
+    [
+        ({"ContrastBolusVolume": 100}, True),
+        ({"ContrastBolusRoute": "IV"}, True),
+        ({"ContrastBolusVolume": 0, "ContrastBolusRoute": ""}, False),
+        ({"ContrastBolusRoute": "NONE"}, False),
+        ({"ContrastBolusAgent": "NONE", "ContrastBolusVolume": 100, "ContrastBolusRoute": "IV"}, False),
+        ({"ContrastBolusAgent": "OMNIPAQUE", "ContrastBolusVolume": 0}, True),
+    ],
+)
+def test_route_and_volume_tell_of_contrast_where_the_agent_is_empty(tmp_path, changes, contrast):
+    path = write(tmp_path, **{"ContrastBolusAgent": ""} | changes)
+    assert read_headers(path)[0].contrast is contrast
+
+
+@pytest.mark.parametrize(
+    ("image_type", "contrast"),
+    [
+        (["DERIVED", "SECONDARY", "AXIAL", "CT_SOM5 MIP"], True),
+        (["DERIVED", "SECONDARY", "MIP"], True),
+        (["DERIVED", "SECONDARY", "AXIAL", "CT_SOM5 MPR"], False),
+        (["ORIGINAL", "PRIMARY", "AXIAL", "CT_SOM5 SPI"], False),
+    ],
+)
+def test_a_mip_by_its_image_type_is_no_plain_slice(tmp_path, image_type, contrast):
+    assert read_headers(write(tmp_path, ImageType=image_type))[0].contrast is contrast
+
+
 def test_a_picture_that_is_not_square(tmp_path):
     path = write(tmp_path, Rows=2, Columns=8, AcquisitionNumber=3)
     (header,) = read_headers(path)
