@@ -17,7 +17,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import dist
 from pathlib import Path
 from statistics import fmean, median
 
@@ -28,6 +27,7 @@ from ich_mil.data.record import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements, tag_of
 from ich_mil.dicom.header import SliceHeader, read_headers
+from ich_mil.dicom.planes import heights_along, normal_of
 from ich_mil.dicom.slice_name import slice_file
 from ich_mil.dicom.tags import SOP_CLASS
 from ich_mil.errors import DataError, DicomError
@@ -110,8 +110,9 @@ class SourceSlice:
         every = [one.header.thickness or 0.0 for one in self.images]
         if len(every) == 1:
             return every[0]
-        first, last = self.images[0].header.position, self.images[-1].header.position
-        return round(dist(first, last) + fmean(every), _THICKNESS_DIGITS)
+        ends = [self.images[0].header, self.images[-1].header]
+        first, last = heights_along(ends, normal_of(ends[0]))  # a tilted gantry moves in the plane too
+        return round(last - first + fmean(every), _THICKNESS_DIGITS)
 
 
 @dataclass(frozen=True)

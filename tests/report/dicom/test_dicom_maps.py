@@ -92,6 +92,17 @@ def test_averaged_slices_lie_in_the_middle_of_their_sources(averaged):
         assert {item.SpatialLocationsPreserved for item in items} == {"NO"}
 
 
+def test_an_averaged_slice_of_a_tilted_gantry_is_as_thick_as_its_sources_along_their_normal(averaged):
+    context = read_context(averaged.scan, averaged.prepared)
+    low, high = context.slices[0].images
+    tilted, x, y, z = (1.0, 0.0, 0.0, 0.0, 0.8, -0.6), *low.header.position
+    images = (  # 5 mm apart as the couch moves, 4 mm along the normal
+        replace(low, header=replace(low.header, orientation=tilted, thickness=4.0)),
+        replace(high, header=replace(low.header, orientation=tilted, thickness=4.0, position=(x, y, z + 5))),
+    )
+    assert replace(context.slices[0], images=images).thickness == pytest.approx(8.0, abs=1e-9)
+
+
 def test_frames_of_one_file_are_referred_to_by_number(multi_frame):
     context = read_context(multi_frame.scan, multi_frame.prepared)
     # the file holds them from above
