@@ -249,6 +249,7 @@ def _read_group(group: Sequence[SliceHeader], task: ScanTask) -> _Slice:
     total: np.ndarray | None = None
     corrections: set[Code] = set()
     entries: list[LedgerEntry] = []
+    place = np.mean([header.position for header in group], axis=0)  # (3,)
     for header in group:
         try:
             hu, notes = read_slice(header, root=task.root)
@@ -258,6 +259,7 @@ def _read_group(group: Sequence[SliceHeader], task: ScanTask) -> _Slice:
         for code, detail in [*header.notes, *notes]:
             corrections.add(code)
             entries.append(slice_entry(header, code, detail))
+        hu = _in_place(hu, header, place) if len(group) > 1 else hu
         total = hu if total is None else np.add(total, hu, dtype=np.int32)
     assert total is not None, "a group has a slice"
     if len(group) > 1:
@@ -273,3 +275,20 @@ def _read_group(group: Sequence[SliceHeader], task: ScanTask) -> _Slice:
         "content": digest(total.tobytes()),
     }
     return _Slice(total, row, entries)
+
+
+def _in_place(hu: np.ndarray, header: SliceHeader, place: np.ndarray) -> np.ndarray:
+    """The picture of a slice as if its first pixel lay along the normal of `place` (3,), mm, in whole pixels.
+
+    Those of a tilted gantry drift in their plane as the couch moves, by 1.6 mm in 5 mm at 20 degrees: their
+    mean pixel by pixel would smear the skull over the brain. What is moved in is the edge again.
+    """
+    away = place - header.position
+    down = round(float(away @ header.orientation[3:]) / header.spacing[0])
+    across = round(float(away @ header.orientation[:3]) / header.spacing[1])
+    if not (down or across):
+        return hu
+    rows, columns = (
+        (np.arange(n) + by).clip(0, n - 1) for n, by in zip(hu.shape, (down, across), strict=True)
+    )
+    return hu[np.ix_(rows, columns)]

@@ -103,6 +103,27 @@ def test_a_head_without_its_top_is_a_part_of_a_head(series, tmp_path):
     assert told.detail.str.contains("^the highest slice holds .*: the head goes on there").all()
 
 
+@pytest.mark.parametrize(("down", "across"), [(2, 0), (0, -2)])
+def test_pictures_that_drift_in_their_plane_are_averaged_where_they_lie(series, tmp_path, down, across):
+    for path in {*series} - {*series[10:18]}:
+        path.unlink()
+    upright = prepare("unlabelled", tmp_path / "set", tmp_path / "upright", jobs=1, thickness_mm=12)
+    for k, path in enumerate(series[10:18]):
+        (header,) = read_headers(path)
+        way = np.multiply(header.orientation[3:], k * down * header.spacing[0])
+        way += np.multiply(header.orientation[:3], k * across * header.spacing[1])
+        picture = np.roll(pydicom.dcmread(path).pixel_array, (-k * down, -k * across), (0, 1))
+        position = [f"{mm:.9g}" for mm in header.position + way]
+        phantoms.rewrite(path, PixelData=picture.tobytes(), ImagePositionPatient=position)
+    drifting = prepare("unlabelled", tmp_path / "set", tmp_path / "drifting", jobs=1, thickness_mm=12)
+    (scan,) = upright.scans.index
+    wanted, found = upright.hu(scan), drifting.hu(scan)
+    assert len(wanted) == len(found) == 4
+    for k, (one, other) in enumerate(zip(wanted, found, strict=True)):  # of slices 2 k and 2 k + 1
+        moved = np.roll(one, (-(4 * k + 1) * down // 2, -(4 * k + 1) * across // 2), (0, 1))
+        np.testing.assert_array_equal(other[16:-16, 16:-16], moved[16:-16, 16:-16])
+
+
 def test_the_record_says_how_the_slices_lie_as_they_are_stored(series, tmp_path):
     plain = prepare("unlabelled", tmp_path / "set", tmp_path / "plain", jobs=1)
     (scan,) = plain.scans.index
