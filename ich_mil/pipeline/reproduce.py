@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from joblib import Parallel, cpu_count, delayed
 
 from ich_mil.data.features import FeatureSet
@@ -27,6 +28,7 @@ from ich_mil.evaluate.levels import Repeat, known_or_none
 from ich_mil.evaluate.over_seeds import over_seeds
 from ich_mil.evaluate.pooled import attention_model
 from ich_mil.files import alone, write_json, write_text
+from ich_mil.kernels.segments import take_bags
 from ich_mil.pipeline.analyses import look_closely
 from ich_mil.pipeline.look import Look
 from ich_mil.pipeline.protocol_tables import facts_of, result_sections
@@ -34,10 +36,12 @@ from ich_mil.pipeline.scoring import (
     BASELINES,
     NEEDS_EXTRA,
     NO_PROBABILITY,
+    OF_SCANS,
     Model,
     Scored,
     main_model,
     read_scored,
+    says,
     score_task,
     scored_file,
 )
@@ -153,15 +157,13 @@ def _gather(
 def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scored, float]]) -> Scored:
     """The pieces as one, scans and slices in the order of `whole`; every scan is in one piece."""
     place = {scan: b for b, scan in enumerate(whole.scans)}
-    sizes = {name: whole.n_scans if "scan" in name else len(whole.x) for name in Scored.__annotations__}
-    arrays = {name: np.full(size, np.nan) for name, size in sizes.items()}
+    joined = says(whole)
     for features, scored, _ in pieces:
-        scans = np.array([place[scan] for scan in features.scans])
-        starts = whole.offsets.numpy()
-        slices = np.concatenate([np.arange(starts[b], starts[b + 1]) for b in scans])
+        scans = torch.tensor([place[scan] for scan in features.scans])
+        slices = take_bags(whole.offsets, scans)[0]
         for name, values in vars(scored).items():
-            arrays[name][scans if "scan" in name else slices] = values
-    return Scored(**arrays)
+            getattr(joined, name)[scans if name in OF_SCANS else slices] = values
+    return joined
 
 
 def _measure(

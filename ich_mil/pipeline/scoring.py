@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from ich_mil.pipeline.tasks import Task
 from ich_mil.protocol import ProtocolConfig
 
 FORMAT = "ich_mil.scored.2"
+OF_SCANS = ("scan", "scan_std", "scan_std_independent")
+"""What `Scored` has a number of for each scan; of the others it has one for each slice."""
 
 
 @dataclass(frozen=True)
@@ -70,70 +73,56 @@ class Model:
         return f"{self.name}, M={self.n_inducing}" if self.n_inducing else self.name
 
 
-def _says(features: FeatureSet, scan: object = None, **rest: object) -> Scored:
-    """`Scored` with NaN for all that is not given."""
-    sizes = {
-        one.name: (features.n_scans if "scan" in one.name else len(features.x)) for one in fields(Scored)
-    }
-    given = {"scan": scan, **rest}
-    return Scored(
-        **{
-            name: np.full(size, np.nan) if given.get(name) is None else np.asarray(given[name], np.float64)
-            for name, size in sizes.items()
-        }
-    )
+def says(features: FeatureSet, **given: object) -> Scored:
+    """`Scored` with NaN for all that is not given, or given as None."""
+    scans, slices = np.full(features.n_scans, np.nan), np.full(len(features.x), np.nan)
+    blank = {one.name: scans if one.name in OF_SCANS else slices for one in fields(Scored)}
+    known = {name: np.asarray(values, np.float64) for name, values in given.items() if values is not None}
+    return Scored(**{name: known.get(name, unknown.copy()) for name, unknown in blank.items()})
 
 
-def _position_only(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
+def _position_only(task: Task) -> dict[str, Scored]:
     labels = task.train.labels.numpy()
     return {
-        name: _says(one, position_scan(labels, one.n_scans), slice=position_score(one.positions.numpy()))
+        name: says(one, scan=position_scan(labels, one.n_scans), slice=position_score(one.positions.numpy()))
         for name, one in task.scored.items()
     }
 
 
-def _cnn_alone(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
-    return {
-        name: _says(one, one.cnn_scan.numpy(), slice=one.cnn_slice.numpy())
-        for name, one in task.scored.items()
-    }
+def _cnn_alone(task: Task) -> dict[str, Scored]:
+    return {name: says(one, scan=one.cnn_scan, slice=one.cnn_slice) for name, one in task.scored.items()}
 
 
-def _cnn_calibrated(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
+def _cnn_calibrated(task: Task) -> dict[str, Scored]:
     learn = task.validation or task.train
     sigmoid = CnnSigmoid.fit(learn.cnn_scan, learn.labels)
     if sigmoid is None and not learn.cnn_scan.isnan().all():
         sigmoid = CnnSigmoid(1.0, 0.0)  # a fold without numbers would cost the others their row
-    return {name: _says(one, sigmoid and sigmoid(one.cnn_scan)) for name, one in task.scored.items()}
+    return {name: says(one, scan=sigmoid and sigmoid(one.cnn_scan)) for name, one in task.scored.items()}
 
 
-def _pooled(how: How) -> Callable[[Task, ProtocolConfig], dict[str, Scored]]:
-    def work(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
-        found = {}
-        for name, one in task.scored.items():
-            scores = pooled_logistic(task.train, one, how=how, seed=task.seed)
-            found[name] = _says(one, scores.scan, slice=scores.slice)
-        return found
-
-    return work
+def _pooled(task: Task, *, how: How) -> dict[str, Scored]:
+    return {
+        name: says(one, **vars(pooled_logistic(task.train, one, how=how, seed=task.seed)))
+        for name, one in task.scored.items()
+    }
 
 
-def _attention(task: Task, _: ProtocolConfig) -> dict[str, Scored]:
-    found = {}
+def _attention(task: Task) -> dict[str, Scored]:
     learn, watch = task.train, task.validation
     if watch is None:
         learn, watch = hold_out(learn, seed=task.seed)
-    for name, one in task.scored.items():
-        scores = attention_mil(learn, watch, one, seed=task.seed)
-        found[name] = _says(one, scores.scan, slice=scores.slice)
-    return found
+    return {
+        name: says(one, **vars(attention_mil(learn, watch, one, seed=task.seed)))
+        for name, one in task.scored.items()
+    }
 
 
-BASELINES: dict[str, Callable[[Task, ProtocolConfig], dict[str, Scored]]] = {
+BASELINES: dict[str, Callable[[Task], dict[str, Scored]]] = {
     "CNN alone": _cnn_alone,
     "CNN alone, calibrated": _cnn_calibrated,
-    "logistic regression, mean-pooled": _pooled("mean"),
-    "logistic regression, max-pooled": _pooled("max"),
+    "logistic regression, mean-pooled": partial(_pooled, how="mean"),
+    "logistic regression, max-pooled": partial(_pooled, how="max"),
     "attention MIL (torchmil)": _attention,
     "position only": _position_only,
 }
@@ -164,9 +153,9 @@ def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]
             "calibration": head.model_.calibration,
         }
         joint = predict(*scans, **how)
-        found[name] = _says(
+        found[name] = says(
             one,
-            joint.scan_mean,
+            scan=joint.scan_mean,
             scan_std=joint.scan_std,
             scan_std_independent=independent_scans(*scans, **how)[1] if looked_at else None,
             slice=joint.slice_mean,
@@ -208,7 +197,7 @@ def score_task(model: Model, task: Task, config: ProtocolConfig) -> Path:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = _head(model, task, config) if model.n_inducing else BASELINES[model.name](task, config)
+        found = _head(model, task, config) if model.n_inducing else BASELINES[model.name](task)
     finally:
         torch.set_num_threads(threads)
     about = {"format": FORMAT, "made_of": made_of, "seconds": f"{time.perf_counter() - started:.3f}"}
