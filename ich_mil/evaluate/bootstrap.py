@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, t
 
-from ich_mil.evaluate.metrics import OPERATING_POINTS, patient_keys
+from ich_mil.evaluate.metrics import POINT_NAMES, patient_keys
 
 LEVEL = 0.95
 """Coverage the intervals aim at."""
@@ -185,9 +185,8 @@ def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
         patients: (n,) keys.
     """
     positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
-    points = [f"{kind}_at_{x}" for kind in ("sensitivity", "specificity") for x in OPERATING_POINTS]
     return {
-        **dict.fromkeys(("auc", "ap", "balanced_accuracy", *points), pairs(positive, negative)),
+        **dict.fromkeys(("auc", "ap", "balanced_accuracy", *POINT_NAMES), pairs(positive, negative)),
         "sensitivity": len(positive),
         "specificity": len(negative),
         "f1": -(-len(positive) // 2),

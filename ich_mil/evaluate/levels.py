@@ -17,6 +17,7 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import Interval, interval_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import (
+    POINT_NAMES,
     THRESHOLD,
     auc_inside,
     check_scores,
@@ -35,8 +36,8 @@ from ich_mil.evaluate.weighted import (
 
 SCAN, SLICE, INSIDE = "scan", "slice", "slice inside positive scans"
 
-_SCAN_METRICS = ["auc", "ap", "sensitivity_at_90", "specificity_at_90", "sensitivity_at_95"]
-_SCAN_METRICS += ["specificity_at_95", "accuracy", "sensitivity", "specificity", "balanced_accuracy", "f1"]
+_SCAN_METRICS = ["auc", "ap", *POINT_NAMES]
+_SCAN_METRICS += ["accuracy", "sensitivity", "specificity", "balanced_accuracy", "f1"]
 _SCAN_METRICS += ["log_loss", "brier", "ece", "ppv", "npv", "calibration_intercept", "calibration_slope"]
 _RANKING = ["auc", "ap"]
 _PROBABILITY_METRICS = ["log_loss", "brier", "ece"]

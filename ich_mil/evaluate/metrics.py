@@ -33,6 +33,9 @@ THRESHOLD = 0.5
 OPERATING_POINTS = (90, 95)
 """Per cent of specificity (sensitivity) that a threshold must reach; the other of the two is the metric."""
 
+POINT_NAMES = tuple(f"{kind}_at_{x}" for x in OPERATING_POINTS for kind in ("sensitivity", "specificity"))
+"""Of what `operating_points` measures."""
+
 CALIBRATION_BINS = 10
 """Number of equal-mass bins of the calibration error."""
 
@@ -178,14 +181,13 @@ def operating_points(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
         score: (B,) finite; larger means more likely a bleed.
 
     Returns:
-        `sensitivity_at_90`, `specificity_at_90`, `sensitivity_at_95`, `specificity_at_95`; NaN where there is
-        one class only.
+        A number for each of `POINT_NAMES`; NaN where there is one class only.
 
     Raises:
         DataError: no label is known, or a score is NaN.
     """
     labels, score = known_scores(labels, score, what="scan scores", probability=False)
-    points = {f"{kind}_at_{x}": np.nan for x in OPERATING_POINTS for kind in ("sensitivity", "specificity")}
+    points = dict.fromkeys(POINT_NAMES, np.nan)
     if len(np.unique(labels)) == 2:
         false_alarms, sensitivity, _ = roc_curve(labels, score, drop_intermediate=False)  # (K,)
         specificity = 1 - false_alarms  # (K,)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from ich_mil.evaluate.metrics import CALIBRATION_BINS, OPERATING_POINTS, THRESHOLD
+from ich_mil.evaluate.metrics import CALIBRATION_BINS, OPERATING_POINTS, POINT_NAMES, THRESHOLD
 
 
 def _divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -111,11 +111,7 @@ def resampled_operating_points(
     Returns:
         One (R,) a name; NaN where a resample holds one class only.
     """
-    points = {
-        f"{kind}_at_{x}": np.full(counts.shape[1], np.nan)
-        for x in OPERATING_POINTS
-        for kind in ("sensitivity", "specificity")
-    }
+    points = {name: np.full(counts.shape[1], np.nan) for name in POINT_NAMES}
     if not labels.any():
         return points
     down = _descent(labels, score, counts)
