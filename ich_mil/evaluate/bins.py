@@ -71,9 +71,7 @@ def calibration_table(
         DataError: no label is known, or a probability is NaN or outside [0, 1]; a scan without a patient.
         ValueError: lengths that do not fit.
     """
-    owner = patient_keys(patients)
-    if len(owner) != len(labels):
-        raise ValueError(f"{len(labels)} labels and {len(owner)} patients do not fit")
+    owner = patient_keys(patients, len(labels))
     known = np.asarray(labels) != UNKNOWN
     labels, probability = known_scores(labels, probability, what="calibration", probability=True)
     frame = _shares(probability, labels, owner[known], bins=CALIBRATION_BINS, seed=seed, resamples=resamples)
@@ -110,8 +108,6 @@ def error_by_decile(
     wrong, uncertainty = scan_rows(wrong=wrong, uncertainty=uncertainty)
     if not np.isin(wrong, (0, 1)).all():
         raise ValueError("wrong must be true or false for each scan; `risk_coverage` takes other losses")
-    owner = patient_keys(patients)
-    if len(owner) != len(wrong):
-        raise ValueError(f"{len(wrong)} calls and {len(owner)} patients do not fit")
+    owner = patient_keys(patients, len(wrong))
     frame = _shares(uncertainty, wrong, owner, bins=bins, seed=seed, resamples=resamples)
     return frame.rename(columns={"mean": "uncertainty", "so": "wrong", "share": "error_rate"})

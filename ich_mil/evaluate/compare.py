@@ -129,12 +129,10 @@ def compare(
         DataError: a score is NaN or no probability (the message names the model), or there is one class only.
         ValueError: lengths do not fit, or the reference or a model to compare is missing.
     """
-    others, owner = _others(scores, reference), patient_keys(patients)
+    others, owner = _others(scores, reference), patient_keys(patients, len(labels))
     checked = {}
     for name, score in scores.items():
         truth, checked[name] = check_scores(labels, score, what=f"model {name!r}", probability=True)
-    if len(owner) != len(truth):
-        raise ValueError(f"{len(truth)} labels and {len(owner)} patients do not fit")
     known = truth != UNKNOWN
     truth, owner = truth[known], owner[known]
     checked = {name: score[known] for name, score in checked.items()}

@@ -92,9 +92,7 @@ def _higher(
 ) -> HigherWhere:
     if not np.isin(where, (0, 1)).all():
         raise ValueError("where must be true or false for each scan")
-    where, keys = where.astype(np.int64), patient_keys(patients)
-    if keys.shape != where.shape:
-        raise ValueError(f"need one patient a scan, got {len(keys)} for {len(where)} scans")
+    where, keys = where.astype(np.int64), patient_keys(patients, len(where))
     notes = []
     if stratum is not None:
         both = [s for s in np.unique(stratum) if 0 < where[stratum == s].mean() < 1]

@@ -74,12 +74,19 @@ def check_scores(
     return labels.astype(np.int64), score
 
 
-def patient_keys(patients: Sequence[str] | np.ndarray) -> np.ndarray:
+def patient_keys(patients: Sequence[str] | np.ndarray, scans: int | None = None) -> np.ndarray:
     """The patient of each scan as text (B,).
 
+    Args:
+        patients: a key for each scan.
+        scans: B, where it is known.
+
     Raises:
+        ValueError: another number of patients than of scans.
         DataError: a scan has none: all such would count as one patient.
     """
+    if scans is not None and len(patients) != scans:
+        raise ValueError(f"{len(patients)} patients for {scans} scans")
     if isinstance(patients, np.ndarray) and patients.dtype.kind == "U":
         return patients
     keys = np.asarray(patients, dtype=object)

@@ -111,9 +111,7 @@ def subgroup_table(
         ValueError: a group is not (B,) bool, or the lengths do not fit.
     """
     labels, probability = check_scores(labels, probability, what="scan probabilities", probability=True)
-    owner = patient_keys(patients)
-    if len(owner) != len(labels):
-        raise ValueError(f"{len(labels)} labels and {len(owner)} patients do not fit")
+    owner = patient_keys(patients, len(labels))
     rows = []
     for name, members in groups.items():
         members = np.asarray(members)

@@ -211,8 +211,7 @@ def fit_triage(
     if not fits:
         raise ValueError(f"next_positives and next_negatives go with next_scans, got {ahead} for {method}")
     labels, p = check_scores(labels, probability, what="calibration scans", probability=True)
-    if patients is not None and len(patients) != len(labels):
-        raise ValueError(f"{len(patients)} patients for {len(labels)} calibration scans")
+    owner = None if patients is None else patient_keys(patients, len(labels))
     known = int((labels != UNKNOWN).sum())
     if known < FEWEST:
         raise DataError(
@@ -221,9 +220,8 @@ def fit_triage(
         )
     positives, negatives = p[labels == 1], -p[labels == 0]
     counted = "{} calibration scans"
-    if patients is not None:
+    if owner is not None:
         counted = "patients with {} calibration scans"
-        owner = patient_keys(patients)
         positives = hardest(positives, owner[labels == 1])
         negatives = hardest(negatives, owner[labels == 0])
     miss = Promise(method, float(sensitivity), float(confidence), next_positives)

@@ -144,13 +144,12 @@ def verify(
         ValueError: sizes that do not fit together, or a value out of range.
     """
     labels, p = check_scores(labels, probability, what="scans to split", probability=True)
-    if len(patients) != len(labels):
-        raise ValueError(f"{len(patients)} patients for {len(labels)} scans")
+    owner = patient_keys(patients, len(labels))
     if splits < 1:
         raise ValueError(f"need one split at least, got {splits}")
     known = labels != UNKNOWN
     labels, p = labels[known], p[known]
-    names, owner = np.unique(patient_keys(patients)[known], return_inverse=True)
+    names, owner = np.unique(owner[known], return_inverse=True)
     positive = _by_patient(p[labels == 1], owner[labels == 1], len(names))  # (U,)
     negative = -_by_patient(-p[labels == 0], owner[labels == 0], len(names))  # (U,)
     generator = np.random.default_rng(seed)

@@ -57,9 +57,7 @@ def triage_table(
         ValueError: sizes do not fit together.
     """
     labels, p = check_scores(labels, probability, what="triage", probability=True)
-    owner = patient_keys(patients)
-    if len(owner) != len(labels):
-        raise ValueError(f"{len(owner)} patients for {len(labels)} scans")
+    owner = patient_keys(patients, len(labels))
     known = labels != UNKNOWN
     if not known.any():
         raise DataError(f"triage: none of the {len(labels)} labels is known, so nothing can be measured")

@@ -85,9 +85,9 @@ def test_one_patient_has_no_interval():
 def test_what_cannot_be_binned_says_why():
     with pytest.raises(ValueError, match="true or false"):
         error_by_decile(np.array([0.5, 1]), np.array([0.1, 0.2]), ["a", "b"], seed=0)
-    with pytest.raises(ValueError, match="2 calls and 1 patients"):
+    with pytest.raises(ValueError, match="1 patients for 2 scans"):
         error_by_decile(np.array([0, 1]), np.array([0.1, 0.2]), ["a"], seed=0)
-    with pytest.raises(ValueError, match="2 labels and 1 patients"):
+    with pytest.raises(ValueError, match="1 patients for 2 scans"):
         calibration_table(np.array([0, 1]), np.array([0.1, 0.2]), ["a"], seed=0)
     with pytest.raises(DataError, match="none of the 2 labels is known"):
         calibration_table(np.array([-1, -1]), np.array([0.1, 0.2]), ["a", "b"], seed=0)

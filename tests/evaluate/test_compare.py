@@ -170,7 +170,7 @@ def test_what_cannot_be_compared_says_why(data):
         compare(labels, {**scores, "worse": 2 * scores["worse"]}, patients, reference="good", seed=0)
     with pytest.raises(ValueError, match=r"model 'worse': labels \(90,\) and scores \(3,\)"):
         compare(labels, {**scores, "worse": np.zeros(3)}, patients, reference="good", seed=0)
-    with pytest.raises(ValueError, match="90 labels and 89 patients"):
+    with pytest.raises(ValueError, match="89 patients for 90 scans"):
         compare(labels, scores, patients[:89], reference="good", seed=0)
     with pytest.raises(ValueError, match="reference 'absent'"):
         compare(labels, scores, patients, reference="absent", seed=0)

@@ -172,7 +172,7 @@ def test_one_patient_has_no_interval_and_is_told():
         ([1, 2], [0, 2], [0.1, 0.2], ["a", "b"], ValueError, "true or false"),
         ([1, np.nan], [0, 1], [0.1, 0.2], ["a", "b"], DataError, "scan number 1"),
         ([1, 2], [0, 1], [0.1, 1.2], ["a", "b"], DataError, r"0.1 to 1.2"),
-        ([1, 2], [0, 1], [0.1, 0.2], ["a"], ValueError, "one patient a scan"),
+        ([1, 2], [0, 1], [0.1, 0.2], ["a"], ValueError, "1 patients for 2 scans"),
         ([1, 2], [0, 1], [0.1], ["a", "b"], ValueError, "one value a scan"),
     ],
 )

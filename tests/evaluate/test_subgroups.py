@@ -136,7 +136,7 @@ def test_groups_that_cannot_be_used(data):
         subgroup_table(labels, probability, patients, {"g": np.ones(120, int)}, seed=0)
     with pytest.raises(ValueError, match=r"got \(3,\) bool"):
         subgroup_table(labels, probability, patients, {"g": np.ones(3, bool)}, seed=0)
-    with pytest.raises(ValueError, match="120 labels and 5 patients"):
+    with pytest.raises(ValueError, match="5 patients for 120 scans"):
         subgroup_table(labels, probability, patients[:5], {"g": labels == 1}, seed=0)
     with pytest.raises(DataError, match="a probability must lie in"):
         subgroup_table(labels, probability + 1, patients, {"g": labels == 1}, seed=0)
