@@ -25,8 +25,6 @@ from ich_mil.evaluate.metrics import patient_keys
 CLOSENESS = "closeness of p to ½"
 """Name of the uncertainty that every other one is compared with."""
 
-Patients = Sequence[str] | np.ndarray
-
 
 def scan_rows(**columns: np.ndarray) -> list[np.ndarray]:
     """The columns as float64. `DataError` for one that is empty or not finite, `ValueError` for lengths."""
@@ -146,7 +144,7 @@ def risk_coverage(loss: np.ndarray, uncertainty: np.ndarray) -> RiskCoverage:
 def uncertainty_table(
     loss: np.ndarray,
     measures: Mapping[str, np.ndarray],
-    patients: Patients,
+    patients: Sequence[str] | np.ndarray,
     *,
     seed: int,
     resamples: int = 2000,
@@ -176,6 +174,7 @@ def uncertainty_table(
     if CLOSENESS not in measures:
         raise ValueError(f"measures must hold {CLOSENESS!r} to compare with, got {', '.join(measures)}")
     columns = {name: scan_rows(loss=loss, **{name: values})[1] for name, values in measures.items()}
+    owner = patient_keys(patients, len(loss))
     loss = np.asarray(loss, dtype=np.float64)
     if loss.min() < 0 or loss.max() > 1:
         raise ValueError(f"a loss must lie in [0, 1], got {loss.min():g} to {loss.max():g}")
@@ -184,8 +183,8 @@ def uncertainty_table(
         areas = {name: resampled_aurc(loss, values, counts) for name, values in columns.items()}
         return areas | {f"{name} - ": area - areas[CLOSENESS] for name, area in areas.items()}
 
-    intervals = patient_bootstrap(statistic, patients, resamples=resamples, seed=seed)
-    n_patients = len(np.unique(patient_keys(patients)))
+    intervals = patient_bootstrap(statistic, owner, resamples=resamples, seed=seed)
+    n_patients = len(np.unique(owner))
     closeness = risk_coverage(loss, columns[CLOSENESS]).aurc
     rows = []
     for name, values in columns.items():

@@ -151,6 +151,13 @@ def test_table_needs_what_it_compares_with():
         uncertainty_table(np.array([0, 1]), {"std": np.array([0.1, 0.9])}, ["a", "b"], seed=0)
 
 
+@pytest.mark.parametrize("given", [2, 4])
+def test_table_needs_a_patient_for_each_scan(given):
+    some = uncertainties(np.array([0.1, 0.9, 0.4]), np.array([0.1, 0.2, 0.3]))
+    with pytest.raises(ValueError, match=f"{given} patients for 3 scans"):
+        uncertainty_table(np.array([0, 0, 1]), some, [str(k) for k in range(given)], seed=0)
+
+
 @pytest.mark.parametrize(
     ("loss", "uncertainty", "error", "message"),
     [
