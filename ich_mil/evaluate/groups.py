@@ -21,7 +21,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.metrics import equal_mass, patient_keys
 from ich_mil.evaluate.uncertainty import scan_rows
-from ich_mil.evaluate.weighted import resampled_ranking
+from ich_mil.evaluate.weighted import divide, resampled_ranking
 
 STRATA = 10
 """Strata of p, with about equally many scans each."""
@@ -67,7 +67,7 @@ def _stratified_auc(
         auc = resampled_ranking(where[rows], uncertainty[rows], counts[rows])["auc"]
         above += np.where(weight > 0, weight * auc, 0)
         below += weight
-    return np.divide(above, below, out=np.full(len(below), np.nan), where=below > 0)
+    return divide(above, below)
 
 
 def _van_elteren_p(uncertainty: np.ndarray, where: np.ndarray, stratum: np.ndarray) -> float:

@@ -16,6 +16,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import check_scores, patient_keys
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage
+from ich_mil.evaluate.weighted import divide
 
 COLUMNS = ["metric", "value", "low", "high", "count", "n", "patients", "unlabelled", "resamples", "ignored"]
 COLUMNS += ["note"]
@@ -88,9 +89,7 @@ def triage_table(
     counted = among * [scans for scans, _, _ in parts.values()]  # (J, B)
 
     def shares(counts: np.ndarray) -> dict[str, np.ndarray]:
-        above, below = counted @ counts, among @ counts  # (J, R)
-        values = np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
-        return dict(zip(parts, values, strict=True))
+        return dict(zip(parts, divide(counted @ counts, among @ counts), strict=True))  # of (J, R)
 
     intervals = patient_bootstrap(shares, owner, resamples=resamples, seed=seed)
     values = shares(np.ones((len(owner), 1)))

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, OPERATING_POINTS, POINT_NAMES, THRESHOLD
 
 
-def _divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """The quotient, NaN where `below` is 0."""
     return np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below != 0)
 
@@ -90,8 +90,8 @@ def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray)
     above = down.before - (found - P) + (down.called - down.before - P) / 2  # (G, R)
     precision = np.divide(found, down.called, out=np.zeros_like(found), where=down.called > 0)
     return {
-        "auc": 1 - _divide((P * above).sum(axis=0), total * (down.total - total)),
-        "ap": np.where(total < down.total, _divide((P * precision).sum(axis=0), total), np.nan),
+        "auc": 1 - divide((P * above).sum(axis=0), total * (down.total - total)),
+        "ap": np.where(total < down.total, divide((P * precision).sum(axis=0), total), np.nan),
     }
 
 
@@ -170,7 +170,7 @@ def resampled_slice_probability_metrics(
 def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray, kind: int) -> np.ndarray:
     """Share (R,) of the scans of one class, `kind`, that are called rightly; NaN where there is none."""
     right = ((labels == kind) & (called == kind)).astype(np.float64) @ counts  # (R,)
-    return _divide(right, (labels == kind).astype(np.float64) @ counts)
+    return divide(right, (labels == kind).astype(np.float64) @ counts)
 
 
 def resampled_predictive_values(
@@ -193,7 +193,7 @@ def resampled_scan_metrics(
     """The metrics of `metrics.scan_metrics` in each resample, each (R,); arguments as `resampled_ranking`."""
     called = (probability >= THRESHOLD).astype(np.int64)
     sensitivity, specificity = (resampled_recall(labels, called, counts, kind) for kind in (1, 0))
-    f1 = _divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts)
+    f1 = divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts)
     return {
         **resampled_ranking(labels, probability, counts),
         **resampled_operating_points(labels, probability, counts),
