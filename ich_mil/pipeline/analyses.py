@@ -21,12 +21,7 @@ from ich_mil.evaluate.joint import joint_against_independent
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.shift import fit_intercept
 from ich_mil.evaluate.subgroups import series_groups, slice_count_groups, subgroup_table, subtype_groups
-from ich_mil.evaluate.uncertainty import (
-    CLOSENESS,
-    risk_coverage,
-    uncertainties,
-    uncertainty_table,
-)
+from ich_mil.evaluate.uncertainty import CLOSENESS, risk_coverage, uncertainties, uncertainty_table
 from ich_mil.pipeline.deployment import drift, recalibration, triage
 from ich_mil.pipeline.look import Look
 from ich_mil.report.figures import reliability
@@ -68,14 +63,7 @@ def look_closely(look: Look) -> Chapter:
 def _against_others(look: Look) -> Iterator[Section]:
     """Against the other models, paired."""
     scores = {title: one.scan for title, one in look.scored.items() if not np.isnan(one.scan).any()}
-    frame = compare(
-        look.labels,
-        scores,
-        look.bags.patients,
-        reference=look.main,
-        seed=look.seed,
-        resamples=look.config.resamples,
-    )
+    frame = compare(look.labels, scores, look.bags.patients, reference=look.main, **look.resampling)
     look.table(frame, "comparison")
     shown = frame[frame.metric.isin(["auc", "log_loss"])]
     yield Section(
@@ -92,9 +80,7 @@ def _against_others(look: Look) -> Iterator[Section]:
 def _calibration(look: Look) -> Iterator[Section]:
     """Calibration."""
     tables = {
-        title: calibration_table(
-            look.labels, one.scan, look.bags.patients, seed=look.seed, resamples=look.config.resamples
-        )
+        title: calibration_table(look.labels, one.scan, look.bags.patients, **look.resampling)
         for title, one in look.scored.items()
         if title in (look.main, *CURVES) and not np.isnan(one.scan).any()
     }
@@ -126,8 +112,7 @@ def _inside(look: Look) -> Iterator[Section]:
         look.bags.patients,
         look.bags.offsets.numpy(),
         reference=look.main,
-        seed=look.seed,
-        resamples=look.config.resamples,
+        **look.resampling,
     )
     look.table(frame, "slices")
     columns = ["model", "value", "reference_value", "difference", "low", "high", "n"]
@@ -153,8 +138,7 @@ def _groups(look: Look) -> Iterator[Section]:
         look.probability,
         look.bags.patients,
         {name: where for name, where in groups.items() if where.any()},
-        seed=look.seed,
-        resamples=look.config.resamples,
+        **look.resampling,
     )
     yield Section("Groups of scans", text, look.table(frame, "groups"))
 
@@ -167,15 +151,11 @@ def _errors(look: Look) -> Iterator[Section]:
     patients = np.asarray(look.bags.patients)[known]
     wrong = _wrong(look.labels[known], p)
     measures = uncertainties(p, std)
-    frame = uncertainty_table(wrong, measures, patients, seed=look.seed, resamples=look.config.resamples)
+    frame = uncertainty_table(wrong, measures, patients, **look.resampling)
     frame.insert(0, "probabilities", "as given")
     set_right = _set_right(look.labels[known], p, std)
     again = uncertainty_table(
-        _wrong(look.labels[known], set_right[0]),
-        uncertainties(*set_right),
-        patients,
-        seed=look.seed,
-        resamples=look.config.resamples,
+        _wrong(look.labels[known], set_right[0]), uncertainties(*set_right), patients, **look.resampling
     )
     again.insert(0, "probabilities", "recalibrated on these scans")
     frame = pd.concat([frame, again], ignore_index=True)
@@ -194,7 +174,7 @@ def _errors(look: Look) -> Iterator[Section]:
         look.table(frame, "uncertainty"),
         (look.figure(png, "risk_coverage"),),
     )
-    deciles = error_by_decile(wrong, std, patients, seed=look.seed, resamples=look.config.resamples)
+    deciles = error_by_decile(wrong, std, patients, **look.resampling)
     png = bars(deciles, x="bin", y="error_rate", labels=("tenth of the scans by deviation", "share wrong"))
     yield Section(
         "Errors by decile of the standard deviation",
@@ -261,12 +241,9 @@ def _higher(look: Look) -> Iterator[Section]:
         )
         return
     rows = []
-    common = {"seed": look.seed, "resamples": look.config.resamples}
     for name, std, p, where, owners in compared:
-        plain, given = (
-            higher_where(std, where, owners, **common),
-            higher_where_given_p(std, where, p, owners, **common),
-        )
+        plain = higher_where(std, where, owners, **look.resampling)
+        given = higher_where_given_p(std, where, p, owners, **look.resampling)
         rows += [
             {"group": name, "compared": how, **vars(one)} for how, one in (("all", plain), ("like p", given))
         ]

@@ -45,9 +45,7 @@ def triage(look: Look) -> Iterator[Section]:
     )
     rest = ~inside
     labels, p = look.labels[rest], look.probability[rest]
-    frame = triage_table(
-        fitted, labels, p, patients[rest].tolist(), seed=look.seed, resamples=config.resamples
-    )
+    frame = triage_table(fitted, labels, p, patients[rest].tolist(), **look.resampling)
     known = labels != UNKNOWN
     yield Section(
         "Triage in three",

@@ -61,6 +61,11 @@ class Look:
         """Of resamples and draws."""
         return self.config.seeds[0]
 
+    @property
+    def resampling(self) -> dict[str, int]:
+        """Seed and number of resamples, as the functions of `ich_mil.evaluate` take them."""
+        return {"seed": self.seed, "resamples": self.config.resamples}
+
     def table(self, frame: pd.DataFrame, name: str) -> pd.DataFrame:
         """Write a table, and give it back."""
         write_text(self.folder / f"{file_stem(self.name)}_{name}.csv", frame.to_csv(index=False))
