@@ -17,7 +17,7 @@ from pydicom.uid import ExplicitVRLittleEndian
 
 from ich_mil.dicom.planes import edges_of
 from ich_mil.predictions import NOTICE, Results, ScanResult
-from ich_mil.report.dicom.context import SourceSlice, StudyContext, loss_of
+from ich_mil.report.dicom.context import SourceSlice, StudyContext, frames_of, loss_of
 from ich_mil.report.dicom.identity import Identity, Kind, reference
 from ich_mil.report.dicom.key_objects import key_slices
 from ich_mil.report.dicom.picture import slice_picture, summary_picture
@@ -96,11 +96,11 @@ def _capture(
 
 def _source_items(slices: Sequence[SourceSlice]) -> list[Dataset]:
     """The images that are shown, each once, with its frames."""
-    items: dict[str, Dataset] = {}
-    for image in (image for one in slices for image in one.images):
-        item = items.setdefault(image.sop_uid, Dataset())
-        item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = image.sop_class, image.sop_uid
-        if image.frame is not None:
-            frames = item.get("ReferencedFrameNumber", [])
-            item.ReferencedFrameNumber = [*([frames] if isinstance(frames, int) else frames), image.frame]
-    return list(items.values())
+    items = []
+    for file, frames in frames_of(image for one in slices for image in one.images).items():
+        item = Dataset()
+        item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = file
+        if frames:
+            item.ReferencedFrameNumber = frames
+        items.append(item)
+    return items

@@ -14,7 +14,7 @@ A slice averaged from thin ones has all of them as its sources; it lies in their
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -138,6 +138,15 @@ class StudyContext:
 def loss_of(slices: Sequence[SourceSlice]) -> dict[str, str]:
     """How the first image that was compressed with loss was, by keyword; empty where none was."""
     return next((one.lossy for shown in slices for one in shown.images if one.lossy), {})
+
+
+def frames_of(images: Iterable[SourceImage]) -> dict[tuple[str, str], list[int]]:
+    """The frames of each file by its SOP class and instance UID; none of a file that is one image."""
+    frames: dict[tuple[str, str], list[int]] = {}
+    for image in images:
+        own = frames.setdefault((image.sop_class, image.sop_uid), [])
+        own += [] if image.frame is None else [image.frame]
+    return frames
 
 
 def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:

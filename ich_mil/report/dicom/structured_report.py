@@ -10,7 +10,6 @@ supplied because the sources lack it. A decision that carries no promise stands 
 Source: DICOM PS3.16 TID 1500, TID 1501, TID 300, TID 4019; PS3.3 A.35.3 (Comprehensive SR).
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from highdicom.sr import (
@@ -35,7 +34,7 @@ from pydicom.sr.codedict import codes as standard
 from ich_mil.evaluate.triage import LOOK
 from ich_mil.predictions import NOTICE, ScanResult, SliceResult, is_promised
 from ich_mil.report.dicom import codes
-from ich_mil.report.dicom.context import SourceImage, StudyContext
+from ich_mil.report.dicom.context import SourceImage, StudyContext, frames_of
 from ich_mil.report.dicom.identity import MANUFACTURER, Identity, Kind, reference
 from ich_mil.report.dicom.values import paragraph
 from ich_mil.report.words import problems, routine
@@ -158,14 +157,8 @@ def _probability(of: ScanResult | SliceResult) -> list[Measurement]:
 
 def _references(images: Sequence[SourceImage]) -> list[SourceImageForMeasurementGroup]:
     """One reference to each file, with its frames."""
-    frames: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for image in images:
-        numbers = frames[image.sop_class, image.sop_uid]
-        if image.frame is not None:
-            numbers.append(image.frame)
     return [
-        SourceImageForMeasurementGroup(sop_class, sop_uid, numbers or None)
-        for (sop_class, sop_uid), numbers in frames.items()
+        SourceImageForMeasurementGroup(*file, frames or None) for file, frames in frames_of(images).items()
     ]
 
 
