@@ -26,13 +26,10 @@ from ich_mil.predictions import NOTICE, Provenance, ScanResult
 from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
-from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY
+from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY, WINDOWS
 from ich_mil.report.text import printable
 from ich_mil.report.words import problems, results_in_words
 from ich_mil.windows import apply_windows, resize
-
-BRAIN = ((40.0, 80.0),)
-"""Window of the pictures, (level, width) in HU."""
 
 _WHITE, _GREY, _BLACK = "#f2f2f2", "#b4bac4", "#101418"
 _DPI = 100
@@ -171,7 +168,7 @@ def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
 
 def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
     """(len(places), H, W) in [0, 1], in the brain window."""
-    return apply_windows(torch.from_numpy(hu[list(places)]), BRAIN)[:, 0].numpy()
+    return apply_windows(torch.from_numpy(hu[list(places)]), (WINDOWS["brain"],))[:, 0].numpy()
 
 
 def _top(values: np.ndarray) -> float:
