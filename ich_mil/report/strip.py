@@ -14,7 +14,7 @@ from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.ledger import Code
 from ich_mil.predictions import ScanResult
 from ich_mil.report.page import percent
-from ich_mil.report.words import span
+from ich_mil.report.words import numbers, span
 
 WIDTH = 1000.0
 LEFT, RIGHT = 58.0, 992.0
@@ -108,8 +108,8 @@ def make_strip(scan: ScanResult, mapped: Collection[int] = ()) -> Strip:
             )
         )
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, n) if n <= TICKS * step or step == n)
-    numbers = [1, *(k for k in range(step, n + 1, step) if k > max(1, step / 2))]
-    ticks = tuple((LEFT + (k - 0.5) * width, k) for k in numbers)
+    marked = [1, *(k for k in range(step, n + 1, step) if k > max(1, step / 2))]
+    ticks = tuple((LEFT + (k - 0.5) * width, k) for k in marked)
     positive = [span(run.first, run.last) for run in scan.runs]
     reached = f"at or above {percent(THRESHOLD)}: {', '.join(positive) or 'none'}"
     text = f"Probability of each of {n} slices; {reached}."
@@ -139,7 +139,7 @@ def _brackets(scan: ScanResult, width: float) -> tuple[Bracket, ...]:
     taken = 0.0  # right end of the last name
     for run in scan.runs:
         left, right = LEFT + run.first * width, LEFT + (run.last + 1) * width
-        name = f"{run.first + 1}" if run.first == run.last else f"{run.first + 1}–{run.last + 1}"
+        name = numbers(run.first, run.last)
         half = CHARACTER * len(name) / 2
         middle = (left + right) / 2
         if middle - half < taken + CHARACTER or not half <= middle <= WIDTH - half:

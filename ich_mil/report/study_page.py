@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from ich_mil.dicom.planes import Edges
+from ich_mil.gp.counterfactual import slice_runs
 from ich_mil.predictions import Provenance, ScanResult, SliceResult
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
 from ich_mil.report.pictures import WINDOWS, Overlay, overlay, slice_pictures
 from ich_mil.report.strip import make_strip
-from ich_mil.report.words import CODES, MARK, drivers, problems, results_in_words, routine
+from ich_mil.report.words import CODES, MARK, drivers, numbers, problems, results_in_words, routine
 
 TOP_SLICES = 4
 """Slices shown as pictures without the viewer, and on paper."""
@@ -86,7 +87,7 @@ def render_study(
         strip=make_strip(scan, mapped),
         windows=WINDOWS,
         overlays={OVERLAYS[of]: one for of, one in overlays.items()},
-        mapped=_ranges(mapped),
+        mapped=_ranges(mapped, len(scan.slices)),
         sides=_sides(edges),
         top=[
             _top(one, pictures, overlays, edges)
@@ -110,10 +111,10 @@ def render_study(
 
 def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:
     name = f"scan {scan.scan!r}"
-    numbers = [scan.probability, *scan.interval_95]
+    said = [scan.probability, *scan.interval_95]
     for one in scan.slices:
-        numbers += [one.probability, *one.interval_95]
-    if not all(0 <= number <= 1 for number in numbers):
+        said += [one.probability, *one.interval_95]
+    if not all(0 <= number <= 1 for number in said):
         raise ValueError(f"{name}: probabilities must lie in [0, 1]")
     if hu.ndim != 3 or len(hu) != len(scan.slices) or len(hu) == 0:
         raise ValueError(f"{name}: {len(scan.slices)} slices, but pictures of shape {hu.shape}")
@@ -161,12 +162,6 @@ def _sides(edges: Sequence[Edges | None]) -> str:
     return f"Letters at their edges are sides of the patient: {said}."
 
 
-def _ranges(places: list[int]) -> str:
-    """'13–16, 20' for places 12 to 15 and 19, counted from 0."""
-    parts: list[list[int]] = []
-    for place in sorted(places):
-        if parts and parts[-1][1] == place - 1:
-            parts[-1][1] = place
-        else:
-            parts.append([place, place])
-    return ", ".join(f"{a + 1}" if a == b else f"{a + 1}–{b + 1}" for a, b in parts)
+def _ranges(places: list[int], n_slices: int) -> str:
+    """'13–16, 20' for places 12 to 15 and 19 of so many, counted from 0."""
+    return ", ".join(numbers(*run) for run in slice_runs(np.isin(np.arange(n_slices), places)))

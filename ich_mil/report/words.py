@@ -115,9 +115,14 @@ def results_in_words(decided_by: str) -> dict[str, str]:
     return PROMISED if is_promised(decided_by) else PLAIN
 
 
+def numbers(first: int, last: int) -> str:
+    """'13' or '13–18' for places 12, or 12 to 17, counted from 0."""
+    return f"{first + 1}" if first == last else f"{first + 1}–{last + 1}"
+
+
 def span(first: int, last: int) -> str:
-    """'slice 13' or 'slices 13–18' for places 12, or 12 to 17, counted from 0."""
-    return f"slice {first + 1}" if first == last else f"slices {first + 1}–{last + 1}"
+    """'slice 13' or 'slices 13–18'."""
+    return f"slice{'' if first == last else 's'} {numbers(first, last)}"
 
 
 def by_drop(scan: ScanResult) -> list[Run]:
