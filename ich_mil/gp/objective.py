@@ -263,6 +263,4 @@ class KernelObjective:
         if W is not None:
             prior = ((W @ model.covar_module(x).to_dense()) * W).sum(1)
             return K @ W.mT, prior + model.variational_strategy.jitter_val * W.square().sum(1)
-        if model.settings.variant.unit_prior:
-            return K, torch.ones_like(x[:, 0])
-        return K, model.covar_module(x, diag=True) + model.variational_strategy.jitter_val
+        return K, model.prior_variance(x)

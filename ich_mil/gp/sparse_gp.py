@@ -208,6 +208,12 @@ class SparseGP(gpytorch.models.ApproximateGP):
             f"{jitter / 10:.1e}; use fewer inducing points or a shorter length scale"
         )
 
+    def prior_variance(self, x: Tensor) -> Tensor:
+        """k(x,x) + ε (n,) at standardised x (n, D); 1 in the preset `public`."""
+        if self.settings.variant.unit_prior:
+            return torch.ones_like(x[:, 0])
+        return self.covar_module(x, diag=True) + self.variational_strategy.jitter_val
+
     def project(self, x: Tensor, root: Tensor, *, smooth: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Φ and the variance the inducing points leave open.
 
@@ -222,11 +228,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         """
         x = self.standardise(x)
         phi = torch.linalg.solve_triangular(root, self.covar_module(self.inducing, x).to_dense(), upper=False)
-        if self.settings.variant.unit_prior:
-            prior = torch.ones_like(phi[0])
-        else:
-            prior = self.covar_module(x, diag=True) + self.variational_strategy.jitter_val  # (n,)
-        residual = (prior - phi.square().sum(0)).clamp(min=0.0)
+        residual = (self.prior_variance(x) - phi.square().sum(0)).clamp(min=0.0)
         if smooth is None:
             return phi, residual
         R = self._residual_covariance(x, phi, residual)
