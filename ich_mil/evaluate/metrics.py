@@ -116,7 +116,8 @@ def known_scores(
     return labels[known], score[known]
 
 
-def _auc(labels: np.ndarray, score: np.ndarray) -> float:
+def auc(labels: np.ndarray, score: np.ndarray) -> float:
+    """Area under the ROC curve; NaN unless both labels in {0, 1} occur."""
     return float(sklearn_auc(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
 
 
@@ -231,7 +232,7 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
     called = (probability >= THRESHOLD).astype(np.int64)
     both = len(np.unique(labels)) == 2
     return {
-        "auc": _auc(labels, probability),
+        "auc": auc(labels, probability),
         "ap": _ap(labels, probability),
         **operating_points(labels, probability),
         "accuracy": float(accuracy_score(labels, called)),
@@ -327,4 +328,4 @@ def slice_ranking(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
         DataError: no label is known, or a score is NaN.
     """
     labels, score = known_scores(labels, score, what="slice scores", probability=False)
-    return {"auc": _auc(labels, score), "ap": _ap(labels, score)}
+    return {"auc": auc(labels, score), "ap": _ap(labels, score)}

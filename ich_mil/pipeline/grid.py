@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.metrics import f1_score
 from torch import Tensor
 
 from ich_mil.config import GridConfig
@@ -25,6 +25,7 @@ from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import keys_of
 from ich_mil.errors import DataError
+from ich_mil.evaluate.metrics import auc
 from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
 from ich_mil.gp.folds import Fold, folds_of
@@ -90,9 +91,9 @@ def _fill(
     left = [place for place, key in enumerate(keys) if _key(key, config) not in done]
     if rows:
         say(f"{len(keys) - len(left)} of {len(keys)} fits are in {path} already")
-    x = features.x.to(device())
-    groups = fit_many(x, features.offsets, features.labels, [jobs[place] for place in left])
-    lines = _measured(groups, features, external, [jobs[place] for place in left])
+    todo = [jobs[place] for place in left]
+    groups = fit_many(features.x.to(device()), features.offsets, features.labels, todo)
+    lines = _measured(groups, features, external, todo)
     for place, row in progress(lines, total=len(left), what="grid", unit="fit"):
         rows.append(keys[left[place]] | row)
         write_text(path, pd.DataFrame(rows).to_csv(index=False))
@@ -163,8 +164,9 @@ def _measured(
         models = [one.model for one in group]
         seen = set(jobs[group[0].place].train or ())
         out = [scan for b, scan in enumerate(features.scans) if b not in seen]
-        sets = {"held": features.select(out) if out else None, "external": external}
-        logits = {name: mean_logits(models, part.x).cpu() for name, part in sets.items() if part is not None}
+        sets = {"held": features.select(out)} if out else {}
+        sets |= {} if external is None else {"external": external}
+        logits = {name: mean_logits(models, part.x).cpu() for name, part in sets.items()}
         for r, one in enumerate(group):
             row: dict[str, Any] = {
                 "sweeps": len(one.report.elbo),
@@ -174,8 +176,7 @@ def _measured(
                 "seconds": round(seconds, 3),
             }
             for name, part in sets.items():
-                if part is not None:
-                    row |= _scores(logits[name][r], part, one.model.settings, name)
+                row |= _scores(logits[name][r], part, one.model.settings, name)
             yield one.place, row
         started = time.perf_counter()
 
@@ -183,15 +184,10 @@ def _measured(
 def _scores(logits: Tensor, features: FeatureSet, settings: HeadSettings, name: str) -> dict[str, float]:
     """AUC of scans and slices and F1 of slices at ½; NaN for one class, and F1 for no positive one."""
     scans = scan_logit(logits[None], features.offsets, settings.variant.rule)[0]
-    known = features.slice_labels != UNKNOWN
-    labels = features.slice_labels[known]
+    of_scans, of_slices = features.labels != UNKNOWN, features.slice_labels != UNKNOWN
+    labels, score = features.slice_labels[of_slices].numpy(), logits[of_slices].numpy()
     return {
-        f"{name}_scan_auc": _auc(features.labels, scans),
-        f"{name}_slice_auc": _auc(labels, logits[known]),
-        f"{name}_slice_f1": float(f1_score(labels, logits[known] > 0)) if bool(labels.any()) else math.nan,
+        f"{name}_scan_auc": auc(features.labels[of_scans].numpy(), scans[of_scans].numpy()),
+        f"{name}_slice_auc": auc(labels, score),
+        f"{name}_slice_f1": float(f1_score(labels, score > 0)) if labels.any() else math.nan,
     }
-
-
-def _auc(labels: Tensor, score: Tensor) -> float:
-    known = labels != UNKNOWN
-    return float(roc_auc_score(labels[known], score[known])) if len(labels[known].unique()) == 2 else math.nan
