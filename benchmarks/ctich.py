@@ -9,7 +9,6 @@ in FOLDER/<row>-<seed>.csv and not made again. Measured is the CNN itself: its s
 probability.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,7 +19,7 @@ import pandas as pd
 import torch
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, table
 from ich_mil.data.bags import Batch, Pictures, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
@@ -193,14 +192,11 @@ def ablation(rows: list[str], seeds: list[int], parts: tuple[PreparedSet, Prepar
 
 def main() -> None:
     """Run the rows that were asked for and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="where scores are kept; default: ablation in --data")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="NAME")
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     a, b = (

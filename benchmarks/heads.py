@@ -6,7 +6,6 @@ Prints a section for each name (default: all) and with --write appends it to RES
 something on an idle machine: the load is printed with it.
 """
 
-import argparse
 from collections.abc import Callable
 
 from benchmarks.heads_learning import learning
@@ -21,7 +20,7 @@ from benchmarks.heads_quality import (
     presets,
 )
 from benchmarks.heads_speed import grid_of_90, kernel_learning, memory, precision, sweeps_in_seconds
-from benchmarks.record import record
+from benchmarks.record import command_line, record
 
 SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "sweeps": ("50 sweeps, M = 100", sweeps_in_seconds),
@@ -43,10 +42,7 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
 
 def main() -> None:
     """Run the sections that were asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    parser = command_line(__doc__)
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME")
     chosen = parser.parse_args()
     for name in chosen.only:

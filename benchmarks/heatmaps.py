@@ -16,7 +16,6 @@ head fitted to it, and no map at all, but the middle of the head. The shuffled C
 FOLDER.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from benchmarks.ctich import ROWS, VALIDATION, WINDOWS, interval, network
-from benchmarks.record import record, seconds, spread, table
+from benchmarks.record import command_line, record, seconds, spread, table
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.dicom.phantom import SITE_A, SUBTYPES, make_phantom
@@ -306,14 +305,11 @@ def cost() -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seed", type=int, default=2, help="of the CT-ICH model")
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     chosen = parser.parse_args()
     parts = [cost(), f"Phantoms:\n\n{of_phantoms(chosen.run, chosen.out)}"]
     if chosen.data is not None:

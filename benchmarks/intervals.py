@@ -8,7 +8,6 @@ same measure of 400,000 scans. Beside the share of samples whose interval held i
 percentiles of the same resamples, which the intervals would be without `of_proportion` and `of_error`.
 """
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, table
 from ich_mil.evaluate.bootstrap import interval_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import scan_metrics
@@ -97,11 +96,8 @@ def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float,
 
 def main() -> None:
     """Draw, measure, count."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--samples", type=int, default=500)
-    parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     columns = [held(setting, samples=arguments.samples, seed=0) for setting in SETTINGS]

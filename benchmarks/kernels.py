@@ -7,13 +7,12 @@ versions run at sizes a CPU can do, and bars are "not measured". With --write se
 RESULTS.md.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 
 from benchmarks.kernels_bags import bag_leave_one_out, bag_samples
 from benchmarks.kernels_gram import gram_rows, sweep_rows, whitening
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, table
 from benchmarks.timing import DEVICE, HEAD, copy_bandwidth, float32_rate, machine_name
 
 ROWS: dict[str, Callable[[], list[list[str]]]] = {
@@ -34,11 +33,8 @@ def rates() -> str:
 
 def main() -> None:
     """Run the parts that were asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     names = [*ROWS, "whitening"]
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     chosen = parser.parse_args()
     rows: list[list[str]] = []

@@ -9,7 +9,6 @@ them: what a GPU would get from pinned memory. The ways run in turn, after what 
 is used up. Processes hand pixels on through shared memory, as torch does by itself.
 """
 
-import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, table
 from benchmarks.timing import DEVICE, machine_name
 from ich_mil.data.bags import ScanDataset, StepSampler
 from ich_mil.data.loader import AHEAD, loader
@@ -104,15 +103,12 @@ def by_processes(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], work
 
 def main() -> None:
     """Measure and tell."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--bags", type=int, default=4)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--bleeds", type=float, default=0.0)
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     chosen = parser.parse_args()
     prepared = open_prepared(chosen.prepared)
     scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))

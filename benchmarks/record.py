@@ -1,5 +1,6 @@
 """Where measurements go: printed, and appended to RESULTS.md with date, machine and commit."""
 
+import argparse
 import datetime
 import os
 import platform
@@ -40,6 +41,13 @@ def machine() -> str:
         f"{cpu_count()} cores of {model}, {rate:.0f} GFlop/s in float64 products just now, "
         f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, torch {torch.__version__}"
     )
+
+
+def command_line(about: str | None) -> argparse.ArgumentParser:
+    """A parser with `--write`, which is for `record`; `--help` tells what the file says of itself."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
+    return parser
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -15,7 +15,6 @@ differences draw the same ones for both.
 Shapes: B scans, N slices, K scans with slices of both kinds, R resamples.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from benchmarks.ctich import ROWS as NETWORKS
 from benchmarks.ctich import VALIDATION, WINDOWS, name_of, network
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, table
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
@@ -238,14 +237,11 @@ def report(title: str, sets: list[Sets], settings: HeadSettings) -> str:
 
 def main() -> None:
     """Measure the sets that were named and print their tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, help="folder of benchmarks.ctich")
     parser.add_argument("--run", type=Path, help="folder of a finished demo")
     parser.add_argument("--prepared", type=Path, help="its prepared training set")
     parser.add_argument("--out", type=Path, required=True, help="where features are kept")
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     chosen = parser.parse_args()
     if (chosen.run is None) != (chosen.prepared is None) or not (chosen.data or chosen.run):
         parser.error("name --data, or --run and --prepared, or all three")

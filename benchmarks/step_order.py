@@ -9,7 +9,6 @@ same scans; the seed draws weights and order. Two runs at a time, a thread each.
 FOLDER/<order>-<seed>.csv and not made again.
 """
 
-import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from joblib import Parallel, delayed
 from scipy.stats import wilcoxon
 
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, table
 from ich_mil.config import RunConfig
 from ich_mil.data.bags import StepSampler
 from ich_mil.data.splits import draw_splits
@@ -110,12 +109,9 @@ def summary(courses: dict[str, list[pd.DataFrame]]) -> str:
 
 def main() -> None:
     """Run all, print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--out", type=Path, default=Path("checkpoints/step_order"))
-    parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
     config = read_settings(RunConfig, ["--config", CONFIG])
     runs = [(order, seed) for seed in chosen.seeds for order in ORDERS]

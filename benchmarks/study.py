@@ -8,7 +8,6 @@ of 8 slices, page, worklist, and all DICOM results. The CNN is trained for one e
 time does not depend on what it has learned.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from pydicom.uid import CTImageStorage, generate_uid
 
-from benchmarks.record import record, spread, table
+from benchmarks.record import command_line, record, spread, table
 from ich_mil.cli import train_main
 from ich_mil.dicom.phantom import SITE_A, make_phantom, write_rsna
 from ich_mil.dicom.phantom_dicom import ENCODINGS, make_image, save_image
@@ -77,11 +76,8 @@ def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

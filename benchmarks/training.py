@@ -11,7 +11,6 @@ part and tells their shares. Then the frozen CNN over the same scans; then the p
 op by op, by `torch.compile`, which may take long to compile, and, on a GPU, by the kernel.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid
 
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, table
 from benchmarks.timing import DEVICE, in_turn, machine_name, once, summary
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import AHEAD, loader
@@ -237,15 +236,12 @@ def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> s
 
 def main() -> None:
     """Measure and tell."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--image-size", type=int, default=512)
     parser.add_argument("--bags", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     chosen = parser.parse_args()
     keep_freed_memory()
     prepared = open_prepared(chosen.prepared)
