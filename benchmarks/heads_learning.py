@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import train_test_split
-from torch import Tensor
 
-from benchmarks.heads_data import cq500, rsna
+from benchmarks.heads_data import bags_of, cq500, rsna
 from benchmarks.record import table
-from ich_mil.data.features import FeatureSet
 from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.density_learning import choose_density
 from ich_mil.gp.fit import fit
@@ -35,11 +33,6 @@ CHOSEN = "density chosen among 13 by validation scans"
 ALPHAS, BETAS = (0.5, 1.0, 2.0), (1.0, 2.5, 4.0, 8.0)
 
 
-def bags(features: FeatureSet) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, offsets and labels."""
-    return features.x, features.offsets, features.labels
-
-
 def learning() -> str:
     """Log-loss of held-out RSNA scans and of CQ500; 60 % of the scans train, 20 % stop and calibrate."""
     features, external = rsna(), cq500()
@@ -51,12 +44,13 @@ def learning() -> str:
         )
         labels = features.select(rest).labels
         train, held = train_test_split(rest, test_size=0.25, stratify=labels, random_state=seed)
-        learn, watch, out = (features.select(part) for part in (train, held, test))
-        best = choose_density(*bags(learn), bags(watch), FIXED, ALPHAS, BETAS)
+        learn, watch = (bags_of(features.select(part)) for part in (train, held))
+        out = features.select(test)
+        best = choose_density(*learn[:3], watch, FIXED, ALPHAS, BETAS)
         picked.append("logistic" if best.density == "logistic" else f"({best.alpha:g}, {best.beta:g})")
         for name, settings in (HEADS | {CHOSEN: best}).items():
-            model, _ = fit(*bags(learn), settings=settings, validation=bags(watch))
-            model.calibration = calibrate(model, bags(watch), samples=300)
+            model, _ = fit(*learn[:3], settings=settings, validation=watch)
+            model.calibration = calibrate(model, watch, samples=300)
             losses, auc = [], 0.0
             for one in (out, external):
                 p = predict(

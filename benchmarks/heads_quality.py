@@ -13,9 +13,10 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from benchmarks.heads_data import Packed, cq500, musk, rsna
+from benchmarks.heads_data import bags_of, cq500, musk, rsna
 from benchmarks.record import table
 from ich_mil.data.features import FeatureSet
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibrate import cross_fit
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
@@ -39,8 +40,8 @@ def head_on(
 
     Without `joint`, scans are those of independent samples of their slices.
     """
-    bags = (train.x, train.offsets, train.labels)
-    model, _ = fit(*bags, settings=settings)
+    bags = bags_of(train)
+    model, _ = fit(*bags[:3], settings=settings)
     calibration = cross_fit(bags, settings, patients=train.patients, seed=settings.seed)
     scans = model, test.x, test.offsets, test.scans
     got = predict(*scans, calibration=calibration)
@@ -196,7 +197,7 @@ def musk_fixed() -> str:
 
 
 def _held_out(
-    data: Packed, grid: list[HeadSettings], splits: list[tuple[np.ndarray, np.ndarray]]
+    data: Bags, grid: list[HeadSettings], splits: list[tuple[np.ndarray, np.ndarray]]
 ) -> dict[int, tuple[list[float], np.ndarray]]:
     """For each cell the AUC of each split and the scores of the last one's held-out bags."""
     jobs = [Job(settings, tuple(train.tolist())) for train, _ in splits for settings in grid]
@@ -214,7 +215,7 @@ def _held_out(
     return found
 
 
-def _best(data: Packed, grid: list[HeadSettings], splits: list[tuple[np.ndarray, np.ndarray]]) -> int:
+def _best(data: Bags, grid: list[HeadSettings], splits: list[tuple[np.ndarray, np.ndarray]]) -> int:
     found = _held_out(data, grid, splits)
     return max(found, key=lambda place: float(np.mean(found[place][0])))
 

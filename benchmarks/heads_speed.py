@@ -12,11 +12,12 @@ from typing import Literal
 
 import torch
 
-from benchmarks.heads_data import Packed, copies, rsna
+from benchmarks.heads_data import bags_of, copies, rsna
 from benchmarks.record import seconds, spread, table
 from benchmarks.textbook_head import sweeps
 from ich_mil.data.features import FeatureSet
 from ich_mil.gp.ascent import Limits, Watched, Weights, ascend
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.hyperparameters import learn_hyperparameters
@@ -38,7 +39,7 @@ KINDS: tuple[Literal["double", "mixed"], ...] = ("double", "mixed")
 class Prepared:
     """Everything a fit has before its first sweep."""
 
-    def __init__(self, data: Packed, settings: HeadSettings, *, compress: bool = True) -> None:
+    def __init__(self, data: Bags, settings: HeadSettings) -> None:
         """Choose inducing points and compute Φ."""
         self.data, self.settings = data, settings
         mean, std = standardisation(data.x)
@@ -48,9 +49,7 @@ class Prepared:
         self.model = SparseGP(z, mean, std, settings).eval()
         self.turns = Turns(data.offsets)
         dtype = torch.float32 if settings.precision == "mixed" else torch.float64
-        self.projection = Projection(
-            self.model, data.x, rows=self.turns.order, dtype=dtype, compress=compress
-        )
+        self.projection = Projection(self.model, data.x, rows=self.turns.order, dtype=dtype, compress=True)
 
     def observation(self) -> PsiObservation:
         """The local posteriors at their start."""
@@ -101,7 +100,7 @@ def sweeps_in_seconds() -> str:
             kept = runs[name].projection.shape[1] if name in runs else len(z)
             faster = f"{slowest / statistics.median(values):.0f} x"
             rows.append([f"{len(data.x):,}", name, kept, spread(values), faster])
-        whole = partial(fit, data.x, data.offsets, data.labels, settings=HeadSettings())
+        whole = partial(fit, *data[:3], settings=HeadSettings())
         name = "a whole `fit`, k-means and Φ included"
         rows.append([f"{len(data.x):,}", name, "", spread(seconds(whole, rounds=3)), ""])
     head = ["N", "50 sweeps", "directions", "median (range)", "faster than loops"]
@@ -159,7 +158,7 @@ def grid_of_90() -> str:
     """3 M x 6 (α, β) x 5 folds."""
     features = rsna()
     jobs = grid_jobs(features)
-    bags = (features.x, features.offsets, features.labels)
+    bags = bags_of(features)[:3]
 
     def together() -> None:
         assert sum(len(group) for group in fit_many(*bags, jobs)) == 90

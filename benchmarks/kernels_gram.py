@@ -11,15 +11,15 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from benchmarks.heads_data import copies, rsna
+from benchmarks.heads_data import bags_of, copies, rsna
 from benchmarks.heads_speed import grid_jobs
 from benchmarks.record import table
 from benchmarks.timing import DEVICE, Timing, beside_compiled, float32_rate, in_turn, once, row, summary
-from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit, fit_many
 from ich_mil.gp.inducing import choose_inducing, place_points, standardisation
 from ich_mil.gp.projection import GPU_ROWS
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.shares import on_device
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.rbf_gram import RBF, rbf_gram
 
@@ -115,15 +115,14 @@ def _verdict(timings: Mapping[str, Timing], flops: int, replicates: int) -> str:
 
 def one_sweep() -> Timing:
     """A fit of 50 sweeps less one of 10, over 40: Φ is made in both; inducing points are chosen before."""
-    data = copies(rsna(), 8)
-    bags = (data.x.to(DEVICE), data.offsets.to(DEVICE), data.labels.to(DEVICE))
+    bags = on_device(copies(rsna(), 8), DEVICE)
     settings = HeadSettings(density="gamma", precision="mixed", tolerance=1e-300)
     # the k-means of a fit takes longer than 40 sweeps, and is no part of one
-    points = place_points(Bags(*bags), settings)
+    points = place_points(bags, settings)
 
     def sweeps(count: int) -> None:
         with patch("ich_mil.gp.fit.place_points", return_value=points):
-            _, report = fit(*bags, settings=replace(settings, sweeps=count))
+            _, report = fit(*bags[:3], settings=replace(settings, sweeps=count))
         assert len(report.elbo) == count
 
     sweeps(50)
@@ -135,7 +134,7 @@ def sweep_rows() -> list[list[str]]:
     """One sweep of G-VGPMIL, from fits of 50 and of 10; and the grid of 90 fits."""
     features = rsna()
     jobs = grid_jobs(features)
-    bags = (features.x.to(DEVICE), features.offsets.to(DEVICE), features.labels.to(DEVICE))
+    bags = on_device(bags_of(features), DEVICE)[:3]
     rounds = 3 if DEVICE.type == "cuda" else 1
     grid = summary([once(lambda: list(fit_many(*bags, jobs))) for _ in range(rounds)])
     name = "triton" if DEVICE.type == "cuda" else "eager"
