@@ -3,7 +3,6 @@
 In: `results.csv` as a frame. Out: sections of the report.
 """
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,10 +91,8 @@ def result_sections(
         (theirs.metric == "auc") & (theirs.source != "") & (theirs.n_inducing == config.main_inducing)
     ]
     if len(aucs):
-        ours = [spread(a, b, math.nan, math.nan) for a, b in zip(aucs["mean"], aucs["std"], strict=True)]
-        printed = [
-            spread(a, b, math.nan, math.nan) for a, b in zip(aucs.published, aucs.published_std, strict=True)
-        ]
+        ours = [spread(*one) for one in zip(aucs["mean"], aucs["std"], strict=True)]
+        printed = [spread(*one) for one in zip(aucs.published, aucs.published_std, strict=True)]
         yield Section(
             "Published figures beside ours",
             f"AUCs at M = {config.main_inducing}; `published.csv` has all. A figure stands beside ours "

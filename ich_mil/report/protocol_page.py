@@ -3,6 +3,7 @@
 In: tables of each set. Out: `report.md`; its pictures lie in folders beside it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def _cell(value: object) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def spread(mean: float, std: float, low: float, high: float) -> str:
+def spread(mean: float, std: float, low: float = math.nan, high: float = math.nan) -> str:
     """'0.911 ± 0.016 [0.886, 0.936]'; what is not known is left out."""
     if np.isnan(mean):
         return "–"
