@@ -136,6 +136,8 @@ def load_head(
     if kernel is not None and not np.allclose(_kernel_values(model), values, rtol=1e-6):
         raise ModelError(f"{described}: the head was fitted with a kernel unlike kernel=; give one like it")
     held = {"x_mean": model.x_mean, "x_std": model.x_std, "m": model.q_mean, "S": model.q_root}
+    held |= {"Z": model.inducing, **dict(model.covar_module.named_parameters())}
+    held |= {} if model.draws is None else {"draws": model.draws}
     bad = [name for name, value in held.items() if not bool(value.isfinite().all())]
     if bad:
         raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train the head again")

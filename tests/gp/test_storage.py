@@ -142,10 +142,13 @@ def test_wrong_files_are_named_with_reason_and_remedy(saved):
 
 def test_damaged_tensors_are_refused(saved):
     head, folder = saved
+    head.draws = torch.zeros(3, 8, dtype=torch.float64)
     held = {"x_mean": head.x_mean, "x_std": head.x_std, "m": head.q_mean, "S": head.q_root}
+    held |= {"Z": head.inducing, "draws": head.draws} | dict(head.covar_module.named_parameters())
+    assert len(held) == 8
     for name, value in held.items():
         kept = value.clone()
-        value[2] = torch.inf
+        value.view(-1)[-1] = torch.inf
         save_head(head, folder)
         with pytest.raises(ModelError, match=rf"head\.safetensors: {name} holds NaN or infinite values"):
             load_head(folder)
