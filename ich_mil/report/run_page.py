@@ -43,16 +43,16 @@ class EvaluatedSet:
     Attributes:
         name: its name.
         table: the frame of `ich_mil.evaluate.table.evaluate`; its first model is the run's own.
-        labels: (B,) scan labels for the ROC plot; None draws none.
+        labels: (B,) scan labels for the ROC plot, which needs both.
         scores: the models behind the table, in its order.
         calibration: of each model, by name, `ich_mil.evaluate.bins.calibration_table`; empty draws none.
     """
 
     name: str
     table: pd.DataFrame
-    labels: np.ndarray | None = None
-    scores: Sequence[Scores] = ()
-    calibration: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    labels: np.ndarray
+    scores: Sequence[Scores]
+    calibration: Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,9 @@ def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
     """The headline, tables and plots of one evaluated set."""
     own: Any = one.table[(one.table["level"] == SCAN) & (one.table["metric"] == "auc")].iloc[0]
     roc = None
-    if one.labels is not None:
-        labels = np.asarray(one.labels)
-        scores = {s.name: np.asarray(s.scan) for s in one.scores if s.scan is not None}
-        if scores and {0, 1} <= set(labels.tolist()):
-            roc = data_uri(figures.roc_curves(labels, scores), "png")
+    if {0, 1} <= set(one.labels.tolist()):
+        scores = {row.name: row.scan for row in one.scores if row.scan is not None}
+        roc = data_uri(figures.roc_curves(one.labels, scores), "png")
     return {
         "name": one.name,
         "auc": format_value(own["value"], own["low"], own["high"]),
