@@ -21,7 +21,7 @@ from ich_mil.evaluate.bins import calibration_table
 from ich_mil.evaluate.table import Scores, evaluate, read_table
 from ich_mil.files import write_text
 from ich_mil.gp.predict import Predictions
-from ich_mil.model import load_model, read_run
+from ich_mil.model import TrainedModel, load_model, read_run
 from ich_mil.pipeline.pages import write_study_page
 from ich_mil.pipeline.validate import MeasuredSet, run_sets, score_rows
 from ich_mil.predictions import Results, check_judged, read_results
@@ -56,47 +56,21 @@ def report_run(run: Path) -> None:
             "'predict' has its pages"
         )
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
-    sets: list[EvaluatedSet] = []
     measured = run_sets(model, config)
     train = measured.pop("train")
     if not measured:
         raise ModelError(f"{run}: has no validation, test or external scans, so there is nothing to report")
-    for one in measured.values():
-        metrics = run / one.name / "metrics.csv"
-        if not metrics.is_file():
-            raise ModelError(f"{metrics}: is missing; run train.py with --resume to validate the run first")
-        table = read_table(metrics)
-        with named(one.source):
-            predictions = model.predict(one.features)
-        rows = score_rows(model, one.features, predictions)
-        results = read_results(run / one.name)
-        if results.model.weights != model.provenance.weights:
-            raise ModelError(
-                f"{run / one.name}: was predicted by another model; run train.py with --resume to validate "
-                "again"
-            )
-        if not (_are_of(results, one.features, predictions) and _is_of(table, one.features, rows)):
-            raise ModelError(
-                f"{run / one.name}: its scans, patients, labels or CNN probabilities have changed since it "
-                "was measured; run train.py with --resume to validate again"
-            )
-        if one.prepared is not None:
-            check_judged(results, one.prepared)
-        sets.insert(0, _evaluated(one, table, rows, seed=model.seed, resamples=model.bootstrap))
+    sets, of_sets = zip(*(_measured(model, one) for one in measured.values()), strict=True)
+    last, results = [*measured.values()][-1], of_sets[-1]  # the most external one
     links = {}
-    if one.prepared is not None:  # the pages are of the last set, the most external one
+    if last.prepared is not None:
+        folder = run / last.name
         shown = sorted(results.scans, key=lambda scan: -scan.probability)[: config.pages]
         for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
             links[scan.scan] = f"studies/{study_file_name(scan.scan)}"
-            write_maps(make_maps(model, one.prepared, scan), run / one.name, scan, results.model)
-            write_study_page(
-                results,
-                scan,
-                one.prepared,
-                run / one.name,
-                run / links[scan.scan],
-                run_link="../report.html",
-            )
+            write_maps(make_maps(model, last.prepared, scan), folder, scan, results.model)
+            path = run / links[scan.scan]
+            write_study_page(results, scan, last.prepared, folder, path, run_link="../report.html")
     entries = chain(results.ledger, *(scan.ledger for scan in results.scans))
     log = run / "cnn" / "log.csv"
     page = RunPage(
@@ -105,28 +79,51 @@ def report_run(run: Path) -> None:
         config=(run / "config.yaml").read_text(encoding="utf-8"),
         versions=about["versions"],
         splits=[_count(train), *map(_count, measured.values())],
-        sets=sets,
+        sets=sets[::-1],
         scans=results.scans,
         links=links,
         curves=pd.read_csv(log, index_col="epoch") if log.is_file() else None,
-        ledger=None if one.prepared is None else Counter(entry.code for entry in entries),
+        ledger=None if last.prepared is None else Counter(entry.code for entry in entries),
         limits=LIMITS,
     )
     write_text(run / "report.html", render_run(page))
     say(f"report: {run / 'report.html'}")
 
 
-def _evaluated(
-    one: MeasuredSet, table: pd.DataFrame, rows: Sequence[Scores], *, seed: int, resamples: int
-) -> EvaluatedSet:
-    """A set as the page shows it; without a label there is no calibration."""
-    labels, patients = one.features.labels.numpy(), one.features.patients
+def _measured(model: TrainedModel, one: MeasuredSet) -> tuple[EvaluatedSet, Results]:
+    """A set as the page shows it, and what was said of its scans; without a label there is no calibration.
+
+    Raises:
+        ModelError: it was not measured, by another model, or is another now.
+        DataError: files that cannot be read, or other slices than were judged.
+    """
+    folder, features = model.folder / one.name, one.features
+    metrics = folder / "metrics.csv"
+    if not metrics.is_file():
+        raise ModelError(f"{metrics}: is missing; run train.py with --resume to validate the run first")
+    table = read_table(metrics)
+    with named(one.source):
+        predictions = model.predict(features)
+    rows = score_rows(model, features, predictions)
+    results = read_results(folder)
+    if results.model.weights != model.provenance.weights:
+        raise ModelError(
+            f"{folder}: was predicted by another model; run train.py with --resume to validate again"
+        )
+    if not (_are_of(results, features, predictions) and _is_of(table, features, rows)):
+        raise ModelError(
+            f"{folder}: its scans, patients, labels or CNN probabilities have changed since it was measured; "
+            "run train.py with --resume to validate again"
+        )
+    if one.prepared is not None:
+        check_judged(results, one.prepared)
+    labels, how = features.labels.numpy(), {"seed": model.seed, "resamples": model.bootstrap}
     calibration = {
-        row.name: calibration_table(labels, row.scan, patients, seed=seed, resamples=resamples)
+        row.name: calibration_table(labels, row.scan, features.patients, **how)
         for row in rows
         if row.scan is not None and (labels != UNKNOWN).any()
     }
-    return EvaluatedSet(one.title, table, labels, rows, calibration)
+    return EvaluatedSet(one.title, table, labels, rows, calibration), results
 
 
 def _are_of(results: Results, features: FeatureSet, predictions: Predictions) -> bool:
