@@ -443,6 +443,20 @@ def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):
         assert main(["report", str(tmp_path / "run")]) == 0
 
 
+def test_a_report_tells_of_a_damaged_log_of_the_training(tmp_path, capsys):
+    for name, seed in (("f", 0), ("g", 1)):
+        write_features(tmp_path / f"{name}.csv", 40, seed)
+    feature_run(tmp_path, external={"layout": "features", "root": str(tmp_path / "g.csv")}, bootstrap=50)
+    assert train_main(["--config", str(tmp_path / "run.yaml")]) == 0
+    log = tmp_path / "run" / "cnn" / "log.csv"
+    log.parent.mkdir()
+    for text in ("", "train_loss\n0.5\n"):
+        log.write_text(text)
+        error = refused(["report", tmp_path / "run"], capsys)
+        assert f"{log}: cannot be read as the log of a training (" in error
+        assert "delete it" in error
+
+
 @pytest.mark.slow
 def test_a_report_does_not_show_pixels_that_were_not_judged(place, tmp_path, capsys):
     """Files of a test scan that changed under the same UIDs, and were prepared again for another run."""

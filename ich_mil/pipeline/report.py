@@ -16,7 +16,7 @@ import pandas as pd
 from ich_mil.config import read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.errors import ModelError, named
+from ich_mil.errors import DataError, ModelError, named
 from ich_mil.evaluate.bins import calibration_table
 from ich_mil.evaluate.table import Scores, evaluate, read_table
 from ich_mil.files import write_text
@@ -60,6 +60,7 @@ def report_run(run: Path) -> None:
     train = measured.pop("train")
     if not measured:
         raise ModelError(f"{run}: has no validation, test or external scans, so there is nothing to report")
+    curves = _curves(run / "cnn" / "log.csv")
     sets, of_sets = zip(*(_measured(model, one) for one in measured.values()), strict=True)
     last, results = [*measured.values()][-1], of_sets[-1]  # the most external one
     links = {}
@@ -72,7 +73,6 @@ def report_run(run: Path) -> None:
             path = run / links[scan.scan]
             write_study_page(results, scan, last.prepared, folder, path, run_link="../report.html")
     entries = chain(results.ledger, *(scan.ledger for scan in results.scans))
-    log = run / "cnn" / "log.csv"
     page = RunPage(
         name=run.name,
         model=model.provenance,
@@ -82,7 +82,7 @@ def report_run(run: Path) -> None:
         sets=sets[::-1],
         scans=results.scans,
         links=links,
-        curves=pd.read_csv(log, index_col="epoch") if log.is_file() else None,
+        curves=curves,
         ledger=None if last.prepared is None else Counter(entry.code for entry in entries),
         limits=LIMITS,
     )
@@ -124,6 +124,19 @@ def _measured(model: TrainedModel, one: MeasuredSet) -> tuple[EvaluatedSet, Resu
         if row.scan is not None and (labels != UNKNOWN).any()
     }
     return EvaluatedSet(one.title, table, labels, rows, calibration), results
+
+
+def _curves(log: Path) -> pd.DataFrame | None:
+    """What the training of the CNN told of each epoch; None where none was trained."""
+    if not log.is_file():
+        return None
+    try:
+        return pd.read_csv(log, index_col="epoch")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{log}: cannot be read as the log of a training ({error}); delete it, and the report does "
+            "without its curves"
+        ) from error
 
 
 def _are_of(results: Results, features: FeatureSet, predictions: Predictions) -> bool:
