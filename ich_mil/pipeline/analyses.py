@@ -54,20 +54,20 @@ def look_closely(look: Look) -> Chapter:
         ("Drift against the training site", drift),
     ):
         try:
-            sections += make(look)
+            sections += make(look, title)
         except DataError as error:
             sections.append(Section(title, f"Not available: {error}."))
     return Chapter(f"{look.main} on {look.name}", sections)
 
 
-def _against_others(look: Look) -> Iterator[Section]:
+def _against_others(look: Look, title: str) -> Iterator[Section]:
     """Against the other models, paired."""
     scores = {title: one.scan for title, one in look.scored.items() if not np.isnan(one.scan).any()}
     frame = compare(look.labels, scores, look.bags.patients, reference=look.main, **look.resampling)
     look.table(frame, "comparison")
     shown = frame[frame.metric.isin(["auc", "log_loss"])]
     yield Section(
-        "Against the other models",
+        title,
         f"Each model less {look.main}, on the same scans (first seed); 95 % intervals by resampling "
         f"patients, DeLong's test for AUCs. None is corrected for the {len(shown)} comparisons: one in "
         "twenty leaves out 0 by chance. All metrics are in the CSV.",
@@ -77,7 +77,7 @@ def _against_others(look: Look) -> Iterator[Section]:
     )
 
 
-def _calibration(look: Look) -> Iterator[Section]:
+def _calibration(look: Look, title: str) -> Iterator[Section]:
     """Calibration."""
     tables = {
         title: calibration_table(look.labels, one.scan, look.bags.patients, **look.resampling)
@@ -85,7 +85,7 @@ def _calibration(look: Look) -> Iterator[Section]:
         if title in (look.main, *CURVES) and not np.isnan(one.scan).any()
     }
     yield Section(
-        "Calibration",
+        title,
         f"{look.main} in bins of about equally many scans; 95 % intervals by patient. Log-loss, Brier score "
         "and ECE are in the result table.",
         look.table(tables[look.main], "calibration"),
@@ -93,7 +93,7 @@ def _calibration(look: Look) -> Iterator[Section]:
     )
 
 
-def _inside(look: Look) -> Iterator[Section]:
+def _inside(look: Look, title: str) -> Iterator[Section]:
     """Slices inside positive scans."""
     scores = {title: one.slice for title, one in look.scored.items() if not np.isnan(one.slice).any()}
     text = (
@@ -104,7 +104,7 @@ def _inside(look: Look) -> Iterator[Section]:
         text += " This table of features does not say where a slice lies, so position cannot be ranked here."
     slice_labels = look.bags.slice_labels.numpy()
     if not (slice_labels != UNKNOWN).any():
-        yield Section("Slices inside positive scans", "No slice is labelled.")
+        yield Section(title, "No slice is labelled.")
         return
     frame = compare_slices(
         slice_labels,
@@ -116,10 +116,10 @@ def _inside(look: Look) -> Iterator[Section]:
     )
     look.table(frame, "slices")
     columns = ["model", "value", "reference_value", "difference", "low", "high", "n"]
-    yield Section("Slices inside positive scans", text, frame[columns])
+    yield Section(title, text, frame[columns])
 
 
-def _groups(look: Look) -> Iterator[Section]:
+def _groups(look: Look, title: str) -> Iterator[Section]:
     """Groups of scans."""
     groups = dict(slice_count_groups(look.bags.offsets.numpy()))
     text = "By number of slices."
@@ -140,10 +140,10 @@ def _groups(look: Look) -> Iterator[Section]:
         {name: where for name, where in groups.items() if where.any()},
         **look.resampling,
     )
-    yield Section("Groups of scans", text, look.table(frame, "groups"))
+    yield Section(title, text, look.table(frame, "groups"))
 
 
-def _errors(look: Look) -> Iterator[Section]:
+def _errors(look: Look, title: str) -> Iterator[Section]:
     """Does the uncertainty find the errors?"""
     known = look.labels != UNKNOWN
     main = look.scored[look.main]
@@ -165,7 +165,7 @@ def _errors(look: Look) -> Iterator[Section]:
         lines.append((name, pd.DataFrame({"coverage": found.coverage, "risk": found.risk})))
     png = curves(lines, x="coverage", y="risk", labels=("scans kept", "share wrong"), steps=True)
     yield Section(
-        "Does the uncertainty find the errors?",
+        title,
         "Area under the risk-coverage curve (AURC, lower is better) when the least certain scans are sent "
         f"on, beside a random and the best possible order. '{CLOSENESS}' is what the probability alone says: "
         "only a difference below 0 is worth something beyond it. Where probabilities are off at a site, a "
@@ -184,7 +184,7 @@ def _errors(look: Look) -> Iterator[Section]:
     )
 
 
-def _joint(look: Look) -> Iterator[Section]:
+def _joint(look: Look, title: str) -> Iterator[Section]:
     """Joint against independent samples."""
     known, main = look.labels != UNKNOWN, look.scored[look.main]
     if np.isnan(main.scan_std_independent).any():
@@ -196,7 +196,7 @@ def _joint(look: Look) -> Iterator[Section]:
         _wrong(look.labels[known], main.scan[known]),
     )
     yield Section(
-        "Joint against independent samples",
+        title,
         "Independent samples (Eq. 36 of the paper) treat the slices of a scan as separate chances.",
         look.table(frame, "joint"),
     )
@@ -214,7 +214,7 @@ def _set_right(labels: np.ndarray, p: np.ndarray, std: np.ndarray) -> tuple[np.n
     return moved, std * moved * (1 - moved) / np.clip(p * (1 - p), 1e-6, None)
 
 
-def _higher(look: Look) -> Iterator[Section]:
+def _higher(look: Look, title: str) -> Iterator[Section]:
     """Where the uncertainty is higher."""
     main, patients = look.scored[look.main], look.bags.patients
     every = slice_count_groups(look.bags.offsets.numpy())
@@ -236,9 +236,7 @@ def _higher(look: Look) -> Iterator[Section]:
             )
         )
     if not compared:
-        yield Section(
-            "Where the uncertainty is higher", f"No group has {FEW} scans, with as many outside it."
-        )
+        yield Section(title, f"No group has {FEW} scans, with as many outside it.")
         return
     rows = []
     for name, std, p, where, owners in compared:
@@ -248,7 +246,7 @@ def _higher(look: Look) -> Iterator[Section]:
             {"group": name, "compared": how, **vars(one)} for how, one in (("all", plain), ("like p", given))
         ]
     yield Section(
-        "Where the uncertainty is higher",
+        title,
         "AUC: the chance that a scan of the group is less certain than one outside it; 0.5 is no difference. "
         "'like p' compares scans of like probability only: what the deviation knows beyond it.",
         look.table(pd.DataFrame(rows), "higher"),

@@ -1,6 +1,6 @@
 """What a hospital asks before it uses a model: triage with a promise, recalibration, drift.
 
-In: a `Look`. Out: sections of the report, as in `ich_mil.pipeline.analyses`.
+In: a `Look`, and a title. Out: sections of the report, as in `ich_mil.pipeline.analyses`.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ MINUTES_PER_SCAN = 5.0
 """Reading time that the worklist is counted with; waits scale with it."""
 
 
-def triage(look: Look) -> Iterator[Section]:
+def triage(look: Look, title: str) -> Iterator[Section]:
     """Triage in three."""
     config = look.config
     patients = np.asarray(look.bags.patients)
@@ -48,7 +48,7 @@ def triage(look: Look) -> Iterator[Section]:
     frame = triage_table(fitted, labels, p, patients[rest].tolist(), **look.resampling)
     known = labels != UNKNOWN
     yield Section(
-        "Triage in three",
+        title,
         f"Calibrated on half of the patients, counted on the others. {fitted.promise} `low` to `high`: 95 % "
         "over resamples of these others, thresholds as they are; of a share of 0 or 1 the exact interval.",
         look.table(frame, "triage")[["metric", "value", "low", "high", "count", "n", "note"]],
@@ -98,15 +98,14 @@ def _kept(look: Look, method: Method) -> pd.DataFrame:
     return found
 
 
-def recalibration(look: Look) -> Iterator[Section]:
+def recalibration(look: Look, title: str) -> Iterator[Section]:
     """Recalibration at a new site."""
     if look.home is None:
         return
     p = torch.from_numpy(look.probability)
     sizes = [n for n in SIZES if 2 * n <= len(p)]
     if not sizes:
-        yield Section("Recalibration at a new site", f"Not available: {len(p)} scans are too few.")
-        return
+        raise DataError(f"{len(p)} scans are too few")
     curve = recalibration_curve(
         torch.logit(p, eps=1e-6),
         look.labels,
@@ -129,41 +128,35 @@ def recalibration(look: Look) -> Iterator[Section]:
         f"{way}: pays from {n} scans on" if n else f"{way}: pays at none of these sizes"
         for way, n in pays.items()
     )
+    lines = [("as trained", own), *lines]
+    png = curves(lines, x="n", y="y", labels=("labelled scans", "scan log-loss"))
     yield Section(
-        "Recalibration at a new site",
+        title,
         "Platt's sigmoid (`platt`) or its intercept alone fitted to n labelled scans of the site, measured "
         "on its other scans: median of draws, `low` to `high` 5 to 95 % of them, `better` the share of draws "
         f"below the model's `own`. Draws overlap, so these are no confidence intervals. {text}.",
         shown,
-        (
-            look.figure(
-                curves(
-                    [("as trained", own), *lines], x="n", y="y", labels=("labelled scans", "scan log-loss")
-                ),
-                "recalibration",
-            ),
-        ),
+        (look.figure(png, "recalibration"),),
     )
 
 
-def drift(look: Look) -> Iterator[Section]:
+def drift(look: Look, title: str) -> Iterator[Section]:
     """Drift against the training site."""
     if look.home is None:
         return
     home, there = look.home
-    width = home.x.shape[1]
     alarm = DriftAlarm.fit(
         summarise(home.x.numpy(), home.offsets.numpy()),
         there.scan,
         home.patients,
-        names=column_names(width),
+        names=column_names(home.x.shape[1]),
         seed=look.seed,
     )
     found = alarm.test(
         summarise(look.bags.x.numpy(), look.bags.offsets.numpy()), look.probability, look.bags.patients
     )
     moved = pd.DataFrame([vars(one) for one in (*found.moved, found.score)])
-    yield Section("Drift against the training site", found.text(), look.table(moved, "drift"))
+    yield Section(title, found.text(), look.table(moved, "drift"))
     if len(set(home.patients)) < 2 * BATCH:
         return
     rates = alarm_rates(home.x.numpy(), home.offsets.numpy(), there.scan, home.patients, seed=look.seed)
