@@ -47,9 +47,9 @@ class ProcessError(IchMilError):
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Name the file or folder of the data in the `DataError`s of this block."""
+def named(source: Path | str) -> Iterator[None]:
+    """Name the file, folder or set of the data in the `DataError`s of this block."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{source}: {error}") from error

@@ -149,7 +149,7 @@ def test_with_folds_0_it_trains_on_everything(place):
         ({"grid": {"kernel": ["RBFKernel", "RBF"]}}, "head.kernel: gpytorch.kernels has no kernel 'RBF'"),
         ({"grid": {"kernel": ["PolynomialKernel"]}}, "PolynomialKernel cannot be made from its name alone"),
         ({"grid": {"smooth_mm": [0.0, 5.0]}}, "smooth_mm is 5, but where the slices lie is not known"),
-        ({"folds": 16}, "16 folds need at least 16 patients of each label, there are 15 of one"),
+        ({"folds": 16}, "train.csv: 16 folds need at least 16 patients of each label, there are 15 of one"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(place, change, message, capsys):

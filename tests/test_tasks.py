@@ -50,6 +50,11 @@ def test_folds_are_those_of_the_seed_and_keep_patients_together(place):
         assert not {*task.train.patients} & {*task.scored[HELD_OUT].patients}
 
 
+def test_too_many_folds_are_told_with_their_set(place):
+    with pytest.raises(DataError, match=r"^home: 21 folds need at least 21 patients of each label"):
+        list(tasks_of(*read(place, folds=21)))
+
+
 @pytest.mark.parametrize("shared", ["patient", "scan"])
 def test_neither_patients_nor_scans_of_another_set_may_be_known(place, shared):
     if shared == "scan":

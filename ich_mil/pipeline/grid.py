@@ -24,7 +24,7 @@ from ich_mil.config import GridConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import keys_of
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, named
 from ich_mil.evaluate.metrics import auc
 from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit import Fitted, Job, fit_many
@@ -68,7 +68,8 @@ def grid(config: GridConfig) -> pd.DataFrame:
         head = replace(config.head, **cell)
         check_kernel(make_kernel(head, width), torch.zeros(2, width, dtype=torch.float64))
         make_smoother(head, features.positions_mm, features.offsets, what=str(config.train.path))
-    keys, jobs = _jobs(config, features)
+    with named(config.train.path):
+        keys, jobs = _jobs(config, features)
     data = digest(*(table.read_bytes() for table in tables))
     about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):

@@ -23,7 +23,7 @@ from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk
 from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
 from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, named
 from ich_mil.files import write_text
 from ich_mil.gp.folds import folds_of
 from ich_mil.model import load_model
@@ -98,9 +98,9 @@ def _of_bags(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
     external = read_feature_csv(one.path("external")) if one.external else None
     bags = read_bags(one, config)
     for seed in config.seeds:
-        for fold, (inside, outside) in enumerate(
-            folds_of(bags.labels, bags.patients, folds=config.folds, seed=seed)
-        ):
+        with named(one.name):
+            folds = folds_of(bags.labels, bags.patients, folds=config.folds, seed=seed)
+        for fold, (inside, outside) in enumerate(folds):
             parts = [bags.select([bags.scans[b] for b in part]) for part in (inside, outside)]
             learn, held = project(*parts, components=one.components) if one.components else parts
             yield Task(one.name, learn.x.shape[1], seed, fold, learn, None, {HELD_OUT: held})
