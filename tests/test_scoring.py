@@ -192,6 +192,13 @@ def test_files_that_are_damaged_or_of_another_version_are_made_again(task, confi
         np.testing.assert_array_equal(said(POSITION, task, config).slice, wanted)
 
 
+@pytest.mark.parametrize("model", [MAIN, Model("logistic regression, mean-pooled")])
+def test_what_cannot_be_fitted_is_told_with_its_set_and_model(task, config, model):
+    one = replace(task, train=task.train.select(task.train.scans[:2]), validation=None)
+    with pytest.raises(DataError, match=rf"^home, {model.title}: .* folds"):
+        score_task(model, one, config)
+
+
 def test_scores_are_written_whole_or_not_at_all(task, config, monkeypatch):
     def full(_, path, __):
         path.write_bytes(b"half")

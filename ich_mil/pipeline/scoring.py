@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, named
 from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score
 from ich_mil.evaluate.pooled import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.files import digest, file_stem, whole_file
@@ -197,7 +197,8 @@ def score_task(model: Model, task: Task, config: ProtocolConfig) -> Path:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = _head(model, task, config) if model.n_inducing else BASELINES[model.name](task)
+        with named(f"{task.set}, {model.title}"):
+            found = _head(model, task, config) if model.n_inducing else BASELINES[model.name](task)
     finally:
         torch.set_num_threads(threads)
     about = {"format": FORMAT, "made_of": made_of, "seconds": f"{time.perf_counter() - started:.3f}"}
