@@ -228,10 +228,9 @@ def rbf_gram(
         from ich_mil.kernels import rbf_gram_triton
 
         theta, target = _rows_in_line(theta), _rows_in_line(target)
-        G, g = rbf_gram_triton.rbf_gram(
+        return rbf_gram_triton.rbf_gram(
             _rows_in_line(x), rows, *rbf.centred(), theta, target, dtype == torch.float32, tile
         )
-        return G, g
     tiles = _tiles(x, rows, rbf, dtype, tile)
     return gram_of(tiles, theta, target, width=len(rbf.projection), scratch=Scratch())
 
@@ -274,16 +273,9 @@ def rbf_moments(
     if by_triton(impl, x.device):
         from ich_mil.kernels import rbf_moments_triton
 
-        mu, spread = rbf_moments_triton.rbf_moments(
-            _rows_in_line(x),
-            rows,
-            *rbf.centred(),
-            mean,
-            root,
-            dtype == torch.float32,
-            tile,
+        return rbf_moments_triton.rbf_moments(
+            _rows_in_line(x), rows, *rbf.centred(), mean, root, dtype == torch.float32, tile
         )
-        return mu, spread
     tiles = _tiles(x, rows, rbf, dtype, tile)
     return moments_of(tiles, mean, root, length=len(x if rows is None else rows), scratch=Scratch())
 
