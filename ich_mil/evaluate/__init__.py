@@ -1,1 +1,1 @@
-"""How good the scores are: metrics, intervals by patient, the baselines beside them, and the result table."""
+"""How good scores are, by patient and beside baselines; and what can be promised, recalibrated, watched."""

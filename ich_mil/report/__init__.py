@@ -1,1 +1,1 @@
-"""What people read: one self-contained offline page for a study, one for a run."""
+"""What people read: offline pages of a study, a cohort and a run, a benchmark's report, DICOM results."""
