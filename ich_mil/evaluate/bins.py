@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
+from ich_mil.evaluate.bootstrap import RESAMPLES, of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, equal_mass, known_scores, patient_keys
 from ich_mil.evaluate.uncertainty import scan_rows
 
@@ -52,7 +52,7 @@ def calibration_table(
     patients: Sequence[str] | np.ndarray,
     *,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """The share of positive scans in the bins of the calibration error (`metrics.equal_mass`).
 
@@ -85,7 +85,7 @@ def error_by_decile(
     *,
     bins: int = DECILES,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Error rate in bins of uncertainty that hold about equally many scans, equal values together.
 

@@ -20,6 +20,9 @@ from ich_mil.evaluate.metrics import POINT_NAMES, patient_keys
 LEVEL = 0.95
 """Coverage the intervals aim at."""
 
+RESAMPLES = 2000
+"""Of patients, behind an interval."""
+
 _ROUNDING = 1e-9
 """A sum of shares that is so near 0 or 1 is there."""
 
@@ -56,7 +59,7 @@ def patient_bootstrap(
     statistic: Callable[[np.ndarray], Mapping[str, np.ndarray]],
     patients: Sequence[str] | np.ndarray,
     *,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
     seed: int,
 ) -> dict[str, Interval]:
     """Percentile intervals of `statistic` under resampling of whole patients.

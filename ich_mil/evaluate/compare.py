@@ -16,7 +16,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
+from ich_mil.evaluate.bootstrap import RESAMPLES, Interval, patient_bootstrap
 from ich_mil.evaluate.delong import delong_test
 from ich_mil.evaluate.metrics import auc_inside, check_scores, patient_keys, scan_metrics
 from ich_mil.evaluate.weighted import resampled_scan_metrics
@@ -102,7 +102,7 @@ def compare(
     *,
     reference: str,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Scan probabilities of each model against those of the reference, in every metric of `scan_metrics`.
 
@@ -175,7 +175,7 @@ def compare_slices(
     *,
     reference: str,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Slice scores of each model against those of the reference: the AUC inside positive scans.
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu, norm, rankdata
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import of_proportion, pairs, patient_bootstrap
+from ich_mil.evaluate.bootstrap import RESAMPLES, of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.metrics import equal_mass, patient_keys
 from ich_mil.evaluate.uncertainty import scan_rows
 from ich_mil.evaluate.weighted import divide, resampled_ranking
@@ -142,7 +142,7 @@ def higher_where(
     patients: Sequence[str] | np.ndarray,
     *,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> HigherWhere:
     """The Mann-Whitney AUC of uncertainty for a group, with a patient interval and scipy's two-sided p.
 
@@ -168,7 +168,7 @@ def higher_where_given_p(
     patients: Sequence[str] | np.ndarray,
     *,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> HigherWhere:
     """The same among scans of like probability.
 

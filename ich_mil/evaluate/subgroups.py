@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import interval_of, patient_bootstrap, patients_behind
+from ich_mil.evaluate.bootstrap import RESAMPLES, interval_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.metrics import THRESHOLD, check_scores, patient_keys, scan_metrics
 from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
@@ -84,7 +84,7 @@ def subgroup_table(
     groups: Mapping[str, np.ndarray],
     *,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Scan metrics of each group.
 

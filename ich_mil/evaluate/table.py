@@ -15,6 +15,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
+from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.levels import Repeat, measure
 from ich_mil.evaluate.metrics import patient_keys
 
@@ -49,7 +50,7 @@ def evaluate(
     offsets: np.ndarray,
     slice_labels: np.ndarray | None = None,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Measure every model on the same scans.
 

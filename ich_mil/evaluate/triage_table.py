@@ -13,7 +13,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
+from ich_mil.evaluate.bootstrap import RESAMPLES, of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import check_scores, patient_keys
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage
 from ich_mil.evaluate.weighted import divide
@@ -29,7 +29,7 @@ def triage_table(
     patients: Sequence[str],
     *,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Shares of decisions, right and wrong, each `count` of `n` scans.
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
+from ich_mil.evaluate.bootstrap import RESAMPLES, of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import patient_keys
 
 CLOSENESS = "closeness of p to ½"
@@ -147,7 +147,7 @@ def uncertainty_table(
     patients: Sequence[str] | np.ndarray,
     *,
     seed: int,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """AURC of several uncertainties on the same scans, each beside `CLOSENESS`.
 
