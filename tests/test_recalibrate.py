@@ -351,11 +351,11 @@ def test_a_model_that_changes_meanwhile_is_refused(place, tmp_path, capsys, monk
     site[-1] = str(tmp_path / "run")
     prepared = recalibrate.external_set
 
-    def exchanged(*args):
+    def exchanged(*args, **places):
         head = load_head(tmp_path / "run")
         head.calibration = Calibration(rule="max", intercept=3.0)
         save_head(head, tmp_path / "run")
-        return prepared(*args)
+        return prepared(*args, **places)
 
     monkeypatch.setattr(recalibrate, "external_set", exchanged)
     assert "became another model meanwhile" in refused(

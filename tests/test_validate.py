@@ -153,7 +153,9 @@ def test_people_the_files_do_not_name_are_told_also_where_one_is_there_twice(tmp
     model = SimpleNamespace(
         folder=tmp_path, thickness_mm=5.0, check_input=lambda **_: None, features=lambda *_: None
     )
-    validate.external_set(model, "folder", Path("/site$new"), tmp_path, tmp_path, 1)
+    validate.external_set(
+        model, "folder", Path("/site$new"), prepared_in=tmp_path, features_in=tmp_path, jobs=1
+    )
     assert "/site$new: 3 scans name no patient (a, b, c); whether" in capsys.readouterr().out
 
 

@@ -68,8 +68,8 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         _check_out(out)
         remove_leftovers(out)
         site = out / "site"
-        prepared, stored = site / "prepared", site / "features.safetensors"
-        measured = external_set(trained, layout, root, prepared, stored, jobs)
+        places = {"prepared_in": site / "prepared", "features_in": site / "features.safetensors"}
+        measured = external_set(trained, layout, root, **places, jobs=jobs)
         features = measured.features
         _check_site(features, str(root))
         logits = trained.scan_logits(features)

@@ -67,10 +67,14 @@ def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
     """
     sets = _training_sets(config)
     if config.external is not None:
-        stored = config.out / "features" / "external.safetensors"
-        place = config.prepared / "external"
-        layout, root = config.external.layout, config.external.path
-        sets["external"] = external_set(model, layout, root, place, stored, config.workers)
+        sets["external"] = external_set(
+            model,
+            config.external.layout,
+            config.external.path,
+            prepared_in=config.prepared / "external",
+            features_in=config.out / "features" / "external.safetensors",
+            jobs=config.workers,
+        )
     return sets
 
 
@@ -94,7 +98,7 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
 
 
 def external_set(
-    model: TrainedModel, layout: SetLayout, root: Path, store: Path, stored: Path, jobs: int
+    model: TrainedModel, layout: SetLayout, root: Path, *, prepared_in: Path, features_in: Path, jobs: int
 ) -> MeasuredSet:
     """Labelled scans of patients the model was neither trained nor calibrated on, with their features.
 
@@ -102,8 +106,8 @@ def external_set(
         model: that gives the features.
         layout: of the set.
         root: its folder, or the CSV of public features.
-        store: folder of the prepared set; not used with public features.
-        stored: file of the features, likewise.
+        prepared_in: folder of the prepared set; not used with public features.
+        features_in: file of the features, likewise.
         jobs: processes that prepare.
 
     Raises:
@@ -116,7 +120,7 @@ def external_set(
     if layout == "features":
         features = read_unseen_csv(root, width=len(model.head.x_mean), learned=learned)
     else:
-        prepared = prepare(layout, root, store, jobs=jobs, thickness_mm=model.thickness_mm)
+        prepared = prepare(layout, root, prepared_in, jobs=jobs, thickness_mm=model.thickness_mm)
         check_unseen(prepared.scans, learned, str(root))
         patients, ids = prepared.scans.patient, {*prepared.scans.index}
         unnamed = [str(scan) for scan, patient in patients.items() if ids.issuperset(names_of(patient))]
@@ -125,7 +129,7 @@ def external_set(
                 f"{root}: {len(unnamed)} scans name no patient ({name_some(unnamed)}); "
                 "whether the model has seen these people cannot be told"
             )
-        features = model.features(prepared, stored)
+        features = model.features(prepared, features_in)
     return MeasuredSet("external", f"external scans, {root}", root, features, prepared)
 
 
@@ -156,7 +160,8 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
     check_no_run(out)
     trained = load_model(model)
     with alone(out, doing="writing"):
-        one = external_set(trained, layout, root, out / "prepared", out / "features.safetensors", jobs)
+        places = {"prepared_in": out / "prepared", "features_in": out / "features.safetensors"}
+        one = external_set(trained, layout, root, **places, jobs=jobs)
         measure(trained, one, out)
 
 
