@@ -318,9 +318,8 @@ def _numbers(column: pd.Series, path: Path, *, labels: bool) -> pd.Series:
     wrong = numbers.isna() & ~column.str.lower().isin(["", "nan"])
     if labels:
         wrong |= ~(numbers.isin([0, 1]) | numbers.isna())
-        numbers = numbers.fillna(UNKNOWN).astype(np.int64)
     if wrong.any():
         row = column.index[wrong][0]
         allowed = "0 or 1" if labels else "a number"
         raise DataError(f"{path}: line {row + 2}: {column.name} must be {allowed}, got {column[row]!r}")
-    return numbers
+    return numbers.fillna(UNKNOWN).astype(np.int64) if labels else numbers

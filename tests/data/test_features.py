@@ -112,6 +112,8 @@ def test_slices_keep_their_order_in_a_long_table_of_mixed_scans(tmp_path):
     ("rows", "message"),
     [
         ("1,10,2,i,B,0\n", "line 2: bag_label must be 0 or 1"),
+        ("1,10,inf,i,B,0\n", "line 2: bag_label must be 0 or 1, got 'inf'"),
+        ("1,10,1,i,B,0\n1,10,1,j,B,-1e400\n", "line 3: instance_label must be 0 or 1, got '-1e400'"),
         ("1,10,1,i,B,0\n1,10,0,j,B,0\n", "scan 'B' is labelled both 0 and 1"),
         ("1,,1,i,B,0\n", "NaN or infinite, or beyond 3.4e+38, the first is 'i'"),
         ("1,1,1,i,B,0\n1,-1e39,1,j,B,0\n", "NaN or infinite, or beyond 3.4e+38, the first is 'j'"),
