@@ -24,6 +24,17 @@ class DiskFullError(DataError):
     """There is no room for what is written: the disk, or our share of it, is full."""
 
 
+class ScanError(DataError):
+    """One of several scans that cannot be used, known by its place.
+
+    `scan` is its number, `reason` what is wrong with it and what to do.
+    """
+
+    def __init__(self, scan: int, reason: str) -> None:
+        super().__init__(f"scan {scan}: {reason}")
+        self.scan, self.reason = scan, reason
+
+
 class DicomError(IchMilError):
     """One DICOM file that is refused.
 

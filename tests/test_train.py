@@ -313,3 +313,19 @@ def test_a_head_is_there_when_all_that_is_told_of_it_is(config, tmp_path):
     (config.out / "head_fit.json").rmdir()
     train(run, resume=True)
     assert (config.out / "head.json").is_file()
+
+
+@pytest.mark.parametrize("validation", [0.3, 0.0])
+def test_a_held_out_slice_far_from_training_is_told_with_file_and_scan(config, tmp_path, validation):
+    path = tmp_path / "f.csv"
+    write_features(path, 20, 0)
+    splits = draw_splits(read_feature_csv(path).table, validation=validation, test=0.0, seed=config.seed)
+    scan = splits.scan[splits.split == ("validation" if validation else "train")].iloc[-1]
+    table = pd.read_csv(path)
+    table.loc[table.index[table.bag_name == scan][1], "feature_2"] = 1e9
+    table.to_csv(path, index=False)
+    head = HeadSettings(n_inducing=8, sweeps=2)
+    run = replace(config, train=SetSettings("features", str(path)), head=head)
+    run = replace(run, split=SplitSettings(validation))
+    with pytest.raises(DataError, match=rf"f\.csv: scan '{scan}': feature 2 of slice 1 lies \d"):
+        train(run, resume=False)

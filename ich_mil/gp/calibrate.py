@@ -17,6 +17,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from ich_mil.errors import ScanError
 from ich_mil.gp.bags import AnyBags, Bags, take
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.densities import Density
@@ -30,13 +31,19 @@ from ich_mil.ranks import these_ranks
 
 
 def _sampled(model: SparseGP, bags: Bags, chosen: Sequence[int], samples: int, seed: int) -> Tensor:
-    """Logits (2, L, C) of the chosen scans, by the head's rule and by `SLICE_RULE`; each rank draws some."""
+    """Logits (2, L, C) of the chosen scans, by the head's rule and by `SLICE_RULE`; each rank draws some.
+
+    A `ScanError` has the scan's number among all of `bags`.
+    """
     ranks = these_ranks()
     logits = torch.zeros(2, samples, len(chosen), dtype=torch.float64)
     own = list(range(ranks.rank, len(chosen), ranks.size))
     if own:
         x, offsets, _, positions = take(bags, tuple(chosen[i] for i in own))
-        drawn = scan_samples(model, x, offsets, None, positions=positions, samples=samples, seed=seed)
+        try:
+            drawn = scan_samples(model, x, offsets, None, positions=positions, samples=samples, seed=seed)
+        except ScanError as error:
+            raise ScanError(chosen[own[error.scan]], error.reason) from error
         logits[:, :, own] = torch.stack(drawn).cpu()
     return ranks.total(logits)
 
@@ -52,6 +59,9 @@ def calibrate(model: SparseGP, held: AnyBags, *, samples: int = 1000) -> Calibra
     Returns:
         The calibration; None, with a warning, where none can be fitted, and without one if the settings ask
         for none.
+
+    Raises:
+        ScanError: a scan of `held` that the head cannot judge (`ich_mil.gp.predict.sample_scans`).
     """
     settings = model.settings
     if settings.calibration == "none":
@@ -88,6 +98,7 @@ def cross_fit(
         As `calibrate`.
 
     Raises:
+        ScanError: a scan that the heads fitted to others cannot judge.
         DataError: fewer patients of a label than folds; or as in `ich_mil.gp.fit.fit`.
     """
     if settings.calibration == "none":

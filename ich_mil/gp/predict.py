@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.rules import latent_logit, mean_logit, scan_logit
@@ -141,7 +141,7 @@ def rows_and_keys(
     """Features (n, D), where the head is, and the key of the noise of one scan after the other.
 
     Raises:
-        DataError: as in `sample_scans`.
+        ScanError, DataError: as in `sample_scans`.
     """
     try:
         bag_index(offsets)
@@ -158,18 +158,19 @@ def rows_and_keys(
         scan = _content_id(rows) if scans is None else scans[b]
         away = model.standardise(rows).abs()  # (n, D)
         if not bool((measurable(rows) & (away <= FURTHEST).all(1)).all()):  # a GPU is asked once a scan
-            raise _unusable(rows, away, str(b) if scans is None else repr(scan))
+            reason = _unusable(rows, away)
+            raise ScanError(b, reason) if scans is None else DataError(f"scan {scan!r}: {reason}")
         yield rows, scan_key(scan)
 
 
-def _unusable(rows: Tensor, away: Tensor, scan: str) -> DataError:
+def _unusable(rows: Tensor, away: Tensor) -> str:
     """What is wrong with features (n, D) that lie so many training deviations away (n, D)."""
     if not bool(measurable(rows).all()):
-        return DataError(f"scan {scan}: a feature is NaN or infinite, or beyond {LARGEST}")
+        return f"a feature is NaN or infinite, or beyond {LARGEST}"
     n, d = divmod(int(away.argmax()), away.shape[1])
-    return DataError(
-        f"scan {scan}: feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations "
-        f"from its mean, beyond {FURTHEST:.0e}; correct it, or leave the slice out"
+    return (
+        f"feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations from its mean, beyond "
+        f"{FURTHEST:.0e}; correct it, or leave the slice out"
     )
 
 
@@ -224,8 +225,9 @@ def sample_scans(
         (L, n) float64 for each scan.
 
     Raises:
-        DataError: features of another width than the head's, not `measurable`, or beyond `FURTHEST`; offsets
-            or ids that do not fit; the head smooths, and where slices lie is not known; a covariance that
+        ScanError: features of a scan without an id are not `measurable`, or beyond `FURTHEST`.
+        DataError: those of one with an id; features of another width than the head's; offsets or ids that do
+            not fit; the head smooths, and where slices lie is not known; a covariance that
             cannot be factorised.
         ValueError: fewer than 2 samples.
     """

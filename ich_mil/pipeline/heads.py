@@ -1,6 +1,7 @@
 """A head fitted to slice features of a run or a protocol, where there is a GPU on it."""
 
 from ich_mil.data.features import FeatureSet
+from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.ranks import device
@@ -19,14 +20,18 @@ def fit_to(learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings) 
         The head, on the device it was fitted on.
 
     Raises:
-        DataError: as in `Head.fit`.
+        DataError: as in `Head.fit`, a scan by its id.
     """
     held = None if watch is None else (watch.x, watch.offsets, watch.labels, watch.positions_mm)
-    return Head(**vars(settings)).fit(
-        learn.x.to(device()),
-        learn.offsets,
-        learn.labels,
-        positions=learn.positions_mm,
-        validation=held,
-        groups=learn.patients,
-    )
+    try:
+        return Head(**vars(settings)).fit(
+            learn.x.to(device()),
+            learn.offsets,
+            learn.labels,
+            positions=learn.positions_mm,
+            validation=held,
+            groups=learn.patients,
+        )
+    except ScanError as error:
+        scans = (watch or learn).scans  # those it is calibrated on
+        raise DataError(f"scan {scans[error.scan]!r}: {error.reason}") from error

@@ -279,7 +279,8 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
         for split in ("train", "validation")
     }
     watch = parts["validation"] if parts["validation"].scans else None
-    head = fit_to(parts["train"], watch, config.head)
+    with named(config.train.path):
+        head = fit_to(parts["train"], watch, config.head)
     if not ranks.first:
         return
     calibrates = watch or parts["train"]
