@@ -35,7 +35,7 @@ from ich_mil.gp.ascent import COLLAPSED, LONGER, FitReport, Stopped, Weights
 from ich_mil.gp.convergence import bulk_ess, r_hat
 from ich_mil.gp.probit import log_evidence, log_hazard, margin_mean
 from ich_mil.gp.projection import Projection
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.sparse_gp import SparseGP, lower_root
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.kernels.segments import bag_max
 
@@ -313,5 +313,5 @@ def sample_posterior(
 
     model.draws = kept.flatten(0, 1)
     flat = centres.flatten(0, 1)
-    model.set_q(flat.mean(0), torch.linalg.cholesky(S + torch.cov(flat.mT)))
+    model.set_q(flat.mean(0), lower_root(S + torch.cov(flat.mT)))
     return model, _report(kept, largest, projection, generator)

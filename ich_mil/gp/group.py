@@ -31,7 +31,7 @@ from ich_mil.gp.probit import ProbitObservation
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.shares import Share, share_of
-from ich_mil.gp.sparse_gp import SparseGP, check_kernel
+from ich_mil.gp.sparse_gp import SparseGP, check_kernel, lower_root
 from ich_mil.gp.vgpmil import PsiObservation
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks, these_ranks
@@ -88,7 +88,7 @@ def fit_group(
             head.given += ("density",)
         # S = WᵀW, and its own lower Cholesky factor for GPyTorch.
         S = weights.root[0].mT @ weights.root[0]
-        head.set_q(weights.mean[0], torch.linalg.cholesky(S))
+        head.set_q(weights.mean[0], lower_root(S))
         ranks.agree(head)
         results.append((head, join_reports([*reports, report])))
     return results

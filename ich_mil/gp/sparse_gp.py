@@ -34,6 +34,21 @@ def identity(m: int, like: Tensor) -> Tensor:
     return torch.eye(m, dtype=like.dtype, device=like.device)
 
 
+def lower_root(S: Tensor) -> Tensor:
+    """The lower Cholesky factor of a covariance S (M, M) of q(w).
+
+    Raises:
+        DataError: S has none in float64.
+    """
+    root, failed = torch.linalg.cholesky_ex(S)
+    if failed:
+        raise DataError(
+            f"the covariance of the {len(S)} inducing values cannot be factorised: settings of the kernel "
+            "(variance, bias, jitter) or of the margin (margin_c) are too large for float64; lower them"
+        )
+    return root
+
+
 def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
     """The kernel the settings describe, scaled, with a bias where there is one, in float64.
 
@@ -205,7 +220,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
             jitter *= 10
         raise DataError(
             f"the kernel matrix of the {len(K)} inducing points cannot be factorised even with a jitter of "
-            f"{jitter / 10:.1e}; use fewer inducing points or a shorter length scale"
+            f"{jitter / 10:.1e}; use fewer inducing points, a shorter length scale or a larger jitter"
         )
 
     def prior_variance(self, x: Tensor) -> Tensor:
