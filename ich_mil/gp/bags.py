@@ -105,6 +105,8 @@ def _features(x: Values) -> Tensor:
         features = _tensor(x)
     except (TypeError, ValueError) as error:
         raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
+    if features.layout != torch.strided or features.is_meta:
+        raise DataError("X must be a table (N, D) of numbers, got a tensor that is sparse or has no memory")
     if features.ndim != 2 or features.is_complex() or 0 in features.shape:
         raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
     if not features.is_floating_point():
@@ -196,7 +198,8 @@ def pack_labelled(
     values = _array(labels)
     if values.shape != (len(offsets) - 1,):
         raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")
-    other = values[~np.isin(values, (0, 1))]
+    unknown = values[pd.isna(values)]  # `np.isin` cannot compare the one of pandas
+    other = unknown if len(unknown) else values[~np.isin(values, (0, 1))]
     if len(other):
         raise DataError(f"labels must be 0 or 1, got {other.tolist()[0]!r}; leave unlabelled bags out")
     truth = torch.as_tensor(values.astype(np.int64)).to(features.device)

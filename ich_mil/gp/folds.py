@@ -40,9 +40,9 @@ def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed
         raise DataError(f"scan {missing[0]} has no patient: its entry in groups is {groups[missing[0]]}")
     few = min(len(set(groups[y == label].tolist())) for label in (0, 1))
     if few < folds:
+        remedy = "take fewer folds" if few > 1 else "add scans of other patients of that label"
         raise DataError(
-            f"{folds} folds need at least {folds} patients of each label, there are {few} of one; take "
-            "fewer folds"
+            f"{folds} folds need at least {folds} patients of each label, there are {few} of one; {remedy}"
         )
     if len(set(groups.tolist())) == len(y):
         parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(groups, y)

@@ -239,6 +239,11 @@ def test_bad_input_is_named():
             head.fit(x, offsets, np.where(labels == 1, 1, other))
     with pytest.raises(DataError, match="labels must be 0 or 1, got '0'"):
         head.fit(x, offsets, labels.astype(str))
+    with pytest.raises(DataError, match="labels must be 0 or 1, got <NA>; leave unlabelled bags out"):
+        head.fit(x, offsets, pd.array([None, *(labels[1:] == 1)], dtype="boolean"))
+    for odd in (torch.tensor(x).to_sparse(), torch.tensor(x, device="meta")):
+        with pytest.raises(DataError, match=r"X must be a table \(N, D\) of numbers, got a tensor that is"):
+            head.fit(odd, offsets, labels)
     for bags in (offsets[:-1], offsets.astype(float)):
         with pytest.raises(
             DataError,
@@ -467,7 +472,12 @@ def test_folds_keep_patients_together_and_hold_each_scan_out_once():
 @pytest.mark.parametrize(
     ("labels", "patients", "message"),
     [
-        ([0] * 9 + [1] * 2, None, "3 folds need at least 3 patients of each label, there are 2 of one"),
+        (
+            [0] * 9 + [1] * 2,
+            None,
+            "3 folds need .* 3 patients of each label, there are 2 of one; take fewer folds$",
+        ),
+        ([0, 0, 0, 1, 0, 1], "aaabac", "3 folds .* there are 1 of one; add scans of other patients of that"),
         ([0, 0, 0, 1, 1, 1], "aabcde", "3 folds need at least 3 patients of each label, there are 2 of one"),
         ([0, 0, 0, 1, 1, 1], ["a", "b", None, "c", "d", "e"], "scan 2 has no patient: .* is None"),
         ([0, 0, 0, 1, 1, 1], [1, 2, 3, 4, math.nan, 5], "scan 4 has no patient: .* is nan"),
@@ -477,3 +487,17 @@ def test_folds_keep_patients_together_and_hold_each_scan_out_once():
 def test_folds_that_cannot_be_filled_are_refused(labels, patients, message):
     with pytest.raises(DataError, match=message):
         folds_of(torch.tensor(labels), patients and list(patients), folds=3, seed=0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"family": "large_margin", "margin_c": 1e150},
+        {"family": "probit", "variance": 1e200, "jitter": 1e200},
+        {"family": "gibbs", "variance": 1e200, "jitter": 1e200, "chains": 2, "burn_in": 0, "draws": 4},
+    ],
+)
+def test_settings_beyond_what_float64_can_factorise_are_told(settings):
+    head = Head(**settings, n_inducing=60, calibration="none")
+    with pytest.raises(DataError, match=r"covariance of the 60 inducing values cannot .* lower them$"):
+        head.fit(*scans())
