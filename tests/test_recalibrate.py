@@ -286,6 +286,12 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     assert "wide.csv: has 4 features a slice, the head is fitted to 3" in refused(
         ["recalibrate", *words(place, "wide", "run"), *out], capsys
     )
+    table.assign(feature_0=table.feature_0.replace(table.feature_0[4], 1e9)).to_csv(
+        place / "far.csv", index=False
+    )
+    assert f"{place / 'far.csv'}: scan '{table.bag_name[4]}': feature 0 of slice" in refused(
+        ["recalibrate", *words(place, "far", "run"), *out], capsys
+    )
     with alone(tmp_path / "x", doing="holding"):
         told = refused(["recalibrate", *words(place, "site", "run"), *out], capsys)
     assert "another process is writing it" in told

@@ -20,7 +20,7 @@ from torch import Tensor
 from ich_mil.config import SetLayout
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
-from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.errors import ConfigError, DataError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
@@ -72,7 +72,8 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         measured = external_set(trained, layout, root, **places, jobs=jobs)
         features = measured.features
         _check_site(features, str(root))
-        logits = trained.scan_logits(features)
+        with named(root):
+            logits = trained.scan_logits(features)
         table = _table(logits, features, own, trained.seed)
         _check_order(table, str(root))
         new = recalibrate(logits, features.labels.numpy(), own)
