@@ -288,7 +288,8 @@ def _guard(work: Callable[[], None]) -> int:
         try:
             work()
         except IchMilError as error:
-            print(f"error: {error}", file=sys.stderr)
+            told = " ".join(str(error).splitlines())  # names in tables may hold line ends
+            print(f"error: {told}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             # Python then ends as one that SIGINT has ended: a shell's loop ends with it

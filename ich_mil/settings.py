@@ -125,7 +125,7 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
             _check_names(file)
         made = parser.instantiate(parser.parse_args(list(arguments)))
         return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
-    except (ArgumentError, ValueError, TypeError) as error:
+    except (ArgumentError, ValueError, TypeError, OverflowError) as error:
         # one line, with all that the settings come from
         given = [Path(file).name for file in files]
         given += [word for word in words if word[:2] == "--" and word != "--config"]

@@ -613,6 +613,17 @@ def test_no_more_workers_start_than_there_are_cores_for_this_process():
         os.sched_setaffinity(0, cores)
 
 
+def test_an_error_is_one_line_where_names_are_not(tmp_path, capsys):
+    write_features(tmp_path / "f.csv", 20, 0)
+    table = pd.read_csv(tmp_path / "f.csv")
+    table.assign(bag_name=table.bag_name + "\nof\ra").to_csv(tmp_path / "f.csv", index=False)
+    feature_run(tmp_path, external={"layout": "features", "root": str(tmp_path / "f.csv")})
+    code, error = run(["train", "--config", tmp_path / "run.yaml"], capsys)
+    assert code == 2
+    assert len(error.splitlines()) == 1
+    assert "20 of its patients were trained or calibrated on: s0-0 of a, s0-1" in error
+
+
 @pytest.mark.parametrize("what", ["the training scans", "fewer features"])
 def test_an_external_table_that_cannot_be_used_is_refused_before_the_fit(tmp_path, capsys, what):
     write_features(tmp_path / "f.csv", 40, 0)

@@ -77,6 +77,8 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"head": {"beta": -1}}, "beta must be"),
         ({"head": {"n_inducing": 1}}, "n_inducing"),
         ({"head": {"alpha": 0}}, "alpha must be a finite number above 0"),
+        ({"head": {"variance": 10**400}}, "int too large to convert to float"),
+        ({"thickness_mm": 10**400}, "int too large to convert to float"),
         ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is of ψ-VGPMIL"),
         ({"head": {"family": "gibbs", "learn": "kernel"}}, "learn 'kernel' is of ψ-VGPMIL"),
         ({"head": {"family": "gibbs", "log_h": 3.0}}, "log_h 3.0 is of ψ-VGPMIL and LM-VGPMIL, not"),
