@@ -8,7 +8,7 @@ that smooths along z smooths over the slices that are left: those gone have no p
 Shapes: B scans, N slices of all, n slices of one scan, L samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import sample_latents
-from ich_mil.gp.rules import latent_logit, scan_logit
+from ich_mil.gp.rules import Link, latent_logit, scan_logit
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import blocks_of, make_smoother, smoothing_weights
 from ich_mil.gp.sparse_gp import SparseGP
@@ -59,27 +59,42 @@ def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
     )
 
 
-def _without(
-    f: Tensor,
-    first: int,
-    last: int,
-    settings: HeadSettings,
-    calibration: Calibration | None,
-    positions: Tensor | None,
-) -> float:
-    """The scan's probability from sampled latent values (L, n) without the slices first to last.
+Rest = Callable[[int, int], Tensor]
+"""The scan's sampled logits (L, 1) without the slices first to last."""
 
-    `positions` (n,) mm are those of a head that smooths.
-    """
-    kept = torch.cat([f[:, :first], f[:, last + 1 :]], dim=1)
-    if kept.shape[1] == 0:
+
+def _rest(f: Tensor, settings: HeadSettings, positions: Tensor | None) -> Rest:
+    """Logits of what is left of sampled latent values (L, n); `positions` (n,) mm of a head that smooths."""
+
+    def rest(first: int, last: int) -> Tensor:
+        kept = torch.cat([f[:, :first], f[:, last + 1 :]], dim=1)
+        if positions is not None:
+            left = torch.cat([positions[:first], positions[last + 1 :]])
+            kept = kept @ smoothing_weights(left, settings.smooth_mm).to(kept).mT
+        whole = torch.tensor([0, kept.shape[1]])
+        return scan_logit(latent_logit(kept, settings.link), whole, settings.variant.rule)
+
+    return rest
+
+
+def _rest_of_maxima(f: Tensor, link: Link) -> Rest:
+    """The same by the rule `max`, in a time that does not grow with n."""
+    logit = latent_logit(f, link)
+    none = logit.new_full((len(logit), 1), -torch.inf)
+    below = torch.cat([none, logit.cummax(1).values], 1)  # (L, n + 1), column i: of slices before i
+    above = torch.cat([logit.flip(1).cummax(1).values.flip(1), none], 1)  # of slices from i on
+
+    def rest(first: int, last: int) -> Tensor:
+        return torch.maximum(below[:, first, None], above[:, last + 1, None]).contiguous()
+
+    return rest
+
+
+def _without(rest: Rest, first: int, last: int, size: int, calibration: Calibration | None) -> float:
+    """The probability of a scan of `size` slices without the slices first to last; NaN if none is left."""
+    if last - first + 1 == size:
         return float("nan")
-    if positions is not None:
-        left = torch.cat([positions[:first], positions[last + 1 :]])
-        kept = kept @ smoothing_weights(left, settings.smooth_mm).to(kept).mT
-    logit = scan_logit(
-        latent_logit(kept, settings.link), torch.tensor([0, kept.shape[1]]), settings.variant.rule
-    )  # (L, 1)
+    logit = rest(first, last)  # (L, 1)
     p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
     return float(p.mean())
 
@@ -127,11 +142,12 @@ def counterfactuals(
     drawn = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
     for f, block in zip(drawn, blocks_of(offsets), strict=True):
         z = None if smoother is None else smoother.positions[block]
-        single += [_without(f, n, n, model.settings, calibration, z) for n in range(f.shape[1])]
-        runs.append(
-            tuple(
-                SliceRun(first, last, _without(f, first, last, model.settings, calibration, z))
-                for first, last in slice_runs((slice_mean[block] >= threshold).numpy())
-            )
-        )
+        if z is None and model.settings.variant.rule == "max":
+            rest = _rest_of_maxima(f, model.settings.link)
+        else:
+            rest = _rest(f, model.settings, z)
+        size = f.shape[1]
+        single += [_without(rest, n, n, size, calibration) for n in range(size)]
+        reached = slice_runs((slice_mean[block] >= threshold).numpy())
+        runs.append(tuple(SliceRun(*ends, _without(rest, *ends, size, calibration)) for ends in reached))
     return Counterfactuals(torch.tensor(single, dtype=torch.float64), tuple(runs))

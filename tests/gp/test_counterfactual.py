@@ -6,6 +6,7 @@ import torch
 from scipy.stats import norm
 from synthetic import scans
 
+from ich_mil.gp import counterfactual
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import counterfactuals, slice_runs
 from ich_mil.gp.fit import fit
@@ -108,3 +109,22 @@ def test_what_does_not_belong_to_the_scans_or_the_head_is_refused(head, new):
             counterfactuals(head, *new, other, threshold=0.5)
     with pytest.raises(ValueError, match="the calibration was fitted to the rule 'noisy_or', not to 'max'"):
         counterfactuals(head, *new, mean, threshold=0.5, calibration=Calibration(rule="noisy_or"))
+
+
+@pytest.mark.parametrize("link", ["logistic", "probit"])
+def test_highest_of_the_others_is_that_of_any_rule_to_the_bit(link):
+    f = torch.randn(64, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    settings = HeadSettings(family="probit" if link == "probit" else "psi", rule="max")
+    quick, slow = counterfactual._rest_of_maxima(f, link), counterfactual._rest(f, settings, None)
+    for first in range(9):
+        for last in range(first, 9 if first else 8):
+            assert torch.equal(quick(first, last), slow(first, last))
+
+
+def test_a_long_scan_is_not_gone_through_again_for_each_slice(head, monkeypatch):
+    """With 10,000 slices, 10^11 latent values would be looked at."""
+    monkeypatch.setattr(counterfactual, "scan_logit", None)
+    x, cut = scans()[0][:60], torch.tensor([0, 60])
+    said = predict(head, x, cut, ["a"], samples=50)
+    found = counterfactuals(head, x, cut, ["a"], said.slice_mean, threshold=0.5, samples=50)
+    assert float(found.scan_without.max()) == pytest.approx(float(said.scan_mean), abs=1e-15)
