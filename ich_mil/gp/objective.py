@@ -35,7 +35,7 @@ from ich_mil.gp.ascent import Weights
 from ich_mil.gp.densities import Density, Logistic
 from ich_mil.gp.projection import Projection
 from ich_mil.gp.smoothing import Smoother, blocks_of
-from ich_mil.gp.sparse_gp import SparseGP, identity
+from ich_mil.gp.sparse_gp import SparseGP, identity, lower_root
 from ich_mil.ranks import ALONE, Ranks
 
 NODES = 32
@@ -235,7 +235,7 @@ class KernelObjective:
 
     def _from_sums(self, gram: Tensor, b: Tensor, s: Tensor, ratios: Tensor) -> Tensor:
         """F () from Φ Θ Φᵀ (M, M), Φ r (M,), Σ θ k(x,x) () and the log ratios (L,) of log Z."""
-        C = torch.linalg.cholesky(gram + identity(len(gram), gram))  # A = C Cᵀ
+        C = lower_root(gram + identity(len(gram), gram))  # A = C Cᵀ
         z = torch.linalg.solve_triangular(C, b[:, None], upper=False)
         # Σ θ residual = Σ θ k(x,x) - tr(Φ Θ Φᵀ)
         F = z.square().sum() / 2 - C.diagonal().log().sum() - (s - gram.trace()) / 2

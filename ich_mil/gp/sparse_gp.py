@@ -35,7 +35,7 @@ def identity(m: int, like: Tensor) -> Tensor:
 
 
 def lower_root(S: Tensor) -> Tensor:
-    """The lower Cholesky factor of a covariance S (M, M) of q(w).
+    """The lower Cholesky factor of a covariance S (M, M) of q(w), or of its inverse.
 
     Raises:
         DataError: S has none in float64.

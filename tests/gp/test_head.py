@@ -494,6 +494,7 @@ def test_folds_that_cannot_be_filled_are_refused(labels, patients, message):
     [
         {"family": "large_margin", "margin_c": 1e150},
         {"family": "probit", "variance": 1e200, "jitter": 1e200},
+        {"learn": "kernel", "variance": 1e200, "jitter": 1e200},
         {"family": "gibbs", "variance": 1e200, "jitter": 1e200, "chains": 2, "burn_in": 0, "draws": 4},
     ],
 )
