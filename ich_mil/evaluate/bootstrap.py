@@ -23,7 +23,7 @@ LEVEL = 0.95
 RESAMPLES = 2000
 """Of patients, behind an interval."""
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """A sum of shares that is so near 0 or 1 is there."""
 
 _CHUNK = 2_000_000
@@ -166,7 +166,7 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
     """
     if np.isnan(interval.low):
         return interval
-    if min(value, 1 - value) < _ROUNDING:
+    if min(value, 1 - value) < ROUNDING:
         ends = binomtest(round(value) * patients, patients).proportion_ci(LEVEL, method="exact")
         return replace(interval, low=float(ends.low), high=float(ends.high))
     if patients == 1:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import RESAMPLES, Interval, patient_bootstrap
+from ich_mil.evaluate.bootstrap import RESAMPLES, ROUNDING, Interval, patient_bootstrap, patients_behind
 from ich_mil.evaluate.delong import delong_test
 from ich_mil.evaluate.metrics import auc_inside, check_scores, patient_keys, scan_metrics
 from ich_mil.evaluate.weighted import resampled_scan_metrics
@@ -59,7 +59,14 @@ def _paired_bootstrap(
     return intervals, {name: np.concatenate([part[name] for part in parts]) for name in intervals}
 
 
-def _measured(metric: str, value: float, other: float, interval: Interval, draws: np.ndarray) -> _Row:
+def _measured(
+    metric: str,
+    value: float,
+    other: float,
+    interval: Interval,
+    draws: np.ndarray,
+    behind: Mapping[str, int],
+) -> _Row:
     """The columns that the bootstrap gives; ties count one half in `better`.
 
     An ECE gets none of them. Resampling adds to it, and more to that of the better calibrated model: of two
@@ -80,10 +87,24 @@ def _measured(metric: str, value: float, other: float, interval: Interval, draws
     if metric == "ece":
         nothing = dict.fromkeys(("low", "high", "better"), np.nan)
         return {**row, **nothing, "note": "resampling adds to an ECE, so it says nothing of a difference"}
-    if np.isnan(interval.low):
-        note = "no resample holds both classes" if len(gain) == 0 else "one patient only, so no interval"
-        return {**row, "better": np.nan, "note": note}
+    if note := _why_no_interval(interval, len(gain), behind.get(metric)):
+        return {**row, **dict.fromkeys(("low", "high", "better"), np.nan), "note": note}
     return {**row, "better": float(((gain > 0) + (gain == 0) / 2).mean()), "note": ""}
+
+
+def _why_no_interval(interval: Interval, usable: int, patients: int | None) -> str:
+    """Why resamples say nothing of other scans, else empty; `patients` as in `bootstrap.of_proportion`.
+
+    Resamples that all agree have no spread to tell: that two models are right on each of ten scans, or that
+    one misses the only positive and the other finds it, bounds no difference.
+    """
+    if np.isnan(interval.low):
+        return "no resample holds both classes" if usable == 0 else "one patient only, so no interval"
+    if patients == 1:
+        return "too few patients of a class, so no interval"
+    if interval.high - interval.low < ROUNDING:
+        return "all resamples agree, so no interval"
+    return ""
 
 
 def _delong(labels: np.ndarray, score: np.ndarray, other: np.ndarray, *, several: bool) -> tuple[float, str]:
@@ -121,8 +142,8 @@ def compare(
         One row a model and metric, in the order given, with the columns `COLUMNS`: `value`,
         `reference_value`, `difference` of the two (`value - reference_value`), `low` and `high` of its 95 %
         interval, `better`: the share of resamples in which the model is better (lower for
-        `LOWER_IS_BETTER`), a tie counting one half, these three NaN for `ece`; `delong_p`, for `auc` only and
-        NaN elsewhere; `n` scans, `positives` and `patients` among them; `resamples`, those `ignored` because
+        `LOWER_IS_BETTER`), a tie counting one half, these three NaN for `ece`, where all resamples agree, and
+        where a metric rests on one patient of a class; `delong_p`, for `auc` only and NaN elsewhere; `n` scans, `positives` and `patients` among them; `resamples`, those `ignored` because
         they hold one class only; `note`: why a number is missing, or what is odd about it.
 
     Raises:
@@ -149,6 +170,7 @@ def compare(
             "on scans of both classes"
         )
     base, base_values = checked[reference], scan_metrics(truth, checked[reference])
+    behind = patients_behind(truth, owner)
     rows = []
     for name in others:
         score = checked[name]
@@ -159,7 +181,7 @@ def compare(
 
         intervals, draws = _paired_bootstrap(differences, owner, resamples=resamples, seed=seed)
         for metric, value in scan_metrics(truth, score).items():
-            row = _measured(metric, value, base_values[metric], intervals[metric], draws[metric])
+            row = _measured(metric, value, base_values[metric], intervals[metric], draws[metric], behind)
             if metric == "auc":
                 p, note = _delong(truth, score, base, several=facts["n"] > facts["patients"])
                 row |= {"delong_p": p, "note": _join(row["note"], note)}
@@ -229,6 +251,6 @@ def compare_slices(
         intervals, draws = _paired_bootstrap(differences, owner, resamples=resamples, seed=seed)
         (metric,) = intervals
         values = float(inside[name].mean()), float(inside[reference].mean())
-        row = _measured(metric, *values, intervals[metric], draws[metric])
+        row = _measured(metric, *values, intervals[metric], draws[metric], {})
         rows.append({**facts, **row, "model": name})
     return pd.DataFrame(rows)[COLUMNS]

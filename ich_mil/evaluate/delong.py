@@ -76,8 +76,8 @@ def delong_test(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> DeLongTest:
     structural components over positives and over negatives, which is Var_a + Var_b - 2 Cov_ab of the paper.
     The interval of the difference is plain normal, cut at ±1. Where the variance is 0 and the AUCs are equal
     (the models rank alike, or both rank perfectly) the data hold nothing against equality: z = 0, p = 1,
-    no interval. Where it is 0 and they differ (one ranks perfectly, the other perfectly wrong) p is NaN.
-    `note` says either.
+    no interval. Where it is 0 and they differ (one ranks perfectly, the other says the same of every scan) p
+    is NaN. `note` says either.
 
     Args:
         labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.

@@ -39,7 +39,9 @@ class HigherWhere:
         median_elsewhere: outside it.
         n_there: scans of the group that were compared.
         n_elsewhere: scans outside it that were compared.
-        p: two-sided, of an AUC of ½; takes scans as independent, so it is NaN where patients have several.
+        p: two-sided, of uncertainties that are distributed alike in the group and outside it. Another spread
+            in a small group makes it too small where the AUC is ½: go by the interval then. It takes scans as
+            independent, so it is NaN where patients have several.
         note: why a number is NaN, or which scans were left out; '' otherwise.
     """
 

@@ -61,8 +61,9 @@ class Triage:
     Attributes:
         low: scans with p < low are called negative.
         high: scans with p ≥ high are called positive; low ≤ high, and above 1 where no scan is.
-        sensitivity: at least this share of positive scans is not called negative.
-        specificity: at least this share of negative scans is not called positive.
+        sensitivity: at least this share of positive scans is not called negative; where `by_patient`, of
+            patients with positive scans at least this share has none called so.
+        specificity: the same of negative scans called positive.
         confidence: probability over calibration sets with which each promise holds; None for `conformal`.
         method: one of `METHODS`.
         n_positive: calibration positives (patients, where `by_patient`).

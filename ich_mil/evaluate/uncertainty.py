@@ -13,7 +13,7 @@ Shapes: B scans, L samples, R resamples, G groups of equal uncertainty, K points
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,8 @@ from ich_mil.evaluate.metrics import patient_keys
 
 CLOSENESS = "closeness of p to ½"
 """Name of the uncertainty that every other one is compared with."""
+
+_ALIKE = "all losses are alike, so no interval of the difference"
 
 
 def scan_rows(**columns: np.ndarray) -> list[np.ndarray]:
@@ -165,7 +167,8 @@ def uncertainty_table(
     Returns:
         A row a measure: `uncertainty, n, patients, aurc, low, high, random, best, e_aurc, difference,
         difference_low, difference_high, note`; difference is AURC less that of `CLOSENESS`, below 0 is
-        better. With one patient the ends of the intervals are NaN, and the note says so.
+        better. With one patient the ends of the intervals are NaN, and so are those of a difference where all
+        losses are alike; the note says so.
 
     Raises:
         DataError: no scan, or a value that is not finite.
@@ -190,6 +193,9 @@ def uncertainty_table(
     for name, values in columns.items():
         found, gap = risk_coverage(loss, values), intervals[f"{name} - "]
         ends = of_proportion(intervals[name], found.aurc, n_patients)
+        note = "one patient: no interval" if n_patients == 1 else ""
+        if name != CLOSENESS and not note and np.ptp(loss) == 0:
+            gap, note = replace(gap, low=np.nan, high=np.nan), _ALIKE
         rows.append(
             {
                 "uncertainty": name,
@@ -204,7 +210,7 @@ def uncertainty_table(
                 "difference": found.aurc - closeness,
                 "difference_low": gap.low,
                 "difference_high": gap.high,
-                "note": "one patient: no interval" if n_patients == 1 else "",
+                "note": note,
             }
         )
     return pd.DataFrame(rows)

@@ -115,7 +115,7 @@ def _inside(look: Look, title: str) -> Iterator[Section]:
         **look.resampling,
     )
     look.table(frame, "slices")
-    columns = ["model", "value", "reference_value", "difference", "low", "high", "n"]
+    columns = ["model", "value", "reference_value", "difference", "low", "high", "n", "note"]
     yield Section(title, text, frame[columns])
 
 

@@ -115,12 +115,41 @@ def test_a_model_against_itself(data):
     labels, scores, patients = data
     twins = {"a": scores["good"], "b": scores["good"]}
     frame = compare(labels, twins, patients, reference="a", seed=0, resamples=50)
-    resampled = frame[frame.metric != "ece"]
-    assert (resampled[["difference", "low", "high"]] == 0).all(axis=None)
-    assert (resampled.better == 0.5).all()
+    assert (frame.difference == 0).all()
+    assert frame[["low", "high", "better"]].isna().all(axis=None)
+    assert set(frame.note[~frame.metric.isin(["auc", "ece"])]) == {"all resamples agree, so no interval"}
     row = row_of(frame, "b")
     assert row["delong_p"] == 1
-    assert row["note"].startswith("variance 0: no scan tells the two apart; DeLong counts")
+    variance = "variance 0: no scan tells the two apart; DeLong counts"
+    assert row["note"].startswith(f"all resamples agree, so no interval; {variance}")
+
+
+# [-0.5, -0.5] and [0, 0] said that neither model ever errs on another scan
+def test_resamples_that_all_agree_bound_no_difference():
+    labels = np.repeat([0, 1], 10)
+    perfect = np.where(labels == 1, 0.8, 0.2)
+    scores = {"perfect": perfect, "another": perfect**2, "constant": np.full(20, 0.4)}
+    frame = compare(labels, scores, np.arange(20), reference="perfect", seed=0, resamples=50)
+    for name, difference in (("another", 0), ("constant", -0.5)):
+        row = row_of(frame, name)
+        assert row["difference"] == difference
+        assert np.isnan([row["low"], row["high"], row["better"]]).all()
+        assert row["note"].startswith("all resamples agree, so no interval; variance 0")
+    assert row_of(frame, "another", "brier")["low"] < row_of(frame, "another", "brier")["high"]
+
+
+# the only positive scan is found by one model: [1, 1], better in all resamples
+def test_a_class_of_one_patient_bounds_no_difference():
+    labels = (np.arange(12) == 11).astype(int)
+    score = np.linspace(0.1, 0.9, 12)
+    scores = {"finds": score, "misses": np.where(labels == 1, 0.3, score)}
+    frame = compare(labels, scores, np.arange(12), reference="misses", seed=0, resamples=200)
+    for metric in ("sensitivity", "auc", "ap", "f1", "balanced_accuracy", "specificity_at_95"):
+        row = row_of(frame, "finds", metric)
+        assert row["difference"] > 0
+        assert np.isnan([row["low"], row["high"], row["better"]]).all()
+        assert row["note"].startswith("too few patients of a class, so no interval")
+    assert row_of(frame, "finds", "accuracy")["high"] > 0
 
 
 def test_unlabelled_scans_seed_and_chunks(data, monkeypatch):
@@ -146,15 +175,16 @@ def test_too_few_patients_or_scans_say_so():
     assert row_of(frame, "b")["note"] == f"{note}; DeLong needs two scans of each class"
     frame = compare(labels, scores, list("xyz"), reference="a", seed=0, resamples=300)
     row = row_of(frame, "b")
-    assert row["note"] == "DeLong needs two scans of each class"
+    few = "too few patients of a class, so no interval"
+    assert row["note"] == f"{few}; DeLong needs two scans of each class"
     assert row["ignored"] > 50
-    assert row["better"] < 0.5
+    assert row_of(frame, "b", "brier")["better"] < 0.5
     two = labels[1:], {name: score[1:] for name, score in scores.items()}, ["x", "y"]
     notes = {
         row_of(compare(*two, reference="a", seed=seed, resamples=1), "b")["note"].split(";")[0]
         for seed in range(8)  # half of the single resamples draw one patient twice
     }
-    assert notes == {"no resample holds both classes", "DeLong needs two scans of each class"}
+    assert notes == {"no resample holds both classes", few}
 
 
 def test_what_cannot_be_compared_says_why(data):
@@ -193,7 +223,8 @@ def test_slices_inside_scans_by_hand():
     assert set(frame.metric) == {"slice_auc_inside"}
     b, c = (row_of(frame, name, "slice_auc_inside") for name in "bc")
     assert (b["value"], b["reference_value"], b["difference"]) == (0.5, 1.0, -0.5)
-    assert (b["low"], b["high"], b["better"]) == (-0.5, -0.5, 0.0)
+    assert np.isnan([b["low"], b["high"], b["better"]]).all()
+    assert b["note"] == "all resamples agree, so no interval"
     assert (c["difference"], c["low"], c["high"]) == (-0.25, -0.5, 0.0)
     assert c["better"] == pytest.approx(1 / 8, abs=0.05)  # half of the quarter of resamples with scan 2 twice
     assert (c["n"], c["patients"], c["note"]) == (2, 2, "")

@@ -123,6 +123,16 @@ def test_one_patient_has_no_interval_and_is_told():
     assert table.note[0] == "one patient: no interval"
 
 
+def test_without_a_wrong_call_uncertainties_are_not_compared():
+    p = np.linspace(0.1, 0.4, 30)
+    table = uncertainty_table(np.zeros(30), uncertainties(p, p[::-1]), np.arange(30).astype(str), seed=0)
+    closeness, std = (row for _, row in table.iterrows())
+    assert (closeness.difference_low, closeness.difference_high, closeness.note) == (0, 0, "")
+    assert std.difference == 0
+    assert np.isnan([std.difference_low, std.difference_high]).all()
+    assert std.note == "all losses are alike, so no interval of the difference"
+
+
 def test_no_error_of_a_few_scans_is_not_never():
     some = {CLOSENESS: np.linspace(0, 1, 30)}
     table = uncertainty_table(np.zeros(30), some, np.arange(30).astype(str), seed=0, resamples=50)
