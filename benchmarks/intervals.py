@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.record import command_line, record, table
-from ich_mil.evaluate.bootstrap import interval_of, patient_bootstrap, patients_behind
+from ich_mil.evaluate.bootstrap import intervals_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.weighted import resampled_scan_metrics
@@ -86,11 +86,10 @@ def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float,
         statistic = partial(_resampled, labels, p)
         resampled = patient_bootstrap(statistic, owner, resamples=RESAMPLES, seed=number)
         behind = patients_behind(labels, owner)
-        for metric, value in _measured(labels, p).items():
-            if not np.isnan(value):
-                plain, true = resampled[metric], truth[metric]
-                ends = interval_of(metric, value, plain, behind)
-                hits[metric].append((ends.low <= true <= ends.high, plain.low <= true <= plain.high))
+        values = {metric: value for metric, value in _measured(labels, p).items() if not np.isnan(value)}
+        for metric, ends in intervals_of(values, resampled, behind).items():
+            plain, true = resampled[metric], truth[metric]
+            hits[metric].append((ends.low <= true <= ends.high, plain.low <= true <= plain.high))
     return {metric: (truth[metric], *np.mean(pairs, axis=0)) for metric, pairs in hits.items() if pairs}
 
 

@@ -3,11 +3,12 @@
 Scans of one patient resemble each other, and so do slices of one scan: drawing them one by one would claim
 more evidence than there is. In: a statistic of counts. Out: the percentile interval of each number it gives,
 which `of_proportion` and `of_error` turn into that of a number between 0 and 1 and of a calibration error;
-`interval_of` knows which metric is which.
+`intervals_of` knows which metric is which.
 
 Shapes: n rows (scans or slices), R resamples.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -177,7 +178,7 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
 
 
 def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
-    """How many patients stand behind each metric between 0 and 1 that is no loss; for `interval_of`.
+    """How many patients stand behind each metric between 0 and 1 that is no loss; for `intervals_of`.
 
     Operating points rest on two classes, as their thresholds do: a sensitivity of 1 at few negative scans may
     be less in a resample. F1 rests on half of the positive patients: where few of them are found, a share s,
@@ -197,8 +198,44 @@ def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
     }
 
 
+def of_balanced(interval: Interval, shares: Sequence[tuple[float, Interval]]) -> Interval:
+    """The interval of balanced accuracy: half the sum of two shares of different scans, s and c, and theirs.
+
+        [(s + c)/2 - ½ √((s - s_low)² + (c - c_low)²), (s + c)/2 + ½ √((s_high - s)² + (c_high - c)²)]
+
+    (Zou and Donner 2008). Of a model that finds no positive scan and spares every negative one all resamples
+    say ½, and of few positive scans, all missed, those of the negatives alone spread. Simulated with
+    sensitivities of 0.01 to 0.3 and 2 to 10 positive scans it is held 0.97 to 1.00 of the time, by the log
+    odds of its own resamples 0.13 to 0.77.
+
+    Args:
+        interval: of the resamples.
+        shares: sensitivity and specificity, each with its interval by `of_proportion`.
+    """
+    if np.isnan(interval.low):
+        return interval
+    value = sum(share for share, _ in shares) / 2
+    below = math.hypot(*(share - ends.low for share, ends in shares)) / 2
+    above = math.hypot(*(ends.high - share for share, ends in shares)) / 2
+    return replace(interval, low=max(0.0, value - below), high=min(1.0, value + above))
+
+
+def intervals_of(
+    values: Mapping[str, float], resampled: Mapping[str, Interval], behind: Mapping[str, int]
+) -> dict[str, Interval]:
+    """The interval of each metric (no value is NaN), as `interval_of`, and of balanced accuracy."""
+    found = {name: interval_of(name, value, resampled[name], behind) for name, value in values.items()}
+    if "balanced_accuracy" in found:
+        shares = [(values[name], found[name]) for name in ("sensitivity", "specificity")]
+        found["balanced_accuracy"] = of_balanced(resampled["balanced_accuracy"], shares)
+    return found
+
+
 def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:
-    """The interval of a metric from that of its resamples; those `behind` names are between 0 and 1."""
+    """The interval of a metric from that of its resamples; those `behind` names are between 0 and 1.
+
+    Balanced accuracy needs those of two others: `intervals_of`.
+    """
     if metric == "ece":
         return of_error(resampled, value)
     return of_proportion(resampled, value, behind[metric]) if metric in behind else resampled

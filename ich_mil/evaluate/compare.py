@@ -143,8 +143,9 @@ def compare(
         `reference_value`, `difference` of the two (`value - reference_value`), `low` and `high` of its 95 %
         interval, `better`: the share of resamples in which the model is better (lower for
         `LOWER_IS_BETTER`), a tie counting one half, these three NaN for `ece`, where all resamples agree, and
-        where a metric rests on one patient of a class; `delong_p`, for `auc` only and NaN elsewhere; `n` scans, `positives` and `patients` among them; `resamples`, those `ignored` because
-        they hold one class only; `note`: why a number is missing, or what is odd about it.
+        where a metric rests on one patient of a class; `delong_p`, for `auc` only and NaN elsewhere; `n`
+        scans, `positives` and `patients` among them; `resamples`, those `ignored` because they hold one class
+        only; `note`: why a number is missing, or what is odd about it.
 
     Raises:
         DataError: a score is NaN or no probability (the message names the model), or there is one class only.

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import Interval, interval_of, patient_bootstrap, patients_behind
+from ich_mil.evaluate.bootstrap import Interval, intervals_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import (
     POINT_NAMES,
@@ -285,15 +285,17 @@ def _measured(
     rows: Rows,
 ) -> Iterator[Number]:
     """`values` holds the metrics of each run, `behind` is of `patients_behind`."""
-    for metric in values[0]:
-        every = np.array([one[metric] for one in values])
+    runs = {metric: np.array([one[metric] for one in values]) for metric in values[0]}
+    means = {metric: float(every.mean()) for metric, every in runs.items() if not np.isnan(every).any()}
+    found = intervals_of(means, intervals, behind)
+    for metric, every in runs.items():
         if lacking := int(np.isnan(every).sum()):
             note = _why_nan(metric)
             if len(every) > 1:
                 note = f"not defined for {lacking} of {len(every)} seeds: {note}"
             yield Number(level, metric, every, np.nan, np.nan, 0, rows, note)
         else:
-            ends = interval_of(metric, float(every.mean()), intervals[metric], behind)
+            ends = found[metric]
             yield Number(level, metric, every, ends.low, ends.high, ends.ignored, rows, "")
 
 

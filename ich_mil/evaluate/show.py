@@ -140,7 +140,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         *_right_calls(frame),
         f"95 % intervals: {frame['resamples'].max():,} resamples of patients, of losses and of the "
         "calibration line their percentiles, of AUC, AP, F1 and shares Student's t of the log odds, exact "
-        "where these are 0 or 1; "
+        "where these are 0 or 1, of balanced accuracy those of both its shares; "
         f"calls at probability {THRESHOLD}; "
         f"ECE: {CALIBRATION_BINS} equal-mass bins",
     ]

@@ -5,9 +5,18 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from ich_mil.evaluate import bootstrap
-from ich_mil.evaluate.bootstrap import Interval, of_error, of_proportion, pairs, patient_bootstrap
+from ich_mil.evaluate.bootstrap import (
+    Interval,
+    intervals_of,
+    of_balanced,
+    of_error,
+    of_proportion,
+    pairs,
+    patient_bootstrap,
+    patients_behind,
+)
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.evaluate.weighted import resampled_ece, resampled_ranking
+from ich_mil.evaluate.weighted import resampled_ece, resampled_ranking, resampled_scan_metrics
 
 
 def auc_interval(labels, score, patients, **options):
@@ -250,3 +259,36 @@ def test_pairs_have_no_patient_in_common():
         pairs(np.array(["a", "b", "c"]), np.array(["a", "b", "c", "d", "e"])) == 2
     )  # 3 would need 6 patients
     assert pairs(np.array(["a", "b", "c", "d"]), np.array(["a", "b"])) == 2
+
+
+def test_the_interval_of_balanced_accuracy_by_hand():
+    sensitivity, specificity = Interval(0.5, 0.9, 0, 0.1), Interval(0.66, 0.93, 0, 0.1)
+    shares = [(0.8, sensitivity), (0.9, specificity)]  # 0.3 and 0.24 below, 0.1 and 0.03 above
+    found = of_balanced(Interval(0.84, 0.86, 3, 0.01), shares)
+    assert found.low == pytest.approx(0.85 - np.sqrt(0.09 + 0.0576) / 2)
+    assert found.high == pytest.approx(0.85 + np.sqrt(0.01 + 0.0009) / 2)
+    assert (found.ignored, found.error) == (3, 0.01)
+    nothing = Interval(np.nan, np.nan, 0, np.nan)
+    assert np.isnan(of_balanced(nothing, [(0.8, nothing), (0.9, nothing)]).low)
+
+
+# by the log odds of its own resamples 0.13 and 0.78
+@pytest.mark.parametrize(("n", "positive", "apart"), [(200, 0.05, 1.0), (40, 0.2, 1.0)])
+def test_the_interval_of_balanced_accuracy_holds_it_where_few_are_called_positive(n, positive, apart):
+    threshold = apart / 2 - np.log(positive / (1 - positive)) / apart  # where calibrated odds are even
+    truth = (norm.sf(threshold - apart) + norm.cdf(threshold)) / 2
+    rng = np.random.default_rng(7)
+    patients, inside = np.arange(n).astype(str), 0
+    for seed in range(150):
+        labels = (rng.random(n) < positive).astype(int)
+        labels[:2] = 0, 1
+        p = expit(rng.normal(size=n) + apart * labels - threshold)
+        resampled = patient_bootstrap(
+            lambda counts, labels=labels, p=p: resampled_scan_metrics(labels, p, counts),
+            patients,
+            resamples=200,
+            seed=seed,
+        )
+        ends = intervals_of(scan_metrics(labels, p), resampled, patients_behind(labels, patients))
+        inside += ends["balanced_accuracy"].low <= truth <= ends["balanced_accuracy"].high
+    assert inside / 150 >= 0.95

@@ -144,7 +144,7 @@ def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth,
     positive, negative = (len(np.unique(patients[truth["labels"] == kind])) for kind in (1, 0))
     assert positive > negative  # and pairs of one of each are as many as the negative ones
     behind = {"sensitivity": positive, "specificity": negative, "f1": (positive + 1) // 2}
-    behind |= dict.fromkeys(("auc", "ap", "balanced_accuracy"), negative)
+    behind |= {"auc": negative, "ap": negative}
     behind |= {"ppv": positive, "npv": negative}
     # the threshold rests on the other class
     behind |= {f"{kind}_at_{x}": negative for kind in ("sensitivity", "specificity") for x in (90, 95)}
@@ -152,9 +152,33 @@ def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth,
         row = number(frame, "perfect", SCAN, metric)
         assert (row.value, row.high) == (1, 1)
         assert row.low == pytest.approx(0.025 ** (1 / n))  # (Clopper and Pearson 1934)
+    balanced = number(frame, "perfect", SCAN, "balanced_accuracy")
+    assert balanced.low == pytest.approx(
+        1 - np.hypot(*(1 - 0.025 ** (1 / n) for n in (positive, negative))) / 2
+    )
     slope = number(frame, "perfect", SCAN, "calibration_slope")
     assert np.isnan(slope.value)
     assert "one threshold tells the classes apart" in slope.note
+
+
+# [0.5, 0.5]: every resample says so, of 4 positive scans
+def test_nothing_called_positive_is_not_always_so():
+    labels = np.repeat([0, 1], [16, 4])
+    model = Scores("timid", np.linspace(0.1, 0.4, 20), None)
+    patients = [f"p{i}" for i in range(20)]
+    frame = evaluate(
+        [model],
+        labels=labels,
+        patients=patients,
+        offsets=np.arange(21),
+        slice_labels=None,
+        seed=0,
+        resamples=50,
+    )
+    row = number(frame, "timid", SCAN, "balanced_accuracy")
+    sensitivity, specificity = 1 - 0.025 ** (1 / 4), 0.025 ** (1 / 16)  # the ends of 0 of 4 and 16 of 16
+    assert row.value == 0.5
+    assert (row.low, row.high) == pytest.approx((0.5 - (1 - specificity) / 2, 0.5 + sensitivity / 2))
 
 
 @pytest.mark.parametrize("absent", [None, float("nan")])
