@@ -105,7 +105,7 @@ class DriftResult:
         statistic: energy distance nm/(n + m) · (2 E|X-Y| - E|X-X'| - E|Y-Y'|) of the features.
         score: what moved in the score.
         moved: the feature columns that moved most, `NAMED` at most.
-        n: scans in the batch.
+        n: scans of the batch that were compared, about `MOST_SCANS` at most.
     """
 
     p_features: float
@@ -120,7 +120,7 @@ class DriftResult:
     def text(self) -> str:
         """One paragraph for a log or a report."""
         facts = f"{self.n} scans, p = {self.p_features:.3g} for features and {self.p_scores:.3g} for scores"
-        rate = f"rings falsely in at most {self.rate:.0%} of batches"
+        rate = f"rings falsely in at most {100 * self.rate:g} % of batches"
         if not self.alarm:
             return f"No drift found ({facts}; {rate}). A small change, or one of a few scans, can be missed."
         words = [self.score] if self.p_scores <= self.rate / 2 else []

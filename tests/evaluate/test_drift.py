@@ -131,6 +131,13 @@ def test_only_what_moved_at_half_the_rate_is_named():
     assert "score: median" not in text
 
 
+@pytest.mark.parametrize(("rate", "words"), [(0.05, "5 %"), (0.025, "2.5 %"), (0.002, "0.2 %")])
+def test_the_rate_is_told_as_it_is(rate, words):
+    score = Moved("score", 0.5, 0.9, 1.0, 2.0)
+    text = DriftResult(0.9, 0.9, False, rate, 3.0, score, (), 20).text()
+    assert f"rings falsely in at most {words} of batches" in text
+
+
 def alarms(draw, runs, **options):
     """Alarms among `runs` references and batches, both from `draw(generator)`."""
     rung = 0
