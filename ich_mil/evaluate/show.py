@@ -185,7 +185,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
     if frame["ignored"].max() > 0:
         notes.append(
             f"Up to {frame['ignored'].max():,} resamples in which a number is not defined were ignored: one "
-            "class only, or for the slope classes that do not overlap"
+            "class only, for PPV and NPV no such call, for the slope classes that do not overlap"
         )
     if frame["value"][frame["metric"] == "ece"].notna().any():
         notes.append(

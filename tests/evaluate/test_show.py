@@ -180,6 +180,16 @@ def test_what_resamples_did_is_told_where_they_did_it(truth, model):
     assert "Up to 1 resamples in which a number is not defined were ignored: one class only" in notes
 
 
+# one scan of 60 is called positive: a third of the resamples have none, and both classes
+def test_resamples_without_a_call_are_told():
+    labels = np.arange(60) % 2
+    model = Scores("timid", np.where(np.arange(60) == 1, 0.9, np.linspace(0.1, 0.4, 60)), None)
+    patients = [f"p{i}" for i in range(60)]
+    frame = evaluate([model], labels=labels, patients=patients, offsets=np.arange(61), seed=0, resamples=50)
+    assert frame[frame.metric != "ppv"].ignored.max() == 0 < frame.ignored.max()
+    assert "one class only, for PPV and NPV no such call, for" in " ".join(table_notes(frame))
+
+
 def test_a_table_read_from_csv_reads_the_same(truth, model, tmp_path):
     frame = evaluate([model, Scores("NA", None, None)], **truth, seed=0, resamples=60)
     frame.to_csv(tmp_path / "metrics.csv", index=False)
