@@ -198,8 +198,9 @@ def test_what_it_changes_in_words():
         "  log-loss 0.500 -> 0.400, -0.100 [-0.150, -0.050], better in 97% of resamples",
         "  Brier    0.100 -> 0.125, +0.025 [-0.010, +0.040], better in 20% of resamples",
     ]
-    assert told[5].startswith("Go by the log-loss: chance adds to an ECE")
-    assert "15% of them positive" in told[6]
+    assert told[5].startswith("A resample measures on a third of the patients")
+    assert told[6].startswith("Go by the log-loss: chance adds to an ECE")
+    assert "15% of them positive" in told[7]
 
 
 def test_twenty_patients_are_enough_and_five_scans_of_a_label(place):

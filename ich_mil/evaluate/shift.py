@@ -190,7 +190,10 @@ def refitted_differences(
 
     In each resample patients are drawn with repetition, the intercept is fitted to their scans, and it and
     the model's own calibration are measured on the scans of the others. That a few scans may have an odd
-    prevalence is in these numbers; a bootstrap that keeps the fit does not see it.
+    prevalence is in these numbers; a bootstrap that keeps the fit does not see it. So is the chance of whom
+    they are measured on, about a third of the patients, and with few scans it is most of it: with 200 of
+    which 5 % are positive, and an intercept off by 0.8, log-loss falls in 0.57 of the resamples, where the
+    fit to all truly lowers it for 0.98 of such sites (simulated).
 
     Args:
         logits: (L, B) or (B,), as in `recalibrate`; at most `MOST_SAMPLES` samples are used.

@@ -175,6 +175,10 @@ def _told(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
             f"  {SHOWN[row['metric']]:<9}{row['before']:.3f} -> {row['after']:.3f}, {change}, better in "
             f"{row['better']:.0%} of resamples"
         )
+    lines.append(
+        "A resample measures on a third of the patients: with few scans most of its spread is their chance, "
+        "and shares near 50% do not say that it will not help."
+    )
     lines.append("Go by the log-loss: chance adds to an ECE, before and after, the more the fewer the scans.")
     lines.append(
         f"This holds for scans that come as these did, {first.positives / first.n:.0%} of them positive: of "
