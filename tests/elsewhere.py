@@ -37,6 +37,7 @@ class Away(torch.Tensor):
 
     here: Tensor
     waits: Counter[str]
+    is_meta = False  # it has memory
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod

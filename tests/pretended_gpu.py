@@ -57,7 +57,6 @@ class _Cuda(Away):
 
     device = property(lambda self: CUDA)
     is_cuda = property(lambda self: True)
-    is_meta = property(lambda self: False)
 
     def record_stream(self, stream: Any) -> None:
         pass
