@@ -270,7 +270,7 @@ def test_what_cannot_be_used_is_refused_and_makes_no_run(place, tmp_path, capsys
     assert "at least 5 scans of each label, 4 of 64 are positive" in refused(
         ["recalibrate", *words(place, "four", "run"), *out], capsys
     )
-    swapped = table.assign(bag_label=1 - table.bag_label)
+    swapped = table.drop(columns="instance_label").assign(bag_label=1 - table.bag_label)
     swapped[~swapped.bag_name.isin(positive[4:])].to_csv(place / "four.csv", index=False)
     assert "at least 5 scans of each label, 60 of 64 are positive" in refused(
         ["recalibrate", *words(place, "four", "run"), *out], capsys

@@ -240,8 +240,8 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
 
     Raises:
         DataError: no such file, a column is missing, a label is not 0/1, label, patient or the CNN's
-            probability differ within a scan, a slice is there twice, a feature is NaN, a probability is
-            outside [0, 1], or known of some scans only.
+            probability differ within a scan, a slice of a negative scan is positive, a slice is there twice,
+            a feature is NaN, a probability is outside [0, 1], or known of some scans only.
     """
     path = Path(path)
     table = _read_table(path)
@@ -264,6 +264,13 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
     if "patient" in table:
         features = replace(features, patients=[patient_key(name) for name in grouped.patient.first()])
     if "instance_label" in table:
+        wrong = np.flatnonzero((table.bag_label == 0) & (table.instance_label == 1))
+        if len(wrong):
+            scan, name = table.loc[wrong[0], ["bag_name", "instance_name"]]
+            raise DataError(
+                f"{path}: scan {scan!r} is labelled 0, but its slice {name!r} is labelled 1; "
+                "correct one of them"
+            )
         features = replace(features, slice_labels=torch.tensor(table.instance_label.to_numpy(np.int64)))
     if "bag_cnn_probability" in table:
         said = grouped.bag_cnn_probability.first()

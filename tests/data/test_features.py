@@ -115,6 +115,10 @@ def test_slices_keep_their_order_in_a_long_table_of_mixed_scans(tmp_path):
         ("1,10,inf,i,B,0\n", "line 2: bag_label must be 0 or 1, got 'inf'"),
         ("1,10,1,i,B,0\n1,10,1,j,B,-1e400\n", "line 3: instance_label must be 0 or 1, got '-1e400'"),
         ("1,10,1,i,B,0\n1,10,0,j,B,0\n", "scan 'B' is labelled both 0 and 1"),
+        (
+            "1,10,0,i,B,0\n1,10,0,j,B,1\n",
+            "scan 'B' is labelled 0, but its slice 'j' is labelled 1; correct one of them",
+        ),
         ("1,,1,i,B,0\n", "NaN or infinite, or beyond 3.4e+38, the first is 'i'"),
         ("1,1,1,i,B,0\n1,-1e39,1,j,B,0\n", "NaN or infinite, or beyond 3.4e+38, the first is 'j'"),
         ("1,10,1,i,B,0\nx,10,1,j,B,0\n", "line 3: feature_1 must be a number, got 'x'"),
