@@ -33,18 +33,20 @@ _BONE = re.compile(r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b"
 _BONE_KERNEL = re.compile(
     r"(.*(bone|edge|lung|detail).*|d|e|yd|fc[38]\d|(?!fc)[a-z]{1,2}[6-9]\d[a-z]?)(\\.*)?", re.IGNORECASE
 )
-# An injection ('4cc sec 150cc'), a phase or a vessel says contrast as well; a MIP is made of an angiography.
+# An injection ('4cc sec 150cc'), a phase or a vessel says contrast as well; projections, subtractions, maps
+# of iodine and pictures without it are made of an angiography.
 _CONTRAST = re.compile(
     r"contrast|kontrast|\bkm\b|\bce\b|\+c\b|\bc\+|\d\s*(cc|ml)\b|\biv\b|\boral\b|inject|bolus|monitoring"
     r"|\bpost\b(?!\W*(fossa|op|proc|trauma|surg|evd|coil|clip|shunt|lysis|tpa))"
     r"|\bdelay(ed)?\b|\bc/c\b|\b(con|dopo|c/)\s*(mdc|civ)\b"
     # the last word, before no more than the thickness and the number of a repeat: 'HEAD W', 'Head with 5mm-2'
     r"|\bw(ith)?\b(?=[\W_]*(\d+(\.\d+)?\s*mm)?(-\d)?\W*$)"
-    r"|\bct[apv]\b|angio|venous|arterial|perfusion|enhanced|willis|carotid|\bmips?\b",
+    r"|\bct[apv]\b|angio|venous|arterial|perfusion|enhanced|willis|carotid|\bmips?\b|\bmin\s?ips?\b|subtract|\biodine\b|\bvnc\b",
     re.IGNORECASE,
 )
+# Not 'virtual non-contrast', which is made of slices with contrast.
 _NO_CONTRAST = re.compile(
-    r"(\b(pre|non?|without|w/?o|before|ohne|sans|sin|sem|senza)|un|non)[\s_-]*(iv[\s_-]*)?"
+    r"(?<!virtual[ -])(\b(pre|non?|without|w/?o|before|ohne|sans|sin|sem|senza)|un|non)[\s_-]*(iv[\s_-]*)?"
     r"(contrast\w*|kontrast\w*|enhanced|injection|ce\b|km\b|iv\b)|\biv-(?!\w)|\bncct\b|\bplain\b|\bnative?\b|-c\b",
     re.IGNORECASE,
 )

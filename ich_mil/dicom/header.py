@@ -63,8 +63,9 @@ _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|z
 _NO_CONTRAST = re.compile(
     r"(none|no|non(?!\W*ionic)|nil|n|n/?a|0|without|w/?o|unenhanced|plain)\b.*|\W*", re.IGNORECASE
 )
-# Siemens writes 'CT_SOM5 MIP'.
-_MIP = re.compile(r"\bmip\b", re.IGNORECASE)
+# ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, a map of iodine or a picture
+# without its iodine: all are made of an angiography (PS3.3 C.8.2.1.1.1, C.8.16.1).
+_OF_ANGIOGRAPHY = re.compile(r"\b(mip|m(ax|in)[ _]?ip|subtraction|mat_(specific|removed))\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ class SliceHeader:
         description: SeriesDescription (0008,103E).
         kernel: ConvolutionKernel (0018,1210); several values are joined by a backslash.
         body_part: BodyPartExamined (0018,0015), upper case.
-        contrast: an agent was given, as the file or the frame says (0018,0010; 0018,9342), or ImageType says
-            MIP, which is made of an angiography.
+        contrast: an agent was given, as the file or the frame says (0018,0010; 0018,9342), or as ImageType or
+            FrameType do: a projection, a subtraction, a map of a material or a picture without it.
         pixels: how its pixels are stored.
         notes: what was accepted though the standard asks for more, as (code, detail).
     """
@@ -208,7 +209,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
     signed = elements.short(SIGNED) == 1
     padding = _padding(elements, signed=signed)
-    with_agent = _has_agent(elements) or _MIP.search(elements.text(IMAGE_TYPE)) is not None
+    with_agent, kind = _has_agent(elements), elements.text(IMAGE_TYPE)
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = check_geometry(path, frame)
@@ -232,7 +233,9 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
                 description=elements.text(DESCRIPTION),
                 kernel=frame.kernel,
                 body_part=elements.text(BODY_PART).upper(),
-                contrast=with_agent or frame.contrast,
+                contrast=with_agent
+                or frame.contrast
+                or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.kind}") is not None,
                 pixels=StoredPixels(
                     syntax=elements.syntax,
                     offset=elements.pixel_offset,

@@ -140,11 +140,17 @@ def test_route_and_volume_tell_of_contrast_where_the_agent_is_empty(tmp_path, ch
     [
         (["DERIVED", "SECONDARY", "AXIAL", "CT_SOM5 MIP"], True),
         (["DERIVED", "SECONDARY", "MIP"], True),
+        (["DERIVED", "SECONDARY", "AXIAL", "MIN IP"], True),
+        (["DERIVED", "PRIMARY", "VOLUME", "MAX_IP"], True),
+        (["DERIVED", "SECONDARY", "AXIAL", "SUBTRACTION"], True),
+        (["DERIVED", "PRIMARY", "AXIAL", "MAT_SPECIFIC"], True),
+        (["DERIVED", "PRIMARY", "AXIAL", "MAT_REMOVED"], True),
+        (["DERIVED", "PRIMARY", "AXIAL", "VMI"], False),
         (["DERIVED", "SECONDARY", "AXIAL", "CT_SOM5 MPR"], False),
         (["ORIGINAL", "PRIMARY", "AXIAL", "CT_SOM5 SPI"], False),
     ],
 )
-def test_a_mip_by_its_image_type_is_no_plain_slice(tmp_path, image_type, contrast):
+def test_what_is_made_of_an_angiography_by_its_image_type_is_no_plain_slice(tmp_path, image_type, contrast):
     assert read_headers(write(tmp_path, ImageType=image_type))[0].contrast is contrast
 
 
@@ -190,6 +196,14 @@ def test_what_a_frame_says_of_itself_goes_before_what_is_said_for_all(tmp_path):
     assert (first.contrast, second.contrast) == (True, False)
     assert (first.pixels.slope, first.pixels.intercept) == (1, -1024)
     assert (second.pixels.slope, second.pixels.intercept) == (2, -2048)
+
+
+def test_a_frame_that_is_a_subtraction_is_no_plain_slice(tmp_path):
+    ds, kind = enhanced([STORED, STORED], [SIGNED, SIGNED]), Dataset()
+    kind.FrameType = ["DERIVED", "PRIMARY", "VOLUME", "SUBTRACTION"]
+    ds.PerFrameFunctionalGroupsSequence[1].CTImageFrameTypeSequence = [kind]
+    first, second = read_headers(write_frames(tmp_path, ds))
+    assert (first.contrast, second.contrast) == (False, True)
 
 
 def test_a_thickness_that_a_frame_does_not_say_is_that_of_all_or_none(tmp_path):
