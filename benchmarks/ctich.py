@@ -20,7 +20,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.record import command_line, record, table
-from ich_mil.data.bags import Batch, Pictures, ScanDataset
+from ich_mil.data.bags import Batch, ScanDataset
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import PreparedSet, open_prepared
@@ -36,6 +36,7 @@ from ich_mil.evaluate.metrics import auc_inside
 from ich_mil.evaluate.weighted import resampled_ranking
 from ich_mil.files import write_text
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import fit_cnn
 from ich_mil.training.settings import TrainingSettings
@@ -53,25 +54,25 @@ SMALL = TrainingSettings(learning_rate=3e-4, bags=2, max_epochs=15, fixed_epochs
 BLEEDS = replace(SMALL, augment=True, bleeds=0.5)
 CONTROLS = replace(BLEEDS, bleeds=0.4, controls=0.3)
 WARMED = replace(CONTROLS, warmup_steps=1500, learning_rate=1e-3)
-FLAT, MEAN = CnnSettings(image_size=64), CnnSettings(image_size=64, pool="mean")
+FLAT, MEAN = CnnSettings(), CnnSettings(pool="mean")
 
-ROWS: dict[str, tuple[CnnSettings, TrainingSettings]] = {
-    "plain, 128 px": (CnnSettings(image_size=128), PLAIN),
-    "64 px": (FLAT, SMALL),
-    "+ augmentation": (FLAT, replace(SMALL, augment=True)),
-    "+ mean of the map": (MEAN, replace(SMALL, augment=True)),
-    "+ bleeds": (MEAN, BLEEDS),
-    "+ controls": (MEAN, CONTROLS),
-    "+ warm-up": (MEAN, WARMED),
-    "+ 96 px": (replace(MEAN, image_size=96), WARMED),
+ROWS: dict[str, tuple[EncoderSettings, CnnSettings, TrainingSettings]] = {
+    "plain, 128 px": (EncoderSettings(size=128), FLAT, PLAIN),
+    "64 px": (EncoderSettings(size=64), FLAT, SMALL),
+    "+ augmentation": (EncoderSettings(size=64), FLAT, replace(SMALL, augment=True)),
+    "+ mean of the map": (EncoderSettings(size=64), MEAN, replace(SMALL, augment=True)),
+    "+ bleeds": (EncoderSettings(size=64), MEAN, BLEEDS),
+    "+ controls": (EncoderSettings(size=64), MEAN, CONTROLS),
+    "+ warm-up": (EncoderSettings(size=64), MEAN, WARMED),
+    "+ 96 px": (EncoderSettings(size=96), MEAN, WARMED),
 }
 """Each row that starts with + adds to the one above it."""
 
 
-def scores(model: AttentionCnn, batch: Batch, image_size: int, **about: object) -> pd.DataFrame:
+def scores(model: AttentionCnn, batch: Batch, **about: object) -> pd.DataFrame:
     """One row a slice of one scan: what the CNN says of it and of its scan."""
     with torch.inference_mode():
-        output = model(Pictures(WINDOWS, image_size)(batch), batch.offsets)
+        output = model(model.pictures()(batch), batch.offsets)
     return pd.DataFrame(
         {
             "scan": batch.scans[0],
@@ -96,13 +97,10 @@ def held_out(folder: Path) -> list[tuple[Batch, str, int]]:
     return found
 
 
-def measure(model: AttentionCnn, held: PreparedSet, image_size: int) -> pd.DataFrame:
+def measure(model: AttentionCnn, held: PreparedSet) -> pd.DataFrame:
     """What the CNN says of `held_out`."""
     return pd.concat(
-        [
-            scores(model, batch, image_size, inserted=what, draw=draw)
-            for batch, what, draw in held_out(held.folder)
-        ]
+        [scores(model, batch, inserted=what, draw=draw) for batch, what, draw in held_out(held.folder)]
     )
 
 
@@ -115,7 +113,7 @@ def network(folder: Path, row: str, seed: int) -> AttentionCnn:
     """The network that `run` trained into `folder`."""
     path = folder / name_of(row, seed) / "best.ckpt"
     state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
-    model = AttentionCnn(ROWS[row][0], windows=len(WINDOWS)).eval()
+    model = AttentionCnn(*ROWS[row][:2]).eval()
     model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
     return model
 
@@ -126,10 +124,10 @@ def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) 
     path = out / f"{name}.csv"
     if not path.is_file():
         learn, held = parts
-        cnn, training = ROWS[row]
+        encoder, cnn, training = ROWS[row]
         splits = draw_splits(learn.scans, validation=VALIDATION, test=0.0, seed=seed)
-        model = fit_cnn(learn, splits, out / name, windows=WINDOWS, cnn=cnn, training=training, seed=seed)
-        write_text(path, measure(model, held, cnn.image_size).to_csv(index=False))
+        model = fit_cnn(learn, splits, out / name, encoder=encoder, cnn=cnn, training=training, seed=seed)
+        write_text(path, measure(model, held).to_csv(index=False))
     return pd.read_csv(path)
 
 

@@ -38,6 +38,7 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.model import load_model, read_run
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.models.frozen import extract_features
 from ich_mil.report import heatmap
 from ich_mil.report.heatmap import slice_maps
@@ -47,7 +48,7 @@ from ich_mil.training.augment import generator_of
 from ich_mil.training.bleeds import insert, inside_skull
 from ich_mil.training.fit import fit_cnn
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import Windows, parse_windows, resize, to_pictures
+from ich_mil.windows import Windows, resize, to_pictures
 
 PHANTOMS = 40
 DRAWS = 3
@@ -217,10 +218,10 @@ def compared(models: dict[str, Model], scans: list[Known]) -> str:
     return f"{table(['map', *COLUMNS], rows)}\n\n{agreement(trained, few, theirs)}."
 
 
-def untrained(settings: CnnSettings, windows: Windows) -> AttentionCnn:
+def untrained(encoder: EncoderSettings, settings: CnnSettings) -> AttentionCnn:
     """A CNN of the same shape with random weights."""
     torch.manual_seed(1)
-    return AttentionCnn(settings, windows=len(windows)).eval()
+    return AttentionCnn(encoder, settings).eval()
 
 
 def of_phantoms(run: Path, out: Path) -> str:
@@ -228,13 +229,12 @@ def of_phantoms(run: Path, out: Path) -> str:
     model = load_model(run)
     assert model.cnn is not None  # a run on pictures
     config = read_run(run)["config"]
-    settings, windows = model.cnn.settings, parse_windows(config["windows"])
+    encoder, settings = model.cnn.encoder_settings, model.cnn.settings
     splits = load_splits(run / "splits.csv")
     scans = splits.scan[splits.split == "train"].tolist()
 
     def with_head(cnn: AttentionCnn, prepared: PreparedSet) -> Model:
-        size = settings.image_size
-        features = extract_features(cnn, prepared, scans, windows=windows, image_size=size)
+        features = extract_features(cnn, prepared, scans)
         x, labels = features.x.double(), features.labels
         return cnn, fit(x, features.offsets, labels, settings=HeadSettings(**config["head"]))[0]
 
@@ -247,31 +247,31 @@ def of_phantoms(run: Path, out: Path) -> str:
         mixed,
         splits,
         out / "shuffled" / "cnn",
-        windows=windows,
+        encoder=encoder,
         cnn=settings,
         training=replace(TrainingSettings(**config["training"]), fixed_epochs=True),
         seed=config["seed"],
     )
     models = {
-        "trained": (model.cnn.model, model.head),
-        "random weights": with_head(untrained(settings, windows), prepared),
+        "trained": (model.cnn, model.head),
+        "random weights": with_head(untrained(encoder, settings), prepared),
         "shuffled labels": with_head(shuffled, mixed),
     }
-    return compared(models, phantoms(windows, settings.image_size))
+    return compared(models, phantoms(encoder.windows, encoder.size))
 
 
 def of_ctich(data: Path, seed: int) -> str:
     """The table on real scans: part b, and the scans of part a that this seed does not train on."""
     a, b = (open_prepared(data / name) for name in ("prep_rsna", "prep_rsna_b"))
     row = "+ 96 px"
-    settings, cnn = ROWS[row][0], network(data / "ablation", row, seed)
+    (encoder, settings, _), cnn = ROWS[row], network(data / "ablation", row, seed)
     splits = draw_splits(a.scans, validation=VALIDATION, test=0.0, seed=seed)
     negative = splits[splits.label == 0]
-    drawn = inserted(a, negative.scan[negative.split == "train"].tolist(), settings.image_size)
+    drawn = inserted(a, negative.scan[negative.split == "train"].tolist(), encoder.size)
     learn = splits.scan[splits.split == "train"]
 
     def with_head(cnn: AttentionCnn) -> Model:
-        features = extract_features(cnn, a, learn.tolist(), windows=WINDOWS, image_size=settings.image_size)
+        features = extract_features(cnn, a, learn.tolist())
         with torch.no_grad():
             x = [features.x, *(cnn.encode(scan.pictures) for scan in drawn)]
         sizes = torch.tensor([*features.offsets.diff(), *(len(part) for part in x[1:])])
@@ -279,9 +279,9 @@ def of_ctich(data: Path, seed: int) -> str:
         labels = torch.cat([features.labels, torch.ones(len(drawn), dtype=torch.int64)])
         return cnn, fit(torch.cat(x).double(), offsets, labels, settings=HeadSettings())[0]
 
-    models = {"trained": with_head(cnn), "random weights": with_head(untrained(settings, WINDOWS))}
-    held = inserted(a, negative.scan[negative.split == "validation"].tolist(), settings.image_size)
-    held += inserted(b, b.scans.index[b.scans.label == 0].tolist(), settings.image_size)
+    models = {"trained": with_head(cnn), "random weights": with_head(untrained(encoder, settings))}
+    held = inserted(a, negative.scan[negative.split == "validation"].tolist(), encoder.size)
+    held += inserted(b, b.scans.index[b.scans.label == 0].tolist(), encoder.size)
     return compared(models, held)
 
 
@@ -293,7 +293,7 @@ def cost() -> str:
     pictures[20:, :, 100:140, 90:120] += 0.3
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     for width in (8, 128):
-        cnn = untrained(CnnSettings(image_size=256, features=width), WINDOWS)
+        cnn = untrained(EncoderSettings(size=256), CnnSettings(features=width))
         with torch.no_grad():
             x = cnn.encode(pictures).double()
         head = fit(x, torch.arange(0, 41, 5), labels, settings=HeadSettings(n_inducing=20))[0]

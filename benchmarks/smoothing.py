@@ -25,8 +25,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from benchmarks.ctich import ROWS as NETWORKS
-from benchmarks.ctich import VALIDATION, WINDOWS, name_of, network
+from benchmarks.ctich import VALIDATION, name_of, network
 from benchmarks.record import command_line, record, table
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import draw_splits
@@ -87,8 +86,6 @@ def ctich_sets(data: Path, out: Path) -> Iterator[Sets]:
                     model,
                     one,
                     list(one.scans.index),
-                    windows=WINDOWS,
-                    image_size=NETWORKS[row][0].image_size,
                 )
                 for one in (a, b)
             ]
@@ -103,15 +100,13 @@ def _split(features: FeatureSet, splits: pd.DataFrame, name: str) -> FeatureSet:
 
 def demo_sets(run: Path, prepared: Path, out: Path) -> Sets:
     """What the network of a finished run makes of the scans it was trained, stopped and tested on."""
-    model, settings, windows = load_cnn(run)
+    model = load_cnn(run)
     one, splits = open_prepared(prepared), pd.read_csv(run / "splits.csv", dtype={"scan": str})
     features = stored_features(
         out / "demo.safetensors",
         model,
         one,
         splits.scan.tolist(),
-        windows=windows,
-        image_size=settings.image_size,
     )
     return Sets("demo", *(_split(features, splits, part) for part in ("train", "validation", "test")))
 

@@ -28,7 +28,6 @@ from ich_mil.data.store import open_prepared
 from ich_mil.files import write_text
 from ich_mil.settings import read_settings
 from ich_mil.training import fit
-from ich_mil.windows import parse_windows
 
 CONFIG = "configs/demo.yaml"
 SPLIT_SEED = 0
@@ -64,7 +63,7 @@ def course(config: RunConfig, order: str, seed: int) -> pd.DataFrame:
             prepared,
             splits,
             Path(folder),
-            windows=parse_windows(config.windows),
+            encoder=config.encoder,
             cnn=config.cnn,
             training=replace(config.training, max_epochs=EPOCHS, fixed_epochs=True),
             seed=seed,

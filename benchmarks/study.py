@@ -52,7 +52,7 @@ def train(folder: Path) -> Path:
     config.write_text(
         f"out: {folder / 'run'}\nprepared: {folder / 'prepared'}\n"
         f"train: {{layout: rsna, root: {folder / 'site'}}}\nsplit: {{validation: 0.25}}\n"
-        "cnn: {image_size: 256}\ntraining: {max_epochs: 1}\nhead: {density: gamma}\n"
+        "encoder: {size: 256}\ntraining: {max_epochs: 1}\nhead: {density: gamma}\n"
     )
     assert train_main(["--config", str(config)]) == 0
     return folder / "run"

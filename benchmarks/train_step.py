@@ -15,6 +15,7 @@ import time
 import torch
 
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.training.fit import keep_freed_memory
 
 WARM_UP = 2
@@ -25,7 +26,7 @@ def measure(image_size: int, slices: int, steps: int, keep: bool) -> list[float]
     if keep:
         keep_freed_memory()
     torch.manual_seed(0)
-    model = AttentionCnn(CnnSettings(image_size=image_size), windows=3)
+    model = AttentionCnn(EncoderSettings(size=image_size), CnnSettings())
     optimiser = torch.optim.Adam(model.parameters(), 1e-3)
     pictures = torch.rand(slices, 3, image_size, image_size)
     offsets = torch.linspace(0, slices, 5).long()

@@ -32,6 +32,7 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.kernels.choice import Impl
 from ich_mil.kernels.pictures import _noise, pictures_of, shifted
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.models.frozen import extract_features
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit import keep_freed_memory
@@ -60,7 +61,7 @@ class Steps:
         self.workers = workers
         # without an end: a round would else begin by waiting for its first step, as an epoch does
         self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys), device=DEVICE))
-        model = AttentionCnn(CnnSettings(image_size=image_size), windows=len(WINDOWS)).to(DEVICE)
+        model = AttentionCnn(EncoderSettings(size=image_size), CnnSettings()).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
         self.pictures = Pictures(WINDOWS, image_size, slices=slices)
         weights = class_weights([0, 1])
@@ -226,9 +227,7 @@ def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> s
     scans = list(prepared.scans.index)
     model = steps.module.model.eval()
     started = perf_counter()
-    features = extract_features(
-        model, prepared, scans, windows=WINDOWS, image_size=image_size, workers=steps.workers
-    )
+    features = extract_features(model, prepared, scans, workers=steps.workers)
     taken = perf_counter() - started
     rate = len(features.x) / taken
     return f"Extraction: {len(features.x)} slices in {taken:.1f} s, {rate:.0f} slices/s, in float32."

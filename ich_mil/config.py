@@ -1,7 +1,8 @@
 """One YAML a run, typed by dataclasses; unknown keys and values out of range are refused.
 
 In: a YAML file and command-line overrides (`--head.beta 1.5`). Out: a frozen `RunConfig`. Settings of a part
-live beside that part (`CnnSettings`, `TrainingSettings`, `HeadSettings`); this file puts them together.
+live beside that part (`EncoderSettings`, `CnnSettings`, `TrainingSettings`, `HeadSettings`); this file puts
+them together.
 """
 
 import json
@@ -17,9 +18,9 @@ from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import parse_windows
 
 SetLayout = Literal["rsna", "cq500", "folder", "features"]
 
@@ -137,8 +138,8 @@ class RunConfig:
         prepared: folder of the prepared sets (`train` and `external` below it).
         thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
         split: how `train` is divided.
-        windows: `papers`, `winners`, or a list of [level, width] in HU.
-        cnn: shape of the CNN.
+        encoder: the slice encoder, and the pictures it reads.
+        cnn: what follows the encoder.
         training: how the CNN is trained.
         head: the Gaussian process.
         samples: posterior samples a prediction.
@@ -155,7 +156,7 @@ class RunConfig:
     prepared: Path = Path("data/prepared")
     thickness_mm: float = AVERAGE_TO_MM
     split: SplitSettings = field(default_factory=SplitSettings)
-    windows: str | list[list[float]] = "papers"
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
     cnn: CnnSettings = field(default_factory=CnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
@@ -166,7 +167,6 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        parse_windows(self.windows)
         check_seeds("seed", self.seed)
         check_least(self, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
 

@@ -20,11 +20,12 @@ from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
 from ich_mil.gp.predict import Predictions, predict, scan_samples
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head
-from ich_mil.models.frozen import FrozenCnn, load_cnn, stored_features
+from ich_mil.models.attention_cnn import AttentionCnn
+from ich_mil.models.frozen import load_cnn, stored_features
 from ich_mil.predictions import DIGITS, Provenance
 from ich_mil.ranks import device
 
-RUN_FORMAT = "ich_mil.run.3"
+RUN_FORMAT = "ich_mil.run.4"
 FAMILIES = {
     "psi": "VGPMIL",
     "large_margin": "LM-VGPMIL",
@@ -54,7 +55,7 @@ class TrainedModel:
     """
 
     folder: Path
-    cnn: FrozenCnn | None
+    cnn: AttentionCnn | None
     head: SparseGP
     provenance: Provenance
     thickness_mm: float
@@ -76,11 +77,9 @@ class TrainedModel:
         assert self.cnn is not None  # check_input comes first
         return stored_features(
             path,
-            self.cnn.model.to(device()),
+            self.cnn.to(device()),
             prepared,
             list(prepared.scans.index),
-            windows=self.cnn.windows,
-            image_size=self.cnn.settings.image_size,
         )
 
     def predict(self, features: FeatureSet) -> Predictions:

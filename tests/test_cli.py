@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:probabilities are left uncalibra
 
 TINY = {
     "split": {"validation": 0.25, "test": 0.25},
-    "cnn": {"image_size": 32},
+    "encoder": {"size": 32},
     "training": {"learning_rate": 1e-3, "max_epochs": 3, "bags": 2},
     "head": {"n_inducing": 16, "density": "gamma"},
     "samples": 200,

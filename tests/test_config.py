@@ -69,8 +69,8 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
     [
         ({"colour": "red"}, "colour"),
         ({"cnn": {"image_sise": 128}}, "image_sise"),
-        ({"cnn": {"image_size": 31}}, "image_size must lie in 32..1024, got 31"),
-        ({"cnn": {"image_size": 1025}}, "image_size must lie in 32..1024, got 1025"),
+        ({"encoder": {"size": 31}}, "encoder.size must lie in 32..1024, got 31"),
+        ({"encoder": {"size": 1025}}, "encoder.size must lie in 32..1024, got 1025"),
         ({"cnn": {"chunk_slices": 1}}, "chunk_slices must be at least 2, got 1"),
         ({"cnn": {"features": 9}}, "features"),
         ({"cnn": {"dropout": 1.0}}, "dropout"),
@@ -103,13 +103,13 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
         ({"training": {"learning_rate": 0}}, "learning_rate must be positive and finite, got 0"),
         ({"training": {"learning_rate": math.inf}}, "learning_rate must be positive and finite, got inf"),
         ({"thickness_mm": math.inf}, "thickness_mm must be at least 0 and finite, got inf"),
-        ({"windows": [[40, math.inf]]}, "windows must be finite pairs"),
-        ({"windows": [[math.nan, 80]]}, "windows must be finite pairs"),
-        ({"windows": [[40, 80, 1]]}, "windows must be finite pairs"),
+        ({"encoder": {"channels": [[40, math.inf]]}}, "windows must be finite pairs"),
+        ({"encoder": {"channels": [[math.nan, 80]]}}, "windows must be finite pairs"),
+        ({"encoder": {"channels": [[40, 80, 1]]}}, "windows must be finite pairs"),
         ({"head": [1, 2]}, "a list stands where settings have names; write lines 'name: value'"),
         ({"training": {"learning_rate": "fast"}}, "learning_rate"),
         ({"split": {"validation": 0.6, "test": 0.5}}, "got 0.6 and 0.5"),
-        ({"windows": "bones"}, "windows must be one of papers, winners"),
+        ({"encoder": {"channels": "bones"}}, "windows must be one of papers, winners"),
         ({"train": {"layout": "nifti", "root": "r"}}, "layout"),
         ({"seed": -1}, "seed must lie in 0..4294967295, got -1"),
         ({"seed": 2**32}, "seed must lie in 0..4294967295, got 4294967296"),
@@ -208,7 +208,7 @@ def test_the_command_line_overrides_the_file(tmp_path):
 
 def test_a_resolved_configuration_reads_back_equal(tmp_path):
     config = read_config(
-        ["--out", "x", "--train.layout", "rsna", "--train.root", "r", "--cnn.image_size", "64"]
+        ["--out", "x", "--train.layout", "rsna", "--train.root", "r", "--encoder.size", "64"]
     )
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config.as_dict()))

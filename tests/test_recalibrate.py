@@ -28,7 +28,7 @@ from tests.feature_table import write_features
 
 TINY = {
     "split": {"validation": 0.25, "test": 0.25},
-    "cnn": {"image_size": 32},
+    "encoder": {"size": 32},
     "training": {"max_epochs": 1, "bags": 2},
     "head": {"n_inducing": 16},
     "samples": 200,

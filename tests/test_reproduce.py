@@ -384,7 +384,7 @@ def test_pictures_train_one_network_a_seed_on_one_split(tmp_path):
         "train": {"layout": "rsna", "root": str(root)},
         "external": {"layout": "cq500", "root": str(other)},
         "split": {"validation": 0.25},
-        "cnn": {"image_size": 32},
+        "encoder": {"size": 32},
         "training": {"max_epochs": 1},
         "head": {"calibration": "none"},
     }

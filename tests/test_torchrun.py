@@ -45,7 +45,7 @@ def settings(folder):
         "train": {"layout": "rsna", "root": str(folder / "set")},
         "external": {"layout": "rsna", "root": str(folder / "other")},
         "split": {"validation": 0.3},
-        "cnn": {"image_size": 32},
+        "encoder": {"size": 32},
         "training": {"learning_rate": 1e-3, "bags": 3, "max_epochs": 3, "patience": 9, "augment": True},
         "head": {"n_inducing": 8, "sweeps": 5},
         "samples": 50,

@@ -19,6 +19,7 @@ from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.pipeline import train as module
 from ich_mil.pipeline.train import train
@@ -28,7 +29,8 @@ from tests import phantoms
 from tests.feature_table import write_features
 
 WINDOWS = [[50.0, 100.0], [40.0, 400.0]]
-CNN = CnnSettings(image_size=32, features=4)
+ENCODER = EncoderSettings(size=32, channels=WINDOWS)
+CNN = CnnSettings(features=4)
 
 
 class ReachedError(Exception):
@@ -47,7 +49,7 @@ def config(site, tmp_path):
         train=SetSettings("rsna", str(site)),
         prepared=tmp_path / "prepared",
         split=SplitSettings(validation=0.3, test=0.2),
-        windows=WINDOWS,
+        encoder=ENCODER,
         cnn=CNN,
         training=TrainingSettings(max_epochs=7),
         jobs=1,
@@ -120,17 +122,16 @@ def test_a_cnn_that_is_there_is_not_trained_again_and_sees_all_scans_as_it_was_t
     with pytest.raises(ReachedError):
         train(config, resume=False)
     told.clear()
-    windows = tuple(map(tuple, WINDOWS))
-    save_cnn(AttentionCnn(CNN, windows=2), config.out, settings=CNN, windows=windows)
+    save_cnn(AttentionCnn(ENCODER, CNN), config.out)
     heads = []
     monkeypatch.setattr(module, "fit_head", lambda *words: heads.append(words))
     train(config, resume=True)
     ((features, splits, _, _),) = heads
     assert not told
     assert set(splits.split) == {"train", "validation", "test"}
-    model, _, _ = load_cnn(config.out)
+    model = load_cnn(config.out)
     prepared = open_prepared(config.prepared / "train")
-    wanted = extract_features(model, prepared, list(prepared.scans.index), windows=windows, image_size=32)
+    wanted = extract_features(model, prepared, list(prepared.scans.index))
     assert sorted(features.scans) == sorted(wanted.scans)
     assert torch.equal(features.x, wanted.select(features.scans).x)
 
@@ -142,7 +143,7 @@ def test_ranks_beside_the_first_take_what_it_has_made_and_write_nothing(config, 
     made = {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()}
     monkeypatch.setattr(Ranks, "first", False)
     monkeypatch.setattr(module, "prepare", lambda *_, **__: pytest.fail("prepares what is prepared"))
-    monkeypatch.setattr(module, "fit_cnn", lambda *_, **__: AttentionCnn(CNN, windows=2).eval())
+    monkeypatch.setattr(module, "fit_cnn", lambda *_, **__: AttentionCnn(ENCODER, CNN).eval())
     train(config, resume=False)
     assert {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()} == made
 
@@ -228,8 +229,8 @@ def test_a_run_is_not_written_into_the_data(config, site, told, read):
 
 
 def test_a_network_that_cannot_be_built_is_told_before_scans_are_prepared(config, told):
-    with pytest.raises(ModelError, match="backbone 'resnet19' is neither"):
-        train(replace(config, cnn=CnnSettings(backbone="resnet19")), resume=False)
+    with pytest.raises(ModelError, match="encoder 'resnet19' is neither"):
+        train(replace(config, encoder=EncoderSettings(name="resnet19")), resume=False)
     assert not config.out.exists()
     assert not config.prepared.exists()
 

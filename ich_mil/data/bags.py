@@ -2,9 +2,10 @@
 
 In: prepared scans. Out: `Batch`, several scans as stored, int16 HU, packed; and from it, on the device it was
 sent to, pictures (`ich_mil.kernels.pictures`). HU are a sixth of the bytes of their pictures, and a GPU makes
-these faster than they cross to it. Nothing is padded or cropped.
+these faster than they cross to it. Nothing is padded; scans may be cropped to the head.
 
-Shapes: B scans of the batch, N slices of all of them, n of one, C windows, S input size in pixels.
+Shapes: B scans of the batch, N slices of all of them, n of one, W windows, C = W (1 + 2 neighbours) channels,
+S input size in pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from ich_mil.data.store import PreparedSet
+from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.kernels.pictures import Variation, pictures_of, vary
+from ich_mil.kernels.segments import bag_index
 from ich_mil.ranks import ALONE, Ranks
 from ich_mil.windows import Windows, to_pictures
 
@@ -70,15 +73,18 @@ class ScanDataset(Dataset[Batch]):
     Args:
         prepared: the scans.
         scans: their ids, in the order of the items.
+        crop: crop each scan to the head.
 
     Attributes:
         labels: of the scans.
         sizes: (scans,) slices of each.
     """
 
-    def __init__(self, prepared: PreparedSet, scans: Sequence[str]) -> None:
+    def __init__(self, prepared: PreparedSet, scans: Sequence[str], *, crop: bool = False) -> None:
         self.prepared = prepared
         self.scans = list(scans)
+        self.crop = crop
+        self._boxes: dict[int, HeadBox] = {}
         about = prepared.scans.loc[self.scans]
         self.labels: list[int] = about.label.tolist()
         self.sizes = torch.tensor(about.slices.tolist())
@@ -86,8 +92,15 @@ class ScanDataset(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.scans)
 
+    def box(self, index: int) -> HeadBox:
+        """The part of the slices of scan `index` that is shown."""
+        if index not in self._boxes:
+            hu = self.prepared.hu(self.scans[index])
+            self._boxes[index] = head_box(hu) if self.crop else HeadBox.whole(hu)
+        return self._boxes[index]
+
     def __getitem__(self, index: int) -> Batch:
-        hu = torch.from_numpy(self.prepared.hu(self.scans[index]))
+        hu = torch.from_numpy(self.box(index).crop(self.prepared.hu(self.scans[index])))
         return Batch(
             (hu,),
             (torch.empty(0, dtype=torch.int64),),
@@ -98,43 +111,63 @@ class ScanDataset(Dataset[Batch]):
 
 
 KEEP_BYTES = 2 << 30
-"""Pictures of up to this size stay in memory on the CPU: a small set is windowed once, not each epoch."""
+"""Pictures of up to this size stay in memory on the CPU: a small set is windowed once, not each epoch. So do
+the maps of an encoder's frozen blocks, on the device."""
 
 
 class Pictures:
     """Makes the pictures of batches, on the device a batch lies on.
 
     Attributes:
-        windows: C windows.
-        image_size: S in pixels.
+        windows: W windows.
+        size: S in pixels.
+        neighbours: slices above and below that are channels too; at the ends of a scan the last one again.
     """
 
-    def __init__(self, windows: Windows, image_size: int, *, slices: int = 0) -> None:
+    def __init__(self, windows: Windows, size: int, *, neighbours: int = 0, slices: int = 0) -> None:
         """Take the windows.
 
         Args:
-            windows: C windows.
-            image_size: S in pixels.
+            windows: W windows.
+            size: S in pixels.
+            neighbours: 0 or 1.
             slices: of all scans that will come again and again; on the CPU their pictures are kept if all of
                 them fit into `KEEP_BYTES`. 0 keeps none.
         """
         self.windows = windows
-        self.image_size = image_size
-        size = slices * len(windows) * image_size**2 * torch.float32.itemsize
-        self._kept: dict[str, Tensor] | None = {} if 0 < size <= KEEP_BYTES else None
+        self.size = size
+        self.neighbours = neighbours
+        n_bytes = slices * len(windows) * size**2 * torch.float32.itemsize
+        self._kept: dict[str, Tensor] | None = {} if 0 < n_bytes <= KEEP_BYTES else None
 
     def of(self, hu: Tensor) -> Tensor:
-        """Slices (n, H, W) int16 HU as pictures (n, C, S, S)."""
-        return to_pictures(hu, self.windows, self.image_size)
+        """Slices (n, H, W) int16 HU, each by itself, as pictures (n, W, S, S)."""
+        return to_pictures(hu, self.windows, self.size)
+
+    def beside(self, pictures: Tensor, offsets: Tensor) -> Tensor:
+        """Pictures (N, W, S, S) of packed scans with those of their neighbours, (N, C, S, S)."""
+        if not self.neighbours:
+            return pictures
+        bags = bag_index(offsets)  # (N,)
+        places = torch.arange(len(bags))
+        first, last = offsets[:-1][bags], offsets[1:][bags] - 1
+        around = range(-self.neighbours, self.neighbours + 1)
+        shifted = [(places + step).clamp(first, last).to(pictures.device) for step in around]
+        return torch.cat([pictures[rows] for rows in shifted], 1)
+
+    def scan(self, hu: Tensor) -> Tensor:
+        """The slices (n, H, W) int16 HU of one scan as pictures (n, C, S, S)."""
+        return self.beside(self.of(hu), torch.tensor([0, len(hu)]))
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
         """Pictures (N, C, S, S) float32 in [0, 1], varied where the batch says so."""
         if self._kept is None or batch.hu[0].device.type != "cpu":
-            return pictures_of(batch.hu, self.windows, self.image_size, batch.variations)
-        parts = zip(batch.hu, batch.changed, batch.scans, strict=True)
-        made = [self._scan(self._kept, *part) for part in parts]
-        return vary(made, batch.variations, self.windows)
+            made = pictures_of(batch.hu, self.windows, self.size, batch.variations)
+        else:
+            parts = zip(batch.hu, batch.changed, batch.scans, strict=True)
+            made = vary([self._scan(self._kept, *part) for part in parts], batch.variations, self.windows)
+        return self.beside(made, batch.offsets)
 
     def _scan(self, kept: dict[str, Tensor], hu: Tensor, changed: Tensor, scan: str) -> Tensor:
         if scan not in kept:

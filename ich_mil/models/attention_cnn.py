@@ -11,21 +11,21 @@ padded.
 The last line holds because the weights of a scan sum to 1: so `vᵀ h_n + c` is what the CNN itself says of
 slice n, and its sigmoid is the CNN's slice probability.
 
-Shapes: B scans, N slices (packed), C windows, S pixels, D features.
+Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels of a map.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ich_mil.data.bags import Pictures
 from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
-from ich_mil.models.encoders import PAPER, build_encoder, map_channels
+from ich_mil.models.encoders import PAPER, EncoderSettings, build_encoder, frozen_blocks, map_shape
 from ich_mil.models.shared_norm import right_statistics
 from ich_mil.ranks import these_ranks
 
@@ -35,33 +35,25 @@ ATTENTION_HIDDEN = 64
 
 @dataclass(frozen=True)
 class CnnSettings:
-    """The CNN's shape.
+    """What follows the slice encoder.
 
     Attributes:
-        backbone: `paper`, or a torchvision model such as `resnet18`.
-        weights: local weight file of a torchvision backbone.
-        image_size: side S of the input in pixels; the papers use 512.
         features: D.
         dropout: on the encoder's output, in [0, 1).
         pool: how the map of the `paper` encoder becomes a vector: `flatten`, as in the papers, or its `mean`,
-            which knows a bleed in every place once it knows it in one: for few scans. The maps of
-            torchvision's encoders are always averaged.
+            which knows a bleed in every place once it knows it in one: for few scans. The maps of all other
+            encoders are always averaged.
         chunk_slices: slices encoded at a time. Longer batches are encoded in chunks, of k chunks each every
             k-th slice; in training each chunk's activations are recomputed in the backward pass, and batch
             norm uses the statistics of the chunk.
     """
 
-    backbone: str = PAPER
-    weights: Path | None = None
-    image_size: int = 512
     features: Literal[8, 32, 128] = 8
     dropout: float = 0.3
     pool: Literal["flatten", "mean"] = "flatten"
     chunk_slices: int = 256
 
     def __post_init__(self) -> None:
-        if not 32 <= self.image_size <= 1024:
-            raise ValueError(f"cnn.image_size must lie in 32..1024, got {self.image_size}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"cnn.dropout must lie in [0, 1), got {self.dropout}")
         if self.pool not in ("flatten", "mean"):
@@ -80,21 +72,26 @@ class BagOutput(NamedTuple):
 
 
 class AttentionCnn(nn.Module):
-    """Encoder, dense features, gated attention, classifier. Usable without a Trainer."""
+    """Encoder, dense features, gated attention, classifier. Usable without a Trainer.
 
-    def __init__(self, settings: CnnSettings, *, windows: int) -> None:
-        """Build with random weights; `windows` is C. `ModelError` for a backbone that cannot be built."""
+    Attributes:
+        encoder: a sequence of blocks; the lowest `frozen` of them are not trained.
+        encoder_settings: of the encoder and the pictures it reads.
+        settings: of what follows.
+    """
+
+    def __init__(self, encoder: EncoderSettings, settings: CnnSettings) -> None:
+        """Build with initial weights. `ModelError` for an encoder that cannot be built."""
         super().__init__()
-        self.chunk_slices = settings.chunk_slices
-        encoder = build_encoder(
-            settings.backbone, windows=windows, image_size=settings.image_size, weights=settings.weights
-        )
+        self.encoder_settings, self.settings = encoder, settings
         # channels last halves the time of a step on CPUs, and is what tensor cores read
-        self.encoder: nn.Module = right_statistics(encoder).to(memory_format=torch.channels_last)
-        channels, height, width = map_channels(
-            self.encoder, settings.backbone, windows=windows, image_size=settings.image_size
-        )
-        flatten = settings.backbone == PAPER and settings.pool == "flatten"
+        built = right_statistics(build_encoder(encoder)).to(memory_format=torch.channels_last)
+        assert isinstance(built, nn.Sequential)
+        self.encoder = built
+        self.frozen = frozen_blocks(encoder, len(built))
+        self.encoder[: self.frozen].requires_grad_(False)
+        channels, height, width = map_shape(self.encoder, encoder)
+        flatten = encoder.name == PAPER and settings.pool == "flatten"
         self.pool: nn.Module = (
             nn.Flatten() if flatten else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         )
@@ -105,43 +102,63 @@ class AttentionCnn(nn.Module):
         self.attention_w = nn.Linear(ATTENTION_HIDDEN, 1)
         self.classifier = nn.Linear(settings.features, 1)
 
-    def encode_maps(self, pictures: Tensor) -> Tensor:
-        """(n, C, S, S) pictures to (n, F, h, w) encoder maps."""
-        maps: Tensor = self.encoder(pictures.contiguous(memory_format=torch.channels_last))
-        return maps
+    def train(self, mode: bool = True) -> Self:
+        """Training or evaluation mode; frozen blocks, and their batch norms, stay in evaluation mode."""
+        super().train(mode)
+        self.encoder[: self.frozen].eval()
+        return self
+
+    def pictures(self, *, slices: int = 0) -> Pictures:
+        """What makes the pictures that the encoder reads; `slices` as in `Pictures`."""
+        reads = self.encoder_settings
+        return Pictures(reads.windows, reads.size, neighbours=reads.neighbours, slices=slices)
+
+    @torch.no_grad()
+    def frozen_maps(self, pictures: Tensor) -> Tensor:
+        """(n, C, S, S) pictures to the maps (n, F, h, w) of the frozen blocks; the pictures where none is."""
+        if not self.frozen:
+            return pictures
+        lower = self.encoder[: self.frozen]
+        chunks = pictures.contiguous(memory_format=torch.channels_last).split(self.settings.chunk_slices)
+        return torch.cat([lower(chunk) for chunk in chunks])
 
     def features_of_maps(self, maps: Tensor) -> Tensor:
         """(n, F, h, w) encoder maps to (n, D) features."""
         features: Tensor = self.project(self.dropout(self.pool(maps)))
         return features
 
-    def _encode_chunk(self, pictures: Tensor) -> Tensor:
-        return self.features_of_maps(self.encode_maps(pictures))
+    def _encode_chunk(self, maps: Tensor) -> Tensor:
+        upper = self.encoder[self.frozen :]
+        return self.features_of_maps(upper(maps.contiguous(memory_format=torch.channels_last)))
 
     def encode(self, pictures: Tensor) -> Tensor:
         """(N, C, S, S) pictures to (N, D) features, `chunk_slices` at a time."""
-        count = -(-len(pictures) // self.chunk_slices)
+        return self.encode_maps(self.frozen_maps(pictures))
+
+    def encode_maps(self, maps: Tensor) -> Tensor:
+        """(N, F, h, w) of `frozen_maps` to (N, D) features, `chunk_slices` at a time."""
+        count = -(-len(maps) // self.settings.chunk_slices)
         if self.encoder.training:
             # as many on every rank, because batch norm waits for the others in each
             count = int(these_ranks().most(torch.tensor(float(count))))
         if count == 1:
-            return self._encode_chunk(pictures)
+            return self._encode_chunk(maps)
         # each takes every `count`-th slice: its batch statistics are then about those of all, and not of one
         # scan, or in a warm-up of those with blood, which would tell the label
-        places = torch.arange(len(pictures), device=pictures.device)
+        places = torch.arange(len(maps), device=maps.device)
         back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
-        chunks = [pictures[first::count] for first in range(count)]
+        chunks = [maps[first::count] for first in range(count)]
         if not torch.is_grad_enabled():
             return torch.cat([self._encode_chunk(chunk) for chunk in chunks])[back]
         # `torch.compile` fails on a checkpoint with a context; a decorator would take a second to import
         again = torch.compiler.disable(self._encode_again)
         return torch.cat([again(chunk) for chunk in chunks])[back]
 
-    def _encode_again(self, pictures: Tensor) -> Tensor:
+    def _encode_again(self, maps: Tensor) -> Tensor:
         """A chunk whose activations are recomputed in the backward pass."""
         features: Tensor = checkpoint(
             self._encode_chunk,
-            pictures,
+            maps,
             use_reentrant=False,
             context_fn=lambda: (nullcontext(), _kept_running_statistics(self.encoder)),
         )
@@ -160,12 +177,16 @@ class AttentionCnn(nn.Module):
         Raises:
             ValueError: a scan without slices, or offsets of another number of pictures.
         """
-        bags = bag_index(offsets).to(pictures.device, non_blocking=True)
-        if len(bags) != len(pictures):
-            raise ValueError(f"offsets of {len(bags)} slices do not fit {len(pictures)} pictures")
+        return self.classify(self.frozen_maps(pictures), offsets)
+
+    def classify(self, maps: Tensor, offsets: Tensor) -> BagOutput:
+        """As `forward`, from the `frozen_maps` (N, F, h, w) of the pictures."""
+        bags = bag_index(offsets).to(maps.device, non_blocking=True)
+        if len(bags) != len(maps):
+            raise ValueError(f"offsets of {len(bags)} slices do not fit {len(maps)} pictures")
         n_bags = len(offsets) - 1
-        features = self.encode(pictures).to(pictures)  # (N, D)
-        with torch.autocast(pictures.device.type, enabled=False):
+        features = self.encode_maps(maps).to(self.classifier.weight)  # (N, D)
+        with torch.autocast(maps.device.type, enabled=False):
             V, U = self.attention_v(features), self.attention_u(features)
             gate = torch.tanh(V) * torch.sigmoid(U)  # (N, 64)
             attention = bag_softmax(self.attention_w(gate).squeeze(-1), bags, n_bags)  # (N,)

@@ -1,99 +1,233 @@
-"""Slice encoders, (n, C, S, S) pictures to (n, F, h, w) maps: the papers' CNN, or a torchvision backbone.
+"""Slice encoders, pictures (n, C, S, S) to maps (n, F, h, w): the papers' CNN, timm and torchvision models.
 
 The papers' CNN: one 5x5 convolution of 16 channels (same padding), then 3x3 convolutions of 32 (valid), each
 followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels six blocks end at 6x6. At other sizes as many
 blocks are used as bring the map down to 6x6 or just above, so 128 pixels have four blocks and the same
 flattened length of 1152.
+
+A timm or torchvision model is used up to its last map. It becomes a sequence of blocks, the first of which
+standardises the pictures as the model's weights expect them; `encoder_parts.py` cuts that sequence.
 """
 
 import copy
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ich_mil.errors import ModelError
+from ich_mil.models.weights import adapt_channels, load_weights
+from ich_mil.windows import Windows, parse_windows
 
 PAPER = "paper"
 SMALLEST_MAP = 6
 """The papers' last map is 6x6."""
 
 
-class PaperEncoder(nn.Sequential):
-    """The papers' convolutions, (n, C, S, S) to (n, 32, h, h) with h >= 6."""
+@dataclass(frozen=True)
+class EncoderSettings:
+    """The slice encoder and the pictures it reads.
 
-    def __init__(self, windows: int, image_size: int) -> None:
-        blocks = [_block(nn.Conv2d(windows, 16, 5, padding="same"))]
-        side = image_size // 2
-        channels = 16
-        while (side - 2) // 2 >= SMALLEST_MAP:
-            blocks.append(_block(nn.Conv2d(channels, 32, 3)))
-            side, channels = (side - 2) // 2, 32
-        super().__init__(*blocks)
+    Attributes:
+        name: `paper`, or a timm or torchvision model with a convolutional trunk, such as
+            `tf_efficientnet_lite0` or `resnet18`.
+        weights: initial weights of such a model: a file (safetensors, or a state dict that
+            `torch.load(weights_only=True)` reads), an installed package that holds one such file, or the name
+            of a repository on the Hugging Face hub, `owner/name`. None: random values.
+        size: side S of the pictures in pixels; the papers use 512.
+        channels: display windows, a channel each: `papers`, `winners`, or a list of [level, width] in HU.
+        neighbours: slices above and below whose windows are channels too (2.5D); 0 shows a slice alone.
+        crop: crop each scan to the head before resizing (`ich_mil.dicom.head_box`).
+        freeze: blocks of the encoder that keep their initial weights: `none`, `all`, or the number of lower
+            ones. Blocks are the modules of its trunk in turn (stem layers, then stages).
+    """
+
+    name: str = PAPER
+    weights: str | None = None
+    size: int = 512
+    channels: str | list[list[float]] = "papers"
+    neighbours: Literal[0, 1] = 0
+    crop: bool = False
+    freeze: int | Literal["all", "none"] = "none"
+
+    def __post_init__(self) -> None:
+        parse_windows(self.channels)
+        if not 32 <= self.size <= 1024:
+            raise ValueError(f"encoder.size must lie in 32..1024, got {self.size}")
+        if self.neighbours not in (0, 1):
+            raise ValueError(f"encoder.neighbours must be 0 or 1, got {self.neighbours}")
+        number = isinstance(self.freeze, int) and not isinstance(self.freeze, bool) and self.freeze >= 0
+        if not number and self.freeze not in ("all", "none"):
+            raise ValueError(
+                f"encoder.freeze must be all, none or a number of blocks from 0 up, got {self.freeze!r}"
+            )
+
+    @property
+    def windows(self) -> Windows:
+        """The display windows, (level, width) in HU."""
+        return parse_windows(self.channels)
+
+    @property
+    def n_channels(self) -> int:
+        """C: windows of the slice, and of its neighbours."""
+        return len(self.windows) * (1 + 2 * self.neighbours)
+
+
+def paper_encoder(channels: int, size: int) -> nn.Sequential:
+    """The papers' convolutions, (n, C, S, S) to (n, 32, h, h) with h >= 6."""
+    blocks = [_block(nn.Conv2d(channels, 16, 5, padding="same"))]
+    side = size // 2
+    width = 16
+    while (side - 2) // 2 >= SMALLEST_MAP:
+        blocks.append(_block(nn.Conv2d(width, 32, 3)))
+        side, width = (side - 2) // 2, 32
+    return nn.Sequential(*blocks)
 
 
 def _block(convolution: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(convolution, nn.ReLU(), nn.BatchNorm2d(convolution.out_channels), nn.MaxPool2d(2))
 
 
-def build_encoder(backbone: str, *, windows: int, image_size: int, weights: Path | None) -> nn.Module:
-    """The encoder named `backbone`.
+class Standardise(nn.Module):
+    """Pictures in [0, 1] less a mean, over a deviation: each a number a channel, of the encoder's weights."""
 
-    Args:
-        backbone: `paper`, or a torchvision classification model with a convolutional trunk, such as
-            `resnet18`.
-        windows: input channels C.
-        image_size: S in pixels.
-        weights: local state dict (safetensors or .pth) of the torchvision model; None starts from
-            random values.
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels: int) -> None:
+        super().__init__()
+        for name, values in (("mean", mean), ("std", std)):
+            each = torch.tensor(values)
+            if len(each) != channels:  # the channels are no longer red, green and blue
+                each = each.mean().expand(channels)
+            self.register_buffer(name, each.clone()[:, None, None], persistent=False)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(n, C, S, S) to the same."""
+        return (pictures - self.mean) / self.std
+
+
+def build_encoder(settings: EncoderSettings) -> nn.Sequential:
+    """The encoder, a sequence of blocks, with its initial weights.
 
     Raises:
-        ModelError: an unknown backbone, channels that do not fit it, or weights that do not load.
+        ModelError: an unknown name, a model without a convolutional trunk, channels or pictures that do not
+            fit it, or weights that do not load.
     """
-    if backbone == PAPER:
-        if weights is not None:
-            raise ModelError(f"{weights}: the paper's CNN has no weight file; leave cnn.weights empty")
-        return PaperEncoder(windows, image_size)
-    import torchvision  # takes two seconds, which only its own backbones are worth
+    if settings.name == PAPER:
+        if settings.weights is not None:
+            raise ModelError(
+                f"{settings.weights}: the paper's CNN has no weight file; leave encoder.weights empty"
+            )
+        return paper_encoder(settings.n_channels, settings.size)
+    import timm  # takes seconds, which only its own encoders are worth
 
-    if backbone not in torchvision.models.list_models(module=torchvision.models):
-        raise ModelError(f"backbone {backbone!r} is neither {PAPER!r} nor a torchvision classification model")
-    if windows != 3:
-        raise ModelError(f"backbone {backbone!r} takes 3 windows, the configuration has {windows}")
-    model = torchvision.models.get_model(backbone, weights=None)
-    if weights is not None:
-        _load_weights(model, weights)
-    if isinstance(model, torchvision.models.DenseNet):
-        model.features.append(nn.ReLU())  # its own forward applies one after them
-    # Swin's features have their channels last
-    if hasattr(model, "features") and not isinstance(model, torchvision.models.SwinTransformer):
-        return model.features
-    if hasattr(model, "layer4"):  # the ResNet family
-        names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
-        return nn.Sequential(*(getattr(model, name) for name in names))
-    raise ModelError(f"backbone {backbone!r} has no convolutional trunk that keeps a map; take resnet18, say")
+    return _timm(settings) if settings.name in timm.list_models() else _torchvision(settings)
 
 
-def _load_weights(model: nn.Module, path: Path) -> None:
-    from safetensors.torch import load_file
+def _timm(settings: EncoderSettings) -> nn.Sequential:
+    import timm
 
+    channels = settings.n_channels
+    about = timm.models.get_pretrained_cfg(settings.name) or timm.models.PretrainedCfg()
+    fixed: dict[str, Any] = {"img_size": settings.size} if about.fixed_input_size else {}
     try:
-        if path.suffix == ".safetensors":
-            state = load_file(path)
-        else:
-            state = torch.load(path, weights_only=True, map_location="cpu")  # it may be of a GPU
-        model.load_state_dict(state)
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        model: Any = timm.create_model(settings.name, num_classes=0, in_chans=channels, **fixed)
+        if settings.weights is not None:
+            donor = timm.create_model(settings.name, num_classes=0, **fixed)
+            load_weights(donor, settings.weights)
+            model.load_state_dict(adapt_channels(donor.state_dict(), about.first_conv, channels))
+    except (AssertionError, RuntimeError) as error:  # a transformer whose windows do not fit
         raise ModelError(
-            f"{path}: cannot be loaded as weights of {type(model).__name__} ({reason:.200}); name a state "
-            "dict of this backbone, or leave cnn.weights empty"
+            f"encoder {settings.name!r} cannot be built for {settings.size} pixels ({error})"
         ) from error
+    standardise = Standardise(about.mean, about.std, channels)
+    encoder = _blocks(model, standardise)
+    side = settings.size if fixed else about.input_size[-1]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _evaluating(model):
+            pictures = torch.rand(1, channels, side, side)
+            maps = model.forward_features(standardise(pictures))
+            if (
+                maps.ndim == 4
+                and torch.equal(maps, encoder(pictures))
+                and maps.shape[1] == model.num_features
+            ):
+                return encoder
+    except (RuntimeError, ValueError, TypeError, AssertionError, AttributeError):
+        pass  # its forward is more than its modules in turn
+    if not hasattr(model, "forward_intermediates"):
+        raise _no_trunk(settings.name)
+    return nn.Sequential(_LastMap(model, standardise))
 
 
-def map_channels(encoder: nn.Module, backbone: str, *, windows: int, image_size: int) -> tuple[int, int, int]:
-    """Shape (F, h, w) of the map of the encoder named `backbone`, found by one dry run on one slice.
+class _LastMap(nn.Module):
+    """A timm model in one block, such as a transformer: pictures to its last map, channels first."""
+
+    def __init__(self, model: nn.Module, standardise: Standardise) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.standardise = standardise
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(n, C, S, S) to (n, F, h, w)."""
+        maps: Tensor = self.model.forward_intermediates(
+            self.standardise(pictures), indices=1, norm=True, output_fmt="NCHW", intermediates_only=True
+        )[0]
+        return maps
+
+
+def _blocks(model: nn.Module, standardise: Standardise) -> nn.Sequential:
+    """A timm model up to its last map: its modules in turn, of sequences their parts."""
+    blocks: list[nn.Module] = []
+    for name, child in model.named_children():
+        if name in ("global_pool", "pre_logits", "head"):
+            break
+        blocks += child if isinstance(child, nn.Sequential) else [child]
+    first, *others = (one for one in blocks if not isinstance(one, nn.Identity))
+    return nn.Sequential(nn.Sequential(standardise, first), *others)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+
+
+def _torchvision(settings: EncoderSettings) -> nn.Sequential:
+    import torchvision
+
+    name = settings.name
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise ModelError(f"encoder {name!r} is neither {PAPER!r} nor a model of timm or torchvision")
+    if settings.n_channels != 3:
+        raise ModelError(
+            f"encoder {name!r} takes 3 channels, the configuration has {settings.n_channels}; timm's models "
+            "take any number"
+        )
+    model = torchvision.models.get_model(name, weights=None)
+    if settings.weights is not None:
+        load_weights(model, settings.weights)
+    # Swin's features have their channels last
+    if not hasattr(model, "features") or isinstance(model, torchvision.models.SwinTransformer):
+        raise _no_trunk(name)
+    # torchvision's weights are all of ImageNet with this mean and deviation
+    standardise = Standardise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 3)
+    return nn.Sequential(nn.Sequential(standardise, model.features[0]), *model.features[1:])
+
+
+def _no_trunk(name: str) -> ModelError:
+    return ModelError(f"encoder {name!r} has no convolutional trunk that keeps a map; take resnet18, say")
+
+
+def map_shape(encoder: nn.Module, settings: EncoderSettings) -> tuple[int, int, int]:
+    """Shape (F, h, w) of an encoder's map, found by one dry run on one slice.
 
     Raises:
         ModelError: nothing is left of pictures of that size, or one value for a batch norm.
@@ -101,51 +235,21 @@ def map_channels(encoder: nn.Module, backbone: str, *, windows: int, image_size:
     dry = copy.deepcopy(encoder).train()  # in training a batch norm refuses a single value, and moves
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):  # some drop layers by chance
-            maps: Tensor = dry(torch.zeros(1, windows, image_size, image_size))
+            maps: Tensor = dry(torch.zeros(1, settings.n_channels, settings.size, settings.size))
     except (RuntimeError, ValueError) as error:
         raise ModelError(
-            f"backbone {backbone!r} leaves too little of {image_size} pixels ({error}); raise "
-            "cnn.image_size, or take a backbone that shrinks pictures less"
+            f"encoder {settings.name!r} leaves too little of {settings.size} pixels ({error}); raise "
+            "encoder.size, or take an encoder that shrinks pictures less"
         ) from error
     return maps.shape[1], maps.shape[2], maps.shape[3]
 
 
-class EncoderParts(NamedTuple):
-    """An encoder cut in two; what the first part gives, the rest takes.
-
-    Attributes:
-        first: pictures (n, C, S, S) to maps (n, F, h, h).
-        rest: those maps to the encoder's last ones.
-        left: upper and left edge of the first cell of the map between them, in pixels of the picture.
-        pitch: side of a cell, in pixels.
-    """
-
-    first: nn.Sequential
-    rest: nn.Sequential
-    left: float
-    pitch: float
-
-
-def split_encoder(encoder: nn.Module, *, windows: int, image_size: int, side: int) -> EncoderParts:
-    """Cut an encoder after the first of its modules whose map has at most `side` cells a side.
-
-    Where no map is that small, `rest` is empty; `first` never is. A module that maps `before` cells to
-    `after` is taken to join r = before / after of them, rounded, and to lose what is left over on both sides
-    alike, one more on the right and below where their number is odd: so do valid convolutions with pooling.
-    """
-    assert isinstance(encoder, nn.Sequential)  # as all that `build_encoder` gives
-    modules = list(encoder)
-    training = encoder.training
-    encoder.eval()
-    maps = next(encoder.parameters()).new_zeros(1, windows, image_size, image_size)
-    left, pitch, cut = 0.0, 1.0, 0
-    with torch.no_grad():
-        while cut == 0 or (cut < len(modules) and maps.shape[-1] > side):
-            before = maps.shape[-1]
-            maps = modules[cut](maps)
-            joined = round(before / maps.shape[-1])
-            left += pitch * int((before - joined * maps.shape[-1]) / 2)
-            pitch *= joined
-            cut += 1
-    encoder.train(training)
-    return EncoderParts(nn.Sequential(*modules[:cut]), nn.Sequential(*modules[cut:]), left, pitch)
+def frozen_blocks(settings: EncoderSettings, blocks: int) -> int:
+    """Number of lower blocks that keep their initial weights. `ModelError`: more than the encoder has."""
+    if not isinstance(settings.freeze, int):
+        return blocks if settings.freeze == "all" else 0
+    if settings.freeze > blocks:
+        raise ModelError(
+            f"encoder {settings.name!r} has {blocks} blocks; lower encoder.freeze, {settings.freeze}"
+        )
+    return settings.freeze

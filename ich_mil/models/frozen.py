@@ -1,14 +1,13 @@
 """The frozen CNN: saved, loaded, and run over prepared scans to give the features the Gaussian process gets.
 
-A saved CNN is `cnn.safetensors` (weights) and `cnn.json` (settings, windows, format): nothing in it can run
-code.
+A saved CNN is `cnn.safetensors` (weights) and `cnn.json` (settings of encoder and pooling, format): nothing
+in it can run code.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ich_mil.data.bags import Batch, Pictures, ScanDataset
+from ich_mil.data.bags import Batch, ScanDataset
 from ich_mil.data.features import FeatureSet, check_features, made_from, read_features, write_features
 from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet
@@ -24,34 +23,28 @@ from ich_mil.errors import ModelError
 from ich_mil.files import digest, whole_file, write_json
 from ich_mil.kernels.segments import take_bags
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.progress import progress
 from ich_mil.ranks import Ranks, these_ranks
-from ich_mil.windows import Windows
 
-FORMAT = "ich_mil.cnn.1"
-EXTRACTION = 2
+FORMAT = "ich_mil.cnn.2"
+EXTRACTION = 3
 """Counts up when `extract_features` gives more or other values: stored features are made again."""
 
 
-class FrozenCnn(NamedTuple):
-    """A CNN with what it needs to read pictures."""
-
-    model: AttentionCnn
-    settings: CnnSettings
-    windows: Windows
-
-
-def save_cnn(model: AttentionCnn, folder: str | Path, *, settings: CnnSettings, windows: Windows) -> None:
+def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
     """Write `cnn.safetensors` and `cnn.json` into `folder`."""
     folder = Path(folder)
     with whole_file(folder / "cnn.safetensors") as temporary:
         save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
     # initial weights are of no use once there are trained ones
-    about = asdict(replace(settings, weights=None))
-    write_json(folder / "cnn.json", {"format": FORMAT, "windows": windows, "settings": about})
+    encoder = asdict(replace(model.encoder_settings, weights=None))
+    write_json(
+        folder / "cnn.json", {"format": FORMAT, "encoder": encoder, "settings": asdict(model.settings)}
+    )
 
 
-def load_cnn(folder: str | Path) -> FrozenCnn:
+def load_cnn(folder: str | Path) -> AttentionCnn:
     """Read what `save_cnn` wrote; the model is in evaluation mode.
 
     Raises:
@@ -65,14 +58,12 @@ def load_cnn(folder: str | Path) -> FrozenCnn:
             raise ModelError(
                 f"{path}: is of version {about.get('format')}, this program reads {FORMAT}; train again"
             )
-        settings = CnnSettings(**about["settings"])
-        windows: Windows = tuple((float(level), float(width)) for level, width in about["windows"])
-        model = AttentionCnn(settings, windows=len(windows))
+        model = AttentionCnn(EncoderSettings(**about["encoder"]), CnnSettings(**about["settings"]))
         model.load_state_dict(load_file(folder / "cnn.safetensors"))
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"{folder}: holds no CNN that can be read ({reason}); train again") from error
-    return FrozenCnn(model.eval(), settings, windows)
+    return model.eval()
 
 
 def stored_features(
@@ -81,20 +72,18 @@ def stored_features(
     prepared: PreparedSet,
     scans: Sequence[str],
     *,
-    windows: Windows,
-    image_size: int,
     workers: int = 0,
 ) -> FeatureSet:
-    """`extract_features`, kept in `path`; read from there if CNN, windows, pictures and labels are equal."""
+    """`extract_features`, kept in `path`; read from there if CNN, pictures and labels are equal."""
     state = model.state_dict()
     weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
-    about = json.dumps([EXTRACTION, prepared.fingerprint, windows, image_size, list(scans)]).encode()
+    about = json.dumps(
+        [EXTRACTION, prepared.fingerprint, asdict(model.encoder_settings), list(scans)]
+    ).encode()
     source = digest(about, *weights)
     if made_from(path, source):
         return read_features(path)
-    features = extract_features(
-        model, prepared, scans, windows=windows, image_size=image_size, workers=workers
-    )
+    features = extract_features(model, prepared, scans, workers=workers)
     if these_ranks().first:
         write_features(features, path, source=source)
     return features
@@ -106,8 +95,6 @@ def extract_features(
     prepared: PreparedSet,
     scans: Sequence[str],
     *,
-    windows: Windows,
-    image_size: int,
     workers: int = 0,
 ) -> FeatureSet:
     """Run the frozen CNN over whole scans, one at a time, on the device the model is on.
@@ -119,8 +106,6 @@ def extract_features(
         model: in evaluation mode.
         prepared: the scans.
         scans: their ids.
-        windows: of the model.
-        image_size: of the model, S in pixels.
         workers: threads that read scans ahead; 0 reads each when it is asked for.
 
     Returns:
@@ -132,7 +117,7 @@ def extract_features(
     if model.training:
         raise ValueError("features are of a model in evaluation mode; call its eval()")
     device, ranks = next(model.parameters()).device, these_ranks()
-    dataset, pictures = ScanDataset(prepared, scans), Pictures(windows, image_size)
+    dataset, pictures = ScanDataset(prepared, scans, crop=model.encoder_settings.crop), model.pictures()
     sizes = dataset.sizes
     mine = ranks.share(sizes)
     batches: Iterable[Batch] = loader(

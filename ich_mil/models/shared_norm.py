@@ -95,10 +95,13 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 def right_statistics(module: nn.Module) -> nn.Module:
     """`module`, in place, with batch norms that are right on CPUs; another one where it is a batch norm."""
-    if isinstance(module, nn.BatchNorm2d):
+    if isinstance(module, nn.BatchNorm2d) and not isinstance(module, SharedBatchNorm2d):
         norm = SharedBatchNorm2d(module.num_features, eps=module.eps, momentum=module.momentum)
         norm._parameters, norm._buffers = module._parameters, module._buffers
-        return norm.train(module.training)
+        norm.train(module.training)
+        # timm has activations inside of its batch norms
+        after = [part for name, part in module.named_children() if name in ("drop", "act")]
+        return nn.Sequential(norm, *after) if after else norm
     for name, child in module.named_children():
         module.add_module(name, right_statistics(child))
     return module

@@ -58,7 +58,6 @@ from ich_mil.pipeline.heads import fit_to
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.fit import fit_cnn
-from ich_mil.windows import parse_windows
 
 MADE = ("cnn", "cnn.json", "features", "head.json")
 """What a step leaves in a run's folder for `resume` to find, after `run.json` is there."""
@@ -115,7 +114,7 @@ def _check_sets(config: RunConfig) -> None:
     if config.split.file is None and not config.split.validation:
         _check_stopping(config, False)
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
-        AttentionCnn(config.cnn, windows=len(parse_windows(config.windows)))  # or preparing was in vain
+        AttentionCnn(config.encoder, config.cnn)  # or preparing was in vain
     sets = [one for one in (config.train, config.external) if one is not None]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train and external must both be pictures or both be features")
@@ -242,28 +241,25 @@ def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSe
 
 def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks) -> FeatureSet:
     """Train and freeze the CNN, and run it over all scans of the split."""
-    windows = parse_windows(config.windows)
     if (config.out / "cnn.json").is_file():
-        model = load_cnn(config.out).model
+        model = load_cnn(config.out)
     else:
         model = fit_cnn(
             prepared,
             splits,
             config.out / "cnn",
-            windows=windows,
+            encoder=config.encoder,
             cnn=config.cnn,
             training=config.training,
             seed=config.seed,
         )
         if ranks.first:
-            save_cnn(model, config.out, settings=config.cnn, windows=windows)
+            save_cnn(model, config.out)
     return stored_features(
         config.out / "features" / "train.safetensors",
         model.to(device()),
         prepared,
         splits.scan.tolist(),
-        windows=windows,
-        image_size=config.cnn.image_size,
         workers=config.training.workers,
     )
 

@@ -30,7 +30,7 @@ A sample is f_l = Φᵀ w_l, the part that follows from the inducing points: wha
 training slices belongs to no place, and is in the slice's probability only. So is smoothing along z: the
 maps are of what the slice shows by itself.
 
-Shapes: n slices of the scan, k slices asked for, C windows, S pixels, D features, F channels, L samples,
+Shapes: n slices of the scan, k slices asked for, C channels, S pixels, D features, F channels, L samples,
 T = `PATH_POINTS`, R directions, g = S / 2 cells of the maps returned.
 """
 
@@ -42,7 +42,7 @@ from torch import Tensor
 from ich_mil.gp.predict import latent_samples
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.models.attention_cnn import AttentionCnn
-from ich_mil.models.encoders import EncoderParts, split_encoder
+from ich_mil.models.encoder_parts import EncoderParts, split_encoder
 
 MAP_SIDE = 64
 """Most cells a side: 4 mm where the field of view is 230 mm. Coarser maps point worse
@@ -81,7 +81,7 @@ def slice_maps(
         raise ValueError("maps are of a CNN in evaluation mode; call its eval()")
     weights = weights.clone()  # autograd refuses those that were drawn in inference mode
     size = pictures.shape[-1]
-    parts = split_encoder(cnn.encoder, windows=pictures.shape[1], image_size=size, side=MAP_SIDE)
+    parts = split_encoder(cnn.encoder, channels=pictures.shape[1], size=size, side=MAP_SIDE)
     start = _first_map(parts, pictures.mean(0, keepdim=True))  # (1, F, h, w)
     means, stds = [], []
     for n in chosen:

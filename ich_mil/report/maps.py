@@ -6,7 +6,7 @@ In: maps of the chosen slices (`ich_mil.report.heatmap`). Out: `maps/<scan>.safe
 Shapes: k slices with maps, h, w cells of a map, H, W pixels of a slice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -17,13 +17,13 @@ from safetensors.numpy import save_file
 from torch.nn.functional import interpolate
 
 from ich_mil.data.store import PreparedSet, scan_file
+from ich_mil.dicom.head_box import head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import draw_weights
 from ich_mil.model import TrainedModel
 from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report.heatmap import slice_maps
-from ich_mil.windows import to_pictures
 
 MAPPED = 8
 """Slices of a scan that get heatmaps: the most probable ones."""
@@ -38,20 +38,30 @@ class ScanMaps:
     Attributes:
         slices: (k,) int64 places in the scan, rising, 0 = lowest.
         mean: (k, h, w) float32 evidence for blood, on the scale of the latent function; its cells cover the
-            slice, padded to a square around its centre (`ich_mil.windows.resize`).
+            box, padded to a square around its centre (`ich_mil.windows.resize`).
         std: (k, h, w) float32 its standard deviation over posterior samples.
+        box: (4,) int64 the part of the slices that the maps cover, as in `HeadBox`; None: all of it.
     """
 
     slices: np.ndarray
     mean: np.ndarray
     std: np.ndarray
+    box: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.mean.shape != self.std.shape or self.mean.shape[:1] != self.slices.shape:
             raise ValueError(f"shapes {self.slices.shape}, {self.mean.shape}, {self.std.shape} do not fit")
 
     def on_grid(self, rows: int, columns: int) -> Self:
-        """The same maps with a value for each pixel (k, H, W): interpolated, the padding cut away."""
+        """The same maps with a value for each pixel (k, H, W): interpolated, the padding cut away.
+
+        Outside of `box` there is no evidence: 0.
+        """
+        if self.box is not None:
+            top, left, bottom, right = self.box.tolist()
+            inside = replace(self, box=None).on_grid(bottom - top, right - left)
+            around = ((0, 0), (top, rows - bottom), (left, columns - right))
+            return type(self)(self.slices, np.pad(inside.mean, around), np.pad(inside.std, around))
         side = max(rows, columns)
         top, left = (side - rows) // 2, (side - columns) // 2
         both = torch.from_numpy(np.stack([self.mean, self.std], axis=1))  # (k, 2, h, w)
@@ -76,7 +86,7 @@ def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanResult, model: Pro
     if maps is None:
         path.unlink(missing_ok=True)
         return
-    tensors = {name: np.ascontiguousarray(getattr(maps, name)) for name in ("slices", "mean", "std")}
+    tensors = {name: np.ascontiguousarray(value) for name, value in vars(maps).items() if value is not None}
     with whole_file(path) as temporary:
         save_file(tensors, temporary, metadata={"source": _source(scan, model)})
 
@@ -110,9 +120,12 @@ def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> S
     if len(scan.slices) == 1:
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    device = next(model.cnn.model.parameters()).device
-    hu = torch.from_numpy(prepared.hu(scan.scan)).to(device)
-    pictures = to_pictures(hu, model.cnn.windows, model.cnn.settings.image_size)
+    device = next(model.cnn.parameters()).device
+    stack = prepared.hu(scan.scan)
+    box = head_box(stack) if model.cnn.encoder_settings.crop else None
+    hu = torch.from_numpy(stack if box is None else box.crop(stack)).to(device)
+    pictures = model.cnn.pictures().scan(hu)
     weights = draw_weights(model.head, MAP_SAMPLES, model.seed)
-    mean, std = slice_maps(model.cnn.model, model.head, pictures, chosen, weights)
-    return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy())
+    mean, std = slice_maps(model.cnn, model.head, pictures, chosen, weights)
+    edges = None if box is None else np.array(box)
+    return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy(), edges)

@@ -8,7 +8,7 @@ which one would do hide each other.
 
     drop(i, j) = f(h(x)) - f(h(x with square (i, j) replaced))
 
-Shapes: n slices of the scan, k slices asked for, C windows, S pixels, g places a side, M inducing points.
+Shapes: n slices of the scan, k slices asked for, C channels, S pixels, g places a side, M inducing points.
 """
 
 from collections.abc import Sequence

@@ -94,7 +94,7 @@ class VariedScans(Dataset[Batch]):
         return replace(batch, variations=(draw_variation(rng),)) if self.augmented else batch
 
     def drawn(self, index: int, rng: np.random.Generator, *, blood: bool) -> Insertion | None:
-        """The slices that a synthetic bleed, or a control, changes; None where the scan has no room."""
+        """The slices that a synthetic bleed, or a control, changes, as they are shown; None without room."""
         scan = self.scans.scans[index]
         hu = self.scans.prepared.hu(scan)
         cells = (len(hu), *cells_of(hu.shape))
@@ -103,4 +103,5 @@ class VariedScans(Dataset[Batch]):
         bits = np.frombuffer(zlib.decompress(self._inside[index]), np.uint8)
         inside = np.unpackbits(bits, count=math.prod(cells)).view(np.bool_).reshape(cells)
         heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)
-        return insert(hu, heights, inside, rng, blood=blood)
+        drawn = insert(hu, heights, inside, rng, blood=blood)
+        return None if drawn is None else replace(drawn, hu=self.scans.box(index).crop(drawn.hu))

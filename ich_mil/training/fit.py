@@ -35,12 +35,13 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
+from ich_mil.data.bags import Batch, ScanDataset, StepSampler
 from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.files import remove_leftovers, whole_file, write_bytes
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.models.shared_norm import share_statistics
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
@@ -48,7 +49,6 @@ from ich_mil.training.augment import VariedScans
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.training.warmup import warm_up
-from ich_mil.windows import Windows
 
 LOGGED = ("train_loss", "val_loss", "val_auc")
 
@@ -270,7 +270,7 @@ def fit_cnn(
     splits: pd.DataFrame,
     out: Path,
     *,
-    windows: Windows,
+    encoder: EncoderSettings,
     cnn: CnnSettings,
     training: TrainingSettings,
     seed: int,
@@ -281,8 +281,8 @@ def fit_cnn(
         prepared: the scans.
         splits: columns scan, label, split.
         out: folder for checkpoints and the log; a `last.ckpt` found there is gone on from.
-        windows: C windows.
-        cnn: shape of the model.
+        encoder: the slice encoder and its initial weights.
+        cnn: what follows it.
         training: how it is trained.
         seed: of initial weights, order, dropout, and of all that varies in training.
 
@@ -302,12 +302,12 @@ def fit_cnn(
         out.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
     torch.manual_seed(seed)
-    model = AttentionCnn(cnn, windows=len(windows))
+    model = AttentionCnn(encoder, cnn)
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
     labels = parts["train"].label.tolist()
     weights, plain = class_weights(labels, bleeds=training.bleeds), class_weights(labels)
-    scans, watched = (ScanDataset(prepared, parts[split].scan.tolist()) for split in parts)
-    pictures = Pictures(windows, cnn.image_size, slices=int(scans.sizes.sum() + watched.sizes.sum()))
+    scans, watched = (ScanDataset(prepared, parts[split].scan.tolist(), crop=encoder.crop) for split in parts)
+    pictures = model.pictures(slices=int(scans.sizes.sum() + watched.sizes.sum()))
     module = MilModule(model, training, weights, watched=plain, pictures=pictures, seed=seed)
     varied = VariedScans(
         scans, seed=seed, augmented=training.augment, bleeds=training.bleeds, controls=training.controls
@@ -329,6 +329,6 @@ def fit_cnn(
     _run(trainer, module, read(varied, steps=steps), read(watched, steps=to_watch), last)
     state = _best_state(out, best, training)
     # without what ranks or a GPU have left in `model`; initial weights would be read only to be overwritten
-    trained = AttentionCnn(replace(cnn, weights=None), windows=len(windows))
+    trained = AttentionCnn(replace(encoder, weights=None), cnn)
     trained.load_state_dict(state)
     return trained.eval()

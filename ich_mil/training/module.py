@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
-from ich_mil.data.bags import Batch, Pictures
+from ich_mil.data.bags import KEEP_BYTES, Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.training.settings import TrainingSettings
@@ -59,6 +59,7 @@ class MilModule(pl.LightningModule):
         """
         super().__init__()
         self.model = model
+        self._kept: dict[str, Tensor] = {}
         self.pictures = pictures
         self.settings = settings
         self.seed = seed
@@ -82,11 +83,22 @@ class MilModule(pl.LightningModule):
 
     def forward(self, batch: Batch) -> BagOutput:
         """The model on a packed batch."""
+        return self.model.classify(self._frozen_maps(batch), batch.offsets)
+
+    def _frozen_maps(self, batch: Batch) -> Tensor:
+        """(N, F, h, w) of the encoder's frozen blocks; of scans that do not vary they are computed once."""
+        varies = batch.variations or any(len(changed) for changed in batch.changed)
+        if not varies and all(scan in self._kept for scan in batch.scans):
+            return torch.cat([self._kept[scan] for scan in batch.scans])
         # in bfloat16 places near the border of a picture would be told no better than a pixel apart
         with torch.autocast(self.device.type, enabled=False):
             pictures = self.pictures(batch)
-        output: BagOutput = self.model(pictures, batch.offsets)
-        return output
+        maps = self.model.frozen_maps(pictures)
+        if self.model.frozen and not varies:
+            for scan, own in zip(batch.scans, maps.split(batch.offsets.diff().tolist()), strict=True):
+                if sum(kept.nbytes for kept in self._kept.values()) + own.nbytes <= KEEP_BYTES:
+                    self._kept[scan] = own.clone()
+        return maps
 
     def loss(self, output: BagOutput, labels: Tensor, *, watched: bool = False) -> Tensor:
         """() mean loss of scans, weighted as in training or as `watched`; the labels (B,) are 0 or 1."""

@@ -7,7 +7,7 @@ slice for it, and a step sees as many bleeds as an epoch of scans does.
 
     loss = mean BCE(slice logit, 1 if blood was drawn in, else 0);  half of a step's slices have blood
 
-Shapes: n slices, C windows, S pixels.
+Shapes: n slices, W windows, S pixels.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ LEARNING_RATE = 1e-3
 def drawn_slices(
     scans: VariedScans, pictures: Pictures, rng: np.random.Generator
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Pictures (1, C, S, S) on the CPU, they are too many for a GPU: with blood, with grey, and as they are.
+    """Pictures (1, W, S, S) on the CPU, they are too many for a GPU: with blood, with grey, and as they are.
 
     Raises:
         DataError: no negative scan has room for a bleed.
@@ -52,7 +52,7 @@ def drawn_slices(
             for _ in range(DRAWS):
                 if drawn := scans.drawn(int(index), rng, blood=blood):
                     part += pictures.of(torch.from_numpy(drawn.hu[drawn.shown])).split(1)
-        plain += pictures(scans.scans[int(index)]).split(1)
+        plain += pictures.of(scans.scans[int(index)].hu[0]).split(1)
     if not all(parts.values()):
         raise DataError(
             "no negative training scan has room for a synthetic bleed, which the warm-up draws; set "
@@ -67,7 +67,7 @@ def warm_up(
     """Train `model` on slices, in place, on the device it is on.
 
     Args:
-        model: with C windows as `pictures`.
+        model: that reads what `pictures` makes.
         scans: the training scans.
         pictures: that makes theirs.
         steps: of `SLICES` slices.
@@ -82,6 +82,7 @@ def warm_up(
     kinds = drawn_slices(scans, pictures, rng)
     shares = (SLICES // 2, SLICES // 4, SLICES // 4)
     target = torch.cat([torch.full((n,), float(kind == 0)) for kind, n in enumerate(shares)]).to(device)
+    each = torch.arange(SLICES + 1)
     optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE)
     model.train()
     losses: list[Tensor] = []
@@ -93,7 +94,7 @@ def warm_up(
         ]
         variations = [draw_variation(rng) for _ in slices]
         fed = torch.cat(slices).to(device, non_blocking=True)
-        varied = vary(fed.split(1), variations, pictures.windows)
+        varied = pictures.beside(vary(fed.split(1), variations, pictures.windows), each)
         logit = model.classifier(model.encode(varied)).squeeze(-1)  # (n,)
         loss = binary_cross_entropy_with_logits(logit, target)
         optimiser.zero_grad()

@@ -13,18 +13,23 @@ from torchvision.models import mobilenet_v3_small, resnet18
 
 from ich_mil.errors import ModelError
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import PaperEncoder, build_encoder, map_channels, split_encoder
+from ich_mil.models.encoder_parts import split_encoder
+from ich_mil.models.encoders import EncoderSettings, build_encoder, map_shape, paper_encoder
 from ich_mil.models.frozen import load_cnn, save_cnn
-from ich_mil.windows import PRESETS
 
 SIZES = [3, 1, 5, 2]
 OFFSETS = torch.tensor([0, 3, 4, 9, 11])
 
 
+# of ImageNet, which torchvision's weights expect
+MEAN = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
+STD = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+
+
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    cnn = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3).double()
+    cnn = AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.0)).double()
     pictures = torch.rand(24, 3, 32, 32, dtype=torch.float64)
     cnn(pictures, torch.tensor([0, 24]))  # moves the running statistics of batch norm off their start
     return cnn.eval()
@@ -85,7 +90,7 @@ def spread(parts):
 @pytest.mark.parametrize(("most", "chunks"), [(6, 2), (10, 2), (11, 1)])
 def test_chunks_in_training_equal_chunks_without_recomputation(model, pictures, most, chunks):
     """Checkpointing changes neither gradients nor the running statistics (moved once a step, not twice)."""
-    other = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3).double()
+    other = AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.0)).double()
     other.load_state_dict(model.state_dict())
     model.train()
     other.train()
@@ -133,7 +138,7 @@ def test_gradients_are_right(model, pictures):
 
 def test_dropout_is_on_what_the_encoder_gives():
     torch.manual_seed(0)
-    model = AttentionCnn(CnnSettings(image_size=32, dropout=0.5), windows=3)
+    model = AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.5))
     model.project = torch.nn.Linear(16, 1, bias=False)
     torch.nn.init.ones_(model.project.weight)
     kept = model.features_of_maps(torch.ones(50, 16, 1, 1)) / 2  # what is left is doubled
@@ -143,28 +148,29 @@ def test_dropout_is_on_what_the_encoder_gives():
 
 @pytest.mark.parametrize("size", [32, 57, 58, 59, 100, 300])
 def test_the_papers_map_is_just_above_6_cells_a_side_where_the_picture_allows(size):
-    _, *sides = map_channels(PaperEncoder(3, size), "paper", windows=3, image_size=size)
+    _, *sides = map_shape(paper_encoder(3, size), EncoderSettings(size=size))
     assert all(6 <= side < 14 for side in sides)  # another block would leave less than 6
 
 
 def test_the_dry_run_leaves_the_generator_and_the_encoder_as_they_were():
     """EfficientNet drops layers by chance."""
-    encoder = build_encoder("efficientnet_b0", windows=3, image_size=64, weights=None)
+    settings = EncoderSettings(name="efficientnet_b0", size=64)
+    encoder = build_encoder(settings)
     state = {name: value.clone() for name, value in encoder.state_dict().items()}
     before = torch.get_rng_state()
-    map_channels(encoder, "efficientnet_b0", windows=3, image_size=64)
+    map_shape(encoder, settings)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, state[name]) for name, value in encoder.state_dict().items())
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(512, 6), (256, 5), (128, 4)])
 def test_the_papers_map_is_6_by_6_at_every_usual_size(size, blocks):
-    encoder = PaperEncoder(3, size)
+    encoder = paper_encoder(3, size)
     kinds = [[type(part) for part in block] for block in encoder]
     assert kinds == [[nn.Conv2d, nn.ReLU, nn.BatchNorm2d, nn.MaxPool2d]] * blocks
     shapes = [(block[0].out_channels, block[0].kernel_size, block[0].padding) for block in encoder]
     assert shapes == [(16, (5, 5), "same")] + [(32, (3, 3), (0, 0))] * (blocks - 1)
-    assert map_channels(encoder, "paper", windows=3, image_size=size) == (32, 6, 6)
+    assert map_shape(encoder, EncoderSettings(size=size)) == (32, 6, 6)
 
 
 @pytest.mark.parametrize(
@@ -178,39 +184,40 @@ def test_a_torchvision_network_is_a_drop_in_and_takes_a_local_weight_file(tmp_pa
     torch.manual_seed(3)
     donor = build(weights=None)
     save(donor.state_dict(), tmp_path / file)
-    settings = CnnSettings(backbone=build.__name__, image_size=64, weights=tmp_path / file, features=32)
-    model = AttentionCnn(settings, windows=3).eval()
+    settings = EncoderSettings(name=build.__name__, size=64, weights=str(tmp_path / file))
+    model = AttentionCnn(settings, CnnSettings(features=32)).eval()
     setattr(donor, last, torch.nn.Identity())
     x = torch.rand(2, 3, 64, 64)
     pooled = model.pool(model.encoder(x))
-    torch.testing.assert_close(pooled, donor.eval()(x), rtol=1e-4, atol=1e-5)
+    standard = (x - MEAN) / STD
+    torch.testing.assert_close(pooled, donor.eval()(standard), rtol=1e-4, atol=1e-5)
     features = model(x, torch.tensor([0, 2])).features
     assert features.shape == (2, 32)
     # once it is trained it needs that file no more
     (tmp_path / file).unlink()
-    save_cnn(model, tmp_path, settings=settings, windows=PRESETS["papers"])
-    assert torch.equal(load_cnn(tmp_path)[0](x, torch.tensor([0, 2])).features, features)
+    save_cnn(model, tmp_path)
+    assert torch.equal(load_cnn(tmp_path)(x, torch.tensor([0, 2])).features, features)
 
 
 @pytest.mark.parametrize(
-    ("backbone", "last"),
+    ("name", "last"),
     [
         ("resnet18", "fc"),
         ("densenet121", "classifier"),
-        ("mobilenet_v2", "classifier"),
-        ("efficientnet_b0", "classifier"),
-        ("convnext_tiny", "classifier"),
+        ("efficientnet_b0", "classifier"),  # timm names its tensors otherwise, in the same order
+        ("mobilenet_v2", "classifier"),  # torchvision's alone
     ],
 )
-def test_pooled_maps_are_what_torchvision_classifies(backbone, last, monkeypatch):
+def test_pooled_maps_are_what_torchvision_classifies(name, last, tmp_path):
     torch.manual_seed(0)
-    donor = torchvision.models.get_model(backbone).eval()
+    donor = torchvision.models.get_model(name).eval()
+    torch.save(donor.state_dict(), tmp_path / "w.pth")
     setattr(donor, last, nn.Identity())
     x = torch.rand(2, 3, 64, 64)
+    encoder = EncoderSettings(name=name, size=64, weights=str(tmp_path / "w.pth"))
     with torch.no_grad():
-        wanted = donor(x).flatten(1)
-        monkeypatch.setattr(torchvision.models, "get_model", lambda *_, **__: donor)
-        model = AttentionCnn(CnnSettings(backbone=backbone, image_size=64), windows=3).eval()
+        model = AttentionCnn(encoder, CnnSettings()).eval()
+        wanted = donor((x - MEAN) / STD).flatten(1)
         torch.testing.assert_close(model.pool(model.encoder(x)), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -219,25 +226,26 @@ def test_a_weight_file_that_was_saved_on_a_gpu_is_read_without_one(tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
         torch.save(donor.state_dict(), tmp_path / "w.pth")
-    settings = CnnSettings(backbone="mobilenet_v3_small", image_size=64, weights=tmp_path / "w.pth")
-    model = AttentionCnn(settings, windows=3)
-    assert torch.equal(model.encoder[0][0].weight, donor.features[0][0].weight)
+    settings = EncoderSettings(name="mobilenet_v3_small", size=64, weights=str(tmp_path / "w.pth"))
+    model = AttentionCnn(settings, CnnSettings())
+    assert torch.equal(model.encoder[0][1][0].weight, donor.features[0][0].weight)
 
 
 @pytest.mark.parametrize(
-    ("settings", "windows", "message"),
+    ("settings", "message"),
     [
-        (CnnSettings(backbone="resnet19"), 3, "neither 'paper' nor"),
-        (CnnSettings(backbone="resnet18"), 2, "takes 3 windows"),
-        (CnnSettings(backbone="vit_b_16"), 3, "no convolutional trunk"),
-        (CnnSettings(backbone="swin_t", image_size=64), 3, "no convolutional trunk"),
-        (CnnSettings(backbone="fcn_resnet50"), 3, "nor a torchvision classification model"),
-        (CnnSettings(weights=Path("w.pth")), 3, "the paper's CNN has no weight file"),
+        ({"name": "resnet19"}, "neither 'paper' nor"),
+        ({"name": "squeezenet1_1", "channels": [[40, 80], [80, 200]]}, "takes 3 channels"),
+        ({"name": "vit_b_16"}, "no convolutional trunk"),
+        ({"name": "swin_t", "size": 64}, "no convolutional trunk"),
+        ({"name": "fcn_resnet50"}, "nor a model of timm or torchvision"),
+        ({"weights": "w.pth"}, "the paper's CNN has no weight file"),
+        ({"freeze": 9, "size": 32}, "has 2 blocks; lower encoder.freeze"),
     ],
 )
-def test_backbones_that_cannot_be_built(settings, windows, message):
+def test_encoders_that_cannot_be_built(settings, message):
     with pytest.raises(ModelError, match=message):
-        AttentionCnn(settings, windows=windows)
+        AttentionCnn(EncoderSettings(**settings), CnnSettings())
 
 
 @pytest.mark.parametrize(
@@ -247,10 +255,10 @@ def test_backbones_that_cannot_be_built(settings, windows, message):
 def test_a_backbone_too_deep_for_its_pictures_is_told_before_training(backbone, small, enough):
     torch.manual_seed(0)
     with pytest.raises(
-        ModelError, match=rf"backbone '{backbone}' leaves too little of {small} pixels.*raise cnn\.image_size"
+        ModelError, match=rf"encoder '{backbone}' leaves too little of {small} pixels.*raise encoder\.size"
     ):
-        AttentionCnn(CnnSettings(backbone=backbone, image_size=small), windows=3)
-    model = AttentionCnn(CnnSettings(backbone=backbone, image_size=enough), windows=3)
+        AttentionCnn(EncoderSettings(name=backbone, size=small), CnnSettings())
+    model = AttentionCnn(EncoderSettings(name=backbone, size=enough), CnnSettings())
     fresh = {name: value.clone() for name, value in model.named_buffers()}
     means = [value for name, value in fresh.items() if name.endswith("running_mean")]
     assert not any(value.any() for value in means)  # nor did looking move them
@@ -262,10 +270,8 @@ def test_a_damaged_weight_file_is_named(tmp_path, content):
     path = tmp_path / "w.pth"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(
-        ModelError, match=r"w\.pth: cannot be loaded as weights of ResNet \(.+\); name a state dict"
-    ):
-        AttentionCnn(CnnSettings(backbone="resnet18", weights=path), windows=3)
+    with pytest.raises(ModelError, match=r"w\.pth: (cannot be read as weights|no such weight file)"):
+        AttentionCnn(EncoderSettings(name="resnet18", weights=str(path)), CnnSettings())
 
 
 class Code:
@@ -281,8 +287,8 @@ class Code:
 def test_a_weight_file_runs_no_code(tmp_path):
     path = tmp_path / "w.pth"
     torch.save({"fc.bias": Code(tmp_path / "ran")}, path)
-    with pytest.raises(ModelError, match=r"w\.pth: cannot be loaded"):
-        AttentionCnn(CnnSettings(backbone="resnet18", weights=path), windows=3)
+    with pytest.raises(ModelError, match=r"w\.pth: cannot be read"):
+        AttentionCnn(EncoderSettings(name="resnet18", weights=str(path)), CnnSettings())
     assert not (tmp_path / "ran").exists()
 
 
@@ -306,8 +312,8 @@ def test_a_weight_file_runs_no_code(tmp_path):
 )
 def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells, left, pitch):
     torch.manual_seed(0)
-    encoder = AttentionCnn(CnnSettings(backbone=backbone, image_size=size), windows=3).eval().encoder
-    parts = split_encoder(encoder, windows=3, image_size=size, side=side)
+    encoder = AttentionCnn(EncoderSettings(name=backbone, size=size), CnnSettings()).eval().encoder
+    parts = split_encoder(encoder, channels=3, size=size, side=side)
     pictures = torch.rand(2, 3, size, size)
     with torch.no_grad():
         maps = parts.first(pictures)
@@ -319,9 +325,9 @@ def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells, lef
 def test_the_cell_is_where_split_encoder_says():
     """The middle of the pixels that a cell answers to is the middle of the cell."""
     torch.manual_seed(0)
-    encoder = AttentionCnn(CnnSettings(image_size=512), windows=3).encoder
+    encoder = AttentionCnn(EncoderSettings(size=512), CnnSettings()).encoder
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    parts = split_encoder(encoder, windows=3, image_size=512, side=64)
+    parts = split_encoder(encoder, channels=3, size=512, side=64)
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
     assert all(module.training for module in encoder.modules())
     linear = torch.nn.Sequential(

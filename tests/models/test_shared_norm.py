@@ -6,6 +6,7 @@ from torch import nn
 
 from ich_mil.models import shared_norm
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.models.shared_norm import SharedBatchNorm2d, share_statistics
 from ich_mil.ranks import these_ranks
 from tests.together import together
@@ -103,13 +104,13 @@ def test_sums_over_many_values_are_those_of_float64():
 
 def test_statistics_of_a_network_on_large_pictures_are_those_of_float64():
     torch.manual_seed(0)
-    model = AttentionCnn(CnnSettings(image_size=512), windows=3)
+    model = AttentionCnn(EncoderSettings(size=512), CnnSettings())
     norm = model.encoder[0][2]
     norm.momentum = 1.0
     pictures = torch.rand(9, 3, 512, 512)
     pictures[:, :, :, 200:] = 1.0
     with torch.no_grad():
-        model.encode_maps(pictures)
+        model.encoder(pictures)
         maps = model.encoder[0][:2](pictures).double()
     mean, deviation = maps.mean((0, 2, 3)), maps.std((0, 2, 3))
     assert ((norm.running_mean - mean) / deviation).abs().max() < 1e-5

@@ -9,7 +9,8 @@ from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import split_encoder
+from ich_mil.models.encoder_parts import split_encoder
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.report import heatmap
 from ich_mil.report.heatmap import slice_maps
 
@@ -30,7 +31,7 @@ def fitted_to_a_patch(cnn, *, size, rows, columns):
 def planted():
     """An untrained CNN, its head, and the slices."""
     torch.manual_seed(0)
-    cnn = AttentionCnn(CnnSettings(image_size=64), windows=3).eval()
+    cnn = AttentionCnn(EncoderSettings(size=64), CnnSettings()).eval()
     return cnn, *fitted_to_a_patch(cnn, size=64, rows=slice(8, 24), columns=slice(32, 48))
 
 
@@ -70,19 +71,20 @@ def test_the_sum_is_exact_in_the_limit_for_every_sample(planted, fine):
 
 
 SETTINGS = [
-    CnnSettings(image_size=64),  # cut after the first block
-    CnnSettings(image_size=140, pool="mean"),  # after the second, 34 cells of 4 pixels, 2 pixels in
-    CnnSettings(backbone="resnet18", image_size=64),
-    CnnSettings(backbone="squeezenet1_1", image_size=64),  # goes on in place
+    (EncoderSettings(size=64), CnnSettings()),  # cut after the first block
+    # after the second, 34 cells of 4 pixels, 2 pixels in
+    (EncoderSettings(size=140), CnnSettings(pool="mean")),
+    (EncoderSettings(name="tf_efficientnet_lite0", size=64), CnnSettings()),
+    (EncoderSettings(name="squeezenet1_1", size=64), CnnSettings()),  # goes on in place
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=["paper-64", "paper-140", "resnet18-64", "squeezenet-64"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["paper-64", "paper-140", "lite0-64", "squeezenet-64"])
 def test_the_map_lies_on_the_patch(settings):
-    size = settings.image_size
+    size = settings[0].size
     rows, columns = slice(size // 8, 3 * size // 8), slice(size // 2, 3 * size // 4)
     torch.manual_seed(0)
-    cnn = AttentionCnn(settings, windows=3).eval()
+    cnn = AttentionCnn(*settings).eval()
     head, pictures = fitted_to_a_patch(cnn, size=size, rows=rows, columns=columns)
     mean = slice_maps(cnn, head, pictures[20:28], [6], draw_weights(head, 8, seed=0))[0][0]
     g = size // 2
@@ -110,7 +112,7 @@ def test_the_spread_is_that_of_the_samples(planted, fine, monkeypatch):
 
 def test_directions_that_are_left_out_change_little(monkeypatch):
     torch.manual_seed(0)
-    cnn = AttentionCnn(CnnSettings(image_size=64, features=32), windows=3).eval()
+    cnn = AttentionCnn(EncoderSettings(size=64), CnnSettings(features=32)).eval()
     head, pictures = fitted_to_a_patch(cnn, size=64, rows=slice(8, 24), columns=slice(32, 48))
     weights = draw_weights(head, 16, seed=1)
     maps = slice_maps(cnn, head, pictures[20:28], [6], weights)
@@ -140,8 +142,8 @@ def test_a_slice_that_is_the_mean_slice_has_no_evidence(planted):
 
 def test_cells_lie_where_the_encoder_has_them():
     """34 cells of 4 pixels, from pixel 2 of 140 on, keep sum and middle where they are smoothed."""
-    cnn = AttentionCnn(CnnSettings(image_size=140), windows=3)
-    parts = split_encoder(cnn.encoder, windows=3, image_size=140, side=64)
+    cnn = AttentionCnn(EncoderSettings(size=140), CnnSettings())
+    parts = split_encoder(cnn.encoder, channels=3, size=140, side=64)
     place = heatmap._placed(parts, 34, 140)
     assert place.shape == (70, 34)
     torch.testing.assert_close(place.sum(0), torch.ones(34, dtype=torch.float64), rtol=1e-12, atol=0)

@@ -54,6 +54,17 @@ def test_on_a_grid_the_padding_is_cut_away():
     np.testing.assert_array_equal(maps.on_grid(4, 2).std, mean[:, :, 1:3])
 
 
+def test_maps_of_a_box_lie_in_it_and_are_kept_with_it(scan, tmp_path):
+    mean = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
+    maps = ScanMaps(np.array([0]), mean, 2 * mean, np.array([1, 2, 5, 6]))
+    write_maps(maps, tmp_path, scan, MODEL)
+    found = read_maps(tmp_path, scan, MODEL).on_grid(7, 6)
+    wanted = np.zeros((1, 7, 6), np.float32)
+    wanted[:, 1:5, 2:6] = mean
+    np.testing.assert_array_equal(found.mean, wanted)
+    np.testing.assert_array_equal(found.std, 2 * wanted)
+
+
 def test_a_scan_of_one_slice_has_no_map(scan):
     class Model:
         cnn = "a CNN"

@@ -5,6 +5,7 @@ import torch
 
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.report.heatmap import slice_maps
 from ich_mil.report.occlusion import occlusion_map
 from tests.report.test_heatmap import fitted_to_a_patch
@@ -14,7 +15,7 @@ from tests.report.test_heatmap import fitted_to_a_patch
 def averaging():
     """A CNN that averages, so that a seam says nothing, and a head that knows bright patches as positive."""
     torch.manual_seed(0)
-    cnn = AttentionCnn(CnnSettings(image_size=64, pool="mean"), windows=3).eval()
+    cnn = AttentionCnn(EncoderSettings(size=64), CnnSettings(pool="mean")).eval()
     for layer in cnn.encoder.modules():
         if isinstance(layer, torch.nn.Conv2d):
             torch.nn.init.constant_(layer.weight, 1 / layer.weight[0].numel())

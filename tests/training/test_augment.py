@@ -7,6 +7,7 @@ import torch
 from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader
 from ich_mil.data.prepare import prepare
+from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.training import augment as module
 from ich_mil.training.augment import VariedScans, draw_variation, generator_of
 from ich_mil.training.bleeds import Insertion, inside_skull
@@ -165,3 +166,17 @@ def test_pictures_stay_in_range(scans):
         got = seen(varied(scans)[epoch, 0])
         assert bool(got.isfinite().all())
         assert 0 <= float(got.min()) <= float(got.max()) <= 1
+
+
+def test_a_cropped_scan_shows_its_head_also_where_something_is_drawn_in(scans):
+    prepared, names = scans.prepared, scans.scans
+    whole, cropped = ScanDataset(prepared, names), ScanDataset(prepared, names, crop=True)
+    box = head_box(prepared.hu(names[0]))
+    assert box != HeadBox.whole(prepared.hu(names[0]))
+    assert torch.equal(cropped[0].hu[0], torch.from_numpy(box.crop(whole[0].hu[0].numpy())))
+    negative = cropped.labels.index(0)
+    varied = VariedScans(cropped, seed=0, augmented=False, bleeds=1.0 - 1e-9, controls=0.0)
+    drawn = next(one for epoch in range(20) if len((one := varied[epoch, negative]).changed[0]))
+    assert drawn.hu[0].shape == cropped[negative].hu[0].shape
+    before = cropped[negative].hu[0]
+    assert not torch.equal(drawn.hu[0], before)

@@ -27,6 +27,7 @@ from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.models.frozen import extract_features, load_cnn, save_cnn, stored_features
 from ich_mil.ranks import Ranks
 from ich_mil.training import fit as training_fit
@@ -41,7 +42,8 @@ from tests.elsewhere import AWAY, elsewhere
 from tests.forkserver import forkserver
 
 WINDOWS = PRESETS["papers"]
-CNN = CnnSettings(image_size=32)
+ENCODER = EncoderSettings(size=32)
+CNN = CnnSettings()
 # patience above the epochs: training must not stop early, whatever the loss does
 TRAINING = TrainingSettings(learning_rate=1e-3, bags=2, max_epochs=4, patience=9)
 
@@ -58,12 +60,12 @@ def splits(prepared):
 
 
 def fit(prepared, splits, out, **changes):
-    settings = {"windows": WINDOWS, "cnn": CNN, "training": TRAINING, "seed": 0} | changes
+    settings = {"encoder": ENCODER, "cnn": CNN, "training": TRAINING, "seed": 0} | changes
     return fit_cnn(prepared, splits, out, **settings)
 
 
 def module_of(model, weights, training=TRAINING):
-    pictures = Pictures(WINDOWS, CNN.image_size)
+    pictures = Pictures(WINDOWS, ENCODER.size)
     return MilModule(model, training, weights, watched=weights, pictures=pictures, seed=0)
 
 
@@ -79,13 +81,13 @@ def validation_loss(model, prepared, splits, training=TRAINING):
 
 
 def predictions(model, prepared):
-    features = extract_features(model, prepared, list(prepared.scans.index), windows=WINDOWS, image_size=32)
+    features = extract_features(model, prepared, list(prepared.scans.index))
     return features.cnn_scan, features.x
 
 
 def test_features_are_extracted_with_all_bits_of_float32(prepared, monkeypatch):
     cudnn, seen = torch.backends.cudnn, []
-    model = AttentionCnn(CNN, windows=3).eval()
+    model = AttentionCnn(ENCODER, CNN).eval()
     encode = model.encode
     monkeypatch.setattr(
         model,
@@ -134,7 +136,7 @@ def test_every_negative_scan_may_get_a_bleed_or_a_control():
 
 
 def test_the_loss_by_hand():
-    module = module_of(AttentionCnn(CNN, windows=3), torch.tensor([0.5, 2.0]))
+    module = module_of(AttentionCnn(ENCODER, CNN), torch.tensor([0.5, 2.0]))
     output = BagOutput(torch.tensor([0.0, 1.0]), torch.zeros(0), torch.zeros(0), torch.zeros(0))
     # mean of 0.5·log 2 and 2·log(1 + e^-1)
     wanted = (0.5 * 0.693147 + 2 * 0.313262) / 2
@@ -225,7 +227,7 @@ def test_fewer_steps_than_asked_for_at_the_end_of_an_epoch_are_averaged_too(
     )
     steps = -(-int((splits.split == "train").sum()) // TRAINING.bags)
     torch.manual_seed(0)
-    before = AttentionCnn(CNN, windows=3).attention_w.weight
+    before = AttentionCnn(ENCODER, CNN).attention_w.weight
     moved = []
     for accumulate in (steps, 10 * steps):
         training = replace(TRAINING, accumulate=accumulate, max_epochs=1)
@@ -461,7 +463,7 @@ def test_after_a_warm_up_scans_train_attention_and_classifier_alone(prepared, sp
 def test_a_checkpoint_of_another_model_is_refused(prepared, splits, tmp_path):
     fit(prepared, splits, tmp_path, training=TrainingSettings(max_epochs=1, bags=4))
     with pytest.raises(ModelError, match=r"last\.ckpt: belongs to another model"):
-        fit(prepared, splits, tmp_path, cnn=CnnSettings(image_size=32, features=32))
+        fit(prepared, splits, tmp_path, cnn=CnnSettings(features=32))
 
 
 @pytest.fixture(scope="module")
@@ -529,10 +531,10 @@ def test_a_log_that_lacks_a_column_is_damaged(tmp_path):
 
 def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
     torch.manual_seed(1)
-    model = AttentionCnn(CNN, windows=3).eval()
-    save_cnn(model, str(tmp_path), settings=CNN, windows=WINDOWS)
-    loaded, settings, windows = load_cnn(str(tmp_path))
-    assert (settings, windows) == (CNN, WINDOWS)
+    model = AttentionCnn(ENCODER, CNN).eval()
+    save_cnn(model, str(tmp_path))
+    loaded = load_cnn(str(tmp_path))
+    assert (loaded.settings, loaded.encoder_settings) == (CNN, ENCODER)
     assert torch.equal(predictions(loaded, prepared)[1], predictions(model, prepared)[1])
 
 
@@ -543,7 +545,7 @@ def test_a_cnn_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(frozen, "save_file", full)
     with pytest.raises(DataError, match=r"cnn\.safetensors: the disk is full"):
-        save_cnn(AttentionCnn(CNN, windows=3), tmp_path, settings=CNN, windows=WINDOWS)
+        save_cnn(AttentionCnn(ENCODER, CNN), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -551,18 +553,18 @@ def test_a_cnn_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
     ("old", "new", "message"),
     [
         (
-            '"ich_mil.cnn.1"',
+            '"ich_mil.cnn.2"',
             '"ich_mil.cnn.0"',
-            "is of version ich_mil.cnn.0, this program reads ich_mil.cnn.1",
+            "is of version ich_mil.cnn.0, this program reads ich_mil.cnn.2",
         ),
         ('"features": 8', '"features": 32', "holds no CNN that can be read"),
-        ('"windows"', '"doors"', "holds no CNN that can be read"),
-        ('"backbone"', '"spine"', "holds no CNN that can be read"),
+        ('"channels"', '"doors"', "holds no CNN that can be read"),
+        ('"encoder"', '"spine"', "holds no CNN that can be read"),
         ('"settings"', "settings", "holds no CNN that can be read"),
     ],
 )
 def test_a_cnn_of_another_version_or_width_is_refused(tmp_path, old, new, message):
-    save_cnn(AttentionCnn(CNN, windows=3), tmp_path, settings=CNN, windows=WINDOWS)
+    save_cnn(AttentionCnn(ENCODER, CNN), tmp_path)
     path = tmp_path / "cnn.json"
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ModelError, match=message) as caught:
@@ -575,7 +577,7 @@ def test_a_cnn_of_another_version_or_width_is_refused(tmp_path, old, new, messag
     [("cnn.json", None), ("cnn.json", b"[]"), ("cnn.safetensors", None), ("cnn.safetensors", b"half")],
 )
 def test_a_cnn_of_which_a_file_is_gone_or_damaged_is_refused(tmp_path, name, content):
-    save_cnn(AttentionCnn(CNN, windows=3), tmp_path, settings=CNN, windows=WINDOWS)
+    save_cnn(AttentionCnn(ENCODER, CNN), tmp_path)
     (tmp_path / name).unlink()
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -585,23 +587,23 @@ def test_a_cnn_of_which_a_file_is_gone_or_damaged_is_refused(tmp_path, name, con
 
 def test_features_of_a_scan_do_not_depend_on_the_others(prepared):
     torch.manual_seed(1)
-    model = AttentionCnn(CNN, windows=3).eval()
+    model = AttentionCnn(ENCODER, CNN).eval()
     scans = list(prepared.scans.index)
-    every = extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
-    alone = extract_features(model, prepared, scans[3:4], windows=WINDOWS, image_size=32)
+    every = extract_features(model, prepared, scans)
+    alone = extract_features(model, prepared, scans[3:4])
     assert torch.equal(every.select(scans[3:4]).x, alone.x)
     assert alone.slice_names == prepared.slices(scans[3]).sop.tolist()
     expected = torch.tensor(prepared.slices(scans[3]).slice_label.tolist())
     assert torch.equal(alone.slice_labels, expected)
     with pytest.raises(ValueError, match=r"call its eval\(\)"):  # dropout would draw, batch norm move
-        extract_features(model.train(), prepared, scans[3:4], windows=WINDOWS, image_size=32)
+        extract_features(model.train(), prepared, scans[3:4])
 
 
 def test_features_come_with_all_that_is_known_of_their_scans(prepared):
     torch.manual_seed(1)
-    model = AttentionCnn(CNN, windows=3).eval()
+    model = AttentionCnn(ENCODER, CNN).eval()
     scans = list(prepared.scans.index)[5:2:-1]
-    got = extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
+    got = extract_features(model, prepared, scans)
     about, rows = prepared.scans.loc[scans], pd.concat([prepared.slices(scan) for scan in scans])
     assert (got.scans, got.patients, got.labels.tolist()) == (scans, list(about.patient), list(about.label))
     assert got.offsets.diff().tolist() == list(about.slices)
@@ -621,17 +623,17 @@ def test_extraction_asks_a_gpu_for_what_it_found_once_for_all_scans(prepared, mo
     extract = torch.no_grad()(inspect.unwrap(extract_features))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     with elsewhere() as waits:
-        model, seen = AttentionCnn(CNN, windows=3).eval().to(AWAY), []
+        model, seen = AttentionCnn(ENCODER, CNN).eval().to(AWAY), []
         for some in (scans[:1], scans):
             waits.clear()
-            found = extract(model, prepared, some, windows=WINDOWS, image_size=32)
+            found = extract(model, prepared, some)
             assert found.x.device.type == "cpu"
             seen.append(waits - Counter({"copy to the device": waits["copy to the device"]}))
         assert seen == [{"copy to the host": 4}] * 2
 
 
 def test_features_that_are_not_finite_are_refused(prepared):
-    model = AttentionCnn(CNN, windows=3).eval()
+    model = AttentionCnn(ENCODER, CNN).eval()
     torch.nn.init.constant_(model.project.bias, torch.nan)
     with pytest.raises(DataError, match="NaN or infinite"):
         predictions(model, prepared)
@@ -641,34 +643,34 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
     prepared, tmp_path, monkeypatch
 ):
     scans = list(prepared.scans.index)[:2]
-    model = AttentionCnn(CNN, windows=3).eval()
+    model = AttentionCnn(ENCODER, CNN).eval()
     states = {name: copy.deepcopy(model) for name in ("project.bias", "encoder.1.2.running_mean")}
     for name, cnn in states.items():
         cnn.state_dict()[name].add_(1)
-    about = {"windows": WINDOWS, "image_size": 32}
     path = tmp_path / "features.safetensors"
-    first = stored_features(path, model, prepared, scans, **about)
+    first = stored_features(path, model, prepared, scans)
     made = []
     monkeypatch.setattr(frozen, "extract_features", lambda *words, **_: made.append(words) or first)
-    assert torch.equal(stored_features(path, model, prepared, scans, **about).x, first.x)
+    assert torch.equal(stored_features(path, model, prepared, scans).x, first.x)
     assert made == []
-    levels = tuple((level + 1, width) for level, width in WINDOWS)
-    for cnn, pictures, of, changes in (
-        *((cnn, prepared, scans, {}) for cnn in states.values()),
-        (model, replace(prepared, fingerprint="of other pixels"), scans, {}),
-        (model, prepared, scans[::-1], {}),
-        (model, prepared, scans, {"windows": levels}),
-        (model, prepared, scans, {"image_size": 64}),
+    levels = [[level + 1, width] for level, width in WINDOWS]
+    for name, changed in (("channels", levels), ("size", 64), ("crop", True)):
+        states[name] = copy.deepcopy(model)
+        states[name].encoder_settings = replace(ENCODER, **{name: changed})
+    for cnn, pictures, of in (
+        *((cnn, prepared, scans) for cnn in states.values()),
+        (model, replace(prepared, fingerprint="of other pixels"), scans),
+        (model, prepared, scans[::-1]),
     ):
-        stored_features(path, model, prepared, scans, **about)
+        stored_features(path, model, prepared, scans)
         made.clear()
         for _ in range(2):  # the second time they are there
-            stored_features(path, cnn, pictures, of, **(about | changes))
+            stored_features(path, cnn, pictures, of)
         assert len(made) == 1
     made.clear()
-    stored_features(path, model, prepared, scans, **about)
+    stored_features(path, model, prepared, scans)
     monkeypatch.setattr(frozen, "EXTRACTION", frozen.EXTRACTION + 1)
-    stored_features(path, model, prepared, scans, **about)
+    stored_features(path, model, prepared, scans)
     assert len(made) == 2
 
 
@@ -677,10 +679,11 @@ def test_initial_weights_are_needed_no_more_once_training_has_begun(prepared, sp
     torch.save(squeezenet1_1(weights=None).state_dict(), weights)
     run = training_fit._run
     monkeypatch.setattr(training_fit, "_run", lambda *parts: weights.unlink() or run(*parts))
-    cnn = CnnSettings(backbone="squeezenet1_1", image_size=32, weights=weights)
-    model = fit(prepared, splits, tmp_path / "out", cnn=cnn, training=replace(TRAINING, max_epochs=1))
+    encoder = EncoderSettings(name="squeezenet1_1", size=32, weights=str(weights))
+    model = fit(prepared, splits, tmp_path / "out", encoder=encoder, training=replace(TRAINING, max_epochs=1))
     best = torch.load(tmp_path / "out" / "best.ckpt", weights_only=True)["state_dict"]
-    assert torch.equal(model.encoder[0].weight, best["model.encoder.0.weight"])
+    name = "encoder.0.1.weight"
+    assert torch.equal(model.state_dict()[name], best[f"model.{name}"])
 
 
 @pytest.mark.slow

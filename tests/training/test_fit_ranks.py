@@ -16,6 +16,7 @@ from ich_mil.data.store import open_prepared
 from ich_mil.errors import ConfigError
 from ich_mil.models import frozen
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.models.frozen import extract_features
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.training import fit as training_fit
@@ -28,7 +29,8 @@ from tests.together import together
 
 WINDOWS = PRESETS["papers"]
 # dropout masks differ from rank to rank, so a comparison has none
-CNN = CnnSettings(image_size=32, dropout=0.0)
+ENCODER = EncoderSettings(size=32)
+CNN = CnnSettings(dropout=0.0)
 TRAINING = TrainingSettings(learning_rate=1e-3, bags=3, max_epochs=2, fixed_epochs=True)
 VARIED = replace(TRAINING, augment=True, bleeds=0.5, accumulate=2)
 ROOT = Path(__file__).parents[2]
@@ -67,9 +69,9 @@ def fit(folder, splits, out, training=TRAINING, cnn=CNN):
         patch.setattr(Pictures, "__call__", lambda self, batch: exact(self, batch).double())
         torch.set_default_dtype(torch.float64)
         try:
-            model = fit_cnn(prepared, splits, out, windows=WINDOWS, cnn=cnn, training=training, seed=0)
+            model = fit_cnn(prepared, splits, out, encoder=ENCODER, cnn=cnn, training=training, seed=0)
             scans = list(prepared.scans.index)
-            features = extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
+            features = extract_features(model, prepared, scans)
         finally:
             torch.set_default_dtype(before)
     return model.state_dict(), vars(features)
@@ -151,11 +153,11 @@ def even(loads, scans):
 def bars(prepared, scans):
     """How many bars one rank draws, and how many slices it feeds to the CNN."""
     drawn, fed = [], []
-    model = AttentionCnn(CNN, windows=len(WINDOWS)).eval()
+    model = AttentionCnn(ENCODER, CNN).eval()
     model.register_forward_hook(lambda _model, given, _output: fed.append(len(given[0])))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frozen, "progress", lambda items, **_: drawn.append(1) or items)
-        extract_features(model, prepared, scans, windows=WINDOWS, image_size=32)
+        extract_features(model, prepared, scans)
     return len(drawn), sum(fed)
 
 

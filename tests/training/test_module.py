@@ -1,5 +1,6 @@
 """The steps of training: loss and AUC over scans, masks of dropout, what is trained."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -10,7 +11,9 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.data.bags import Batch, Pictures
+from ich_mil.kernels.pictures import Variation
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.ranks import Ranks
 from ich_mil.training import module as training
 from ich_mil.training.module import MilModule
@@ -40,9 +43,12 @@ class Says(nn.Module):
 
     def __init__(self, *logits):
         super().__init__()
-        self.logits = list(logits)
+        self.frozen, self.logits = 0, list(logits)
 
-    def forward(self, *_):
+    def frozen_maps(self, pictures):
+        return pictures
+
+    def classify(self, *_):
         nothing = torch.zeros(0)
         return BagOutput(torch.tensor(self.logits.pop(0)), nothing, nothing, nothing)
 
@@ -69,7 +75,7 @@ def losses(steps, *, seed=0, rank=0, kept=False):
     """Losses of the same scans by the same weights, at (step of the optimiser, batch of the epoch)."""
     torch.manual_seed(0)
     module = a_module(
-        AttentionCnn(CnnSettings(image_size=32, dropout=0.5), windows=3), seed=seed, accumulate=2
+        AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.5)), seed=seed, accumulate=2
     )
     if kept:
         module.keep_features()
@@ -92,7 +98,7 @@ def test_masks_of_dropout_are_keyed_by_seed_step_and_rank():
 
 
 def test_kept_features_leave_dropout_and_train_attention_and_classifier():
-    fresh = AttentionCnn(CnnSettings(image_size=32), windows=3).encoder.state_dict()
+    fresh = AttentionCnn(EncoderSettings(size=32), CnnSettings()).encoder.state_dict()
     found, module = losses([(0, 0), (1, 2)], kept=True)
     assert len(set(found)) == 2
     for name, value in module.model.encoder.state_dict().items():
@@ -102,3 +108,15 @@ def test_kept_features_leave_dropout_and_train_attention_and_classifier():
     heads = ("attention", "classifier")
     trained = [value for name, value in module.model.named_parameters() if name.startswith(heads)]
     assert set(map(id, group["params"])) == set(map(id, trained))
+
+
+def test_maps_of_frozen_blocks_are_computed_once_and_change_no_loss(monkeypatch):
+    torch.manual_seed(0)
+    model = AttentionCnn(EncoderSettings(size=32, freeze=1), CnnSettings(dropout=0.0))
+    module, batch = a_module(model), a_batch([1.0, 0.0], slices=2)
+    first = module(batch).scan_logit
+    monkeypatch.setattr(model, "frozen_maps", lambda _: pytest.fail("computed again"))
+    assert torch.equal(module(batch).scan_logit, first)
+    varied = replace(batch, variations=tuple(Variation(torch.eye(2, 3), 5.0, 0.0, 0) for _ in range(2)))
+    with pytest.raises(pytest.fail.Exception):
+        module(varied)

@@ -11,6 +11,7 @@ import torch
 
 from ich_mil.data.bags import Batch, Pictures
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.training.augment import draw_variation
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
@@ -38,7 +39,7 @@ def batch():
 @pytest.fixture
 def module():
     torch.manual_seed(0)
-    model = AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3)
+    model = AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.0))
     weights = torch.tensor([1.0, 2.0])
     pictures = Pictures(WINDOWS, 32)
     return MilModule(model, TrainingSettings(), weights, watched=weights, pictures=pictures, seed=0)

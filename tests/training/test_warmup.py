@@ -10,6 +10,7 @@ import torch
 from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.errors import DataError
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoders import EncoderSettings
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.bleeds import Insertion
@@ -19,7 +20,8 @@ from tests.training.heads import head
 
 WINDOWS = PRESETS["papers"]
 PICTURES = Pictures(WINDOWS, 32)
-CNN = CnnSettings(image_size=32, pool="mean", dropout=0.0)
+ENCODER = EncoderSettings(size=32)
+CNN = CnnSettings(pool="mean", dropout=0.0)
 
 
 class Heads:
@@ -62,7 +64,7 @@ def test_its_own_loss_falls(drawn, monkeypatch):
     monkeypatch.setattr(warmup, "SLICES", 24)
     monkeypatch.setattr(warmup, "vary", lambda pictures, *_: torch.cat(pictures))
     torch.manual_seed(0)
-    losses = warm_up(AttentionCnn(CNN, windows=3), drawn, PICTURES, steps=80, seed=0)
+    losses = warm_up(AttentionCnn(ENCODER, CNN), drawn, PICTURES, steps=80, seed=0)
     assert len(losses) == 80
     assert np.mean(losses[:5]) > 0.6
     assert np.mean(losses[-10:]) < 0.4
@@ -72,7 +74,7 @@ def test_it_is_reproducible_and_trains_all_but_attention(drawn):
     states = []
     for others in range(2):
         torch.manual_seed(0)
-        model = AttentionCnn(replace(CNN, dropout=0.3), windows=3).eval()
+        model = AttentionCnn(ENCODER, replace(CNN, dropout=0.3)).eval()
         torch.rand(others)  # what others draw does not matter, nor how the CNN was left
         before = {name: value.clone() for name, value in model.named_parameters()}
         warm_up(model, drawn, PICTURES, steps=3, seed=1)
@@ -94,7 +96,7 @@ def test_each_slice_of_each_step_varies_in_its_own_way(drawn, monkeypatch):
     monkeypatch.setattr(warmup, "vary", note)
     monkeypatch.setattr(warmup, "SLICES", 8)
     for seed in (0, 1):
-        warm_up(AttentionCnn(CNN, windows=3), drawn, PICTURES, steps=2, seed=seed)
+        warm_up(AttentionCnn(ENCODER, CNN), drawn, PICTURES, steps=2, seed=seed)
     assert len(set(seen)) == len(seen) == 2 * 2 * 8
 
 
@@ -104,7 +106,7 @@ def test_each_chunk_has_the_mixture_of_the_step(drawn, monkeypatch, most):
     kinds = [[torch.full((1, 3, 32, 32), shade)] for shade in (1.0, 0.5, 0.0)]  # blood, grey, as it is
     monkeypatch.setattr(warmup, "drawn_slices", lambda *_: kinds)
     monkeypatch.setattr(warmup, "vary", lambda pictures, *_: torch.cat(pictures))
-    model, chunks = AttentionCnn(replace(CNN, chunk_slices=most), windows=3), []
+    model, chunks = AttentionCnn(ENCODER, replace(CNN, chunk_slices=most)), []
     model.encoder.register_forward_pre_hook(lambda _, given: chunks.append(given[0][:, 0, 0, 0].tolist()))
     warm_up(model, drawn, PICTURES, steps=1, seed=0)
     assert len(chunks) >= 48 / most

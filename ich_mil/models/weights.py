@@ -1,0 +1,127 @@
+"""Initial weights of an encoder: from a file, an installed package or the Hugging Face hub, never unpickled.
+
+In: a network and the name of its weights. Out: the network with them. Tensors are found by name; in a file
+of another library, which names the same network otherwise, by their order.
+"""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ich_mil.errors import ModelError
+
+ENDS = (".safetensors", ".pth", ".pt", ".bin")
+"""How the names of weight files end."""
+CLASSIFIER = 2
+"""Tensors of a classifier, weight and bias, which a file may hold beyond those of the encoder."""
+
+
+def load_weights(model: nn.Module, name: str) -> None:
+    """Load the weights called `name` (`EncoderSettings.weights`) into `model`, in place.
+
+    Args:
+        model: a network, with or without its classifier.
+        name: a file, a package or `owner/name` on the hub.
+
+    Raises:
+        ModelError: nothing of that name, no network to fetch it, or weights of another architecture.
+    """
+    own, given = _parameters(model.state_dict()), _parameters(_read(name))
+    extra = len(given) - len(own)
+    if not own.keys() <= given.keys():
+        given = dict(zip(own, given.values(), strict=False))
+    wrong = [key for key in own if key not in given or given[key].shape != own[key].shape]
+    if wrong or extra > CLASSIFIER:
+        reason = (
+            f"{wrong[0]} is missing or of another shape" if wrong else f"it holds {extra} tensors too many"
+        )
+        raise ModelError(
+            f"{name}: is no state dict of the encoder as configured ({reason}); name weights of this "
+            "encoder, or leave encoder.weights empty"
+        )
+    model.load_state_dict({**model.state_dict(), **{key: given[key] for key in own}})
+
+
+def adapt_channels(
+    state: Mapping[str, Tensor], first: str | tuple[str, ...] | None, channels: int
+) -> dict[str, Tensor]:
+    """The state of a network for three channels as that of one for `channels`.
+
+    Weights of the layers `first` are repeated over the channels and scaled, as timm does it.
+    """
+    from timm.models import adapt_input_conv
+
+    keys = {f"{layer}.weight" for layer in ((first,) if isinstance(first, str) else first or ())}
+    return {k: adapt_input_conv(channels, v) if k in keys else v for k, v in state.items()}
+
+
+def _parameters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state without the counters of batch norms, which older files lack."""
+    return {key: value for key, value in state.items() if not key.endswith("num_batches_tracked")}
+
+
+def _read(name: str) -> dict[str, Tensor]:
+    """The state dict in a file, a package or on the hub. `ModelError` if there is none."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        found = None if path.suffix in ENDS else _in_package(name)
+        if found is None and path.suffix not in ENDS and name.count("/") == 1:
+            return _from_hub(name)
+        if found is None:
+            raise ModelError(
+                f"{name}: no such weight file, nor an installed package or a hub repository owner/name; "
+                "correct encoder.weights"
+            )
+        path = found
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, weights_only=True, map_location="cpu")  # it may be of a GPU
+        return {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
+    except Exception as error:  # torch has no error class for what is no state dict
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(
+            f"{path}: cannot be read as weights ({reason:.200}); name a safetensors file or a state dict"
+        ) from error
+
+
+def _in_package(name: str) -> Path | None:
+    """The one weight file in an installed package; None where there is no such package.
+
+    Raises:
+        ModelError: the package holds no weight file, or several.
+    """
+    module = name.replace("-", "_")
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    files = [
+        file
+        for folder in spec.submodule_search_locations
+        for file in sorted(Path(folder).rglob("*"))
+        if file.suffix in ENDS
+    ]
+    if len(files) != 1:
+        raise ModelError(
+            f"{name}: the package holds {len(files)} weight files, one is needed; name the file itself"
+        )
+    return files[0]
+
+
+def _from_hub(name: str) -> dict[str, Tensor]:
+    from timm.models import load_state_dict_from_hf
+
+    try:
+        state: dict[str, Tensor] = load_state_dict_from_hf(name, weights_only=True)
+    except Exception as error:  # the hub's client has a class for each cause
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(
+            f"{name}: is no file or installed package, and cannot be fetched from the Hugging Face hub "
+            f"({reason:.200}); download the weights where there is a network and name the file"
+        ) from error
+    return state
