@@ -225,7 +225,7 @@ def untrained(settings: CnnSettings, windows: Windows) -> AttentionCnn:
 
 def of_phantoms(run: Path, out: Path) -> str:
     """The table on phantoms."""
-    model = load_model(run)
+    (model,) = load_model(run).members
     assert model.cnn is not None  # a run on pictures
     config = read_run(run)["config"]
     settings, windows = model.cnn.settings, parse_windows(config["windows"])

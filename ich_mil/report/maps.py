@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ich_mil.data.store import PreparedSet, scan_file
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import draw_weights
-from ich_mil.model import TrainedModel
+from ich_mil.model import Member, TrainedModel
 from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report.heatmap import slice_maps
 from ich_mil.windows import to_pictures
@@ -104,15 +105,36 @@ def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | N
 def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> ScanMaps | None:
     """Heatmaps of the `MAPPED` most probable slices of a scan, by a model with a CNN.
 
-    None for a scan of one slice: a map shows in what a slice differs from the mean of its scan.
+    Those of an ensemble are of its mixture, on the finest grid of its members. None for a scan
+    of one slice: a map shows in what a slice differs from the mean of its scan.
     """
-    assert model.cnn is not None  # maps are for runs with pictures
     if len(scan.slices) == 1:
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    device = next(model.cnn.model.parameters()).device
-    hu = torch.from_numpy(prepared.hu(scan.scan)).to(device)
-    pictures = to_pictures(hu, model.cnn.windows, model.cnn.settings.image_size)
-    weights = draw_weights(model.head, MAP_SAMPLES, model.seed)
-    mean, std = slice_maps(model.cnn.model, model.head, pictures, chosen, weights)
+    hu = torch.from_numpy(prepared.hu(scan.scan))
+    found = [_member_maps(member, hu, chosen, model.seed) for member in model.members]
+    side = max(mean.shape[-1] for mean, _ in found)
+    means, stds = (
+        torch.stack([_on_side(part, side) for part in parts]) for parts in zip(*found, strict=True)
+    )
+    mean = means.mean(0)
+    # of the mixture: the mean of variances, and the variance of means
+    std = torch.sqrt(stds.square().mean(0) + means.var(0, correction=0))
     return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy())
+
+
+def _member_maps(member: Member, hu: Tensor, chosen: list[int], seed: int) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (k, g, g) by one member, on the grid of its own pictures."""
+    assert member.cnn is not None  # maps are for runs with pictures
+    device = next(member.cnn.model.parameters()).device
+    pictures = to_pictures(hu.to(device), member.cnn.windows, member.cnn.settings.image_size)
+    weights = draw_weights(member.head, MAP_SAMPLES, seed)
+    return slice_maps(member.cnn.model, member.head, pictures, chosen, weights)
+
+
+def _on_side(maps: Tensor, side: int) -> Tensor:
+    """Maps (k, g, g) as (k, side, side); a finer cell has the smaller share of the evidence."""
+    if maps.shape[-1] == side:
+        return maps
+    fine = interpolate(maps[None], size=(side, side), mode="bilinear", align_corners=False)[0]
+    return fine * (maps.shape[-1] / side) ** 2
