@@ -124,8 +124,9 @@ def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     Args:
         tables: `splits.csv` of each member.
     """
-    table = pd.concat(tables).sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
-    table = table.drop_duplicates("scan").reset_index(drop=True)
+    table = pd.concat(tables, ignore_index=True)
+    table = table.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
+    table = table.drop_duplicates("scan").sort_index(ignore_index=True)
     rows = [*zip(table.scan, table.patient, table.content, strict=True)]
     for split in SPLITS[:-1]:
         before = -1

@@ -54,7 +54,9 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> None:
                 raise
             if ranks.first and number == 0:
                 _begin(config)
-        if not (config.out / ENSEMBLE).is_file():
+        with ranks.first_ahead():  # the others wait for the last head
+            finished = (config.out / ENSEMBLE).is_file()
+        if not finished:
             finish(config.out, runs)
 
 

@@ -1,11 +1,14 @@
 """Maps in a file: what is written is what is read, for these slices by this model only; a grid by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from ich_mil.errors import DataError
+from ich_mil.report import maps as module
 from ich_mil.report.maps import ScanMaps, make_maps, maps_file, read_maps, write_maps
 from tests.results import MODEL, phantom, scan_of
 
@@ -55,7 +58,32 @@ def test_on_a_grid_the_padding_is_cut_away():
 
 
 def test_a_scan_of_one_slice_has_no_map(scan):
-    class Model:
-        cnn = "a CNN"
+    assert make_maps(None, None, replace(scan, slices=scan.slices[:1])) is None
 
-    assert make_maps(Model(), None, replace(scan, slices=scan.slices[:1])) is None
+
+def test_maps_of_an_ensemble_are_of_its_mixture_on_the_finest_grid(scan, monkeypatch):
+    """Evidence of 4 in one cell of a coarse map is 1 in each of its four cells of a fine one."""
+    parts = {"coarse": (torch.full((8, 2, 2), 4.0), 0.8), "fine": (torch.full((8, 4, 4), 3.0), 0.4)}
+
+    def member(name):
+        network = torch.nn.Linear(1, 1)
+        cnn = SimpleNamespace(model=network, windows=name, settings=SimpleNamespace(image_size=8))
+        return SimpleNamespace(cnn=cnn, head=name)
+
+    def slice_maps(network, head, pictures, chosen, weights):
+        assert (pictures, weights) == (head, f"weights of {head}")
+        mean, std = parts[head]
+        return mean.double(), torch.full_like(mean, std).double()
+
+    monkeypatch.setattr(module, "slice_maps", slice_maps)
+    monkeypatch.setattr(module, "to_pictures", lambda hu, windows, size: windows)
+    monkeypatch.setattr(module, "draw_weights", lambda head, *_: f"weights of {head}")
+    model = SimpleNamespace(members=[member("coarse"), member("fine")], seed=0)
+    prepared = SimpleNamespace(hu=lambda scan: np.zeros((12, 4, 4), np.int16))
+    maps = make_maps(model, prepared, scan)
+    assert maps.mean.shape == (8, 4, 4)
+    np.testing.assert_allclose(maps.mean, 2.0)
+    # within (0.2² + 0.4²) / 2 and between 1
+    np.testing.assert_allclose(maps.std, np.sqrt(0.1 + 1), rtol=1e-6)
+    alone = make_maps(SimpleNamespace(members=[member("fine")], seed=0), prepared, scan)
+    np.testing.assert_array_equal(alone.std, np.float32(0.4))
