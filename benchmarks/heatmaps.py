@@ -226,7 +226,7 @@ def untrained(encoder: EncoderSettings, settings: CnnSettings) -> AttentionCnn:
 
 def of_phantoms(run: Path, out: Path) -> str:
     """The table on phantoms."""
-    model = load_model(run)
+    (model,) = load_model(run).members
     assert model.cnn is not None  # a run on pictures
     config = read_run(run)["config"]
     encoder, settings = model.cnn.encoder_settings, model.cnn.settings

@@ -82,6 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--out", type=Path, required=True, help="folder of the new run")
     _add_jobs(one)
 
+    one = commands.add_parser("ensemble", help="finished runs as one model, their predictions pooled")
+    one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
+    one.add_argument("--out", type=Path, required=True, help="folder of the new model")
+    one.add_argument("--skip-failed", action="store_true", help="leave out runs that cannot be loaded")
+
     one = commands.add_parser("triage", help="thresholds with a promise, or decisions by them")
     one.add_argument("folder", type=Path, help="predictions: the folder of 'validate' or 'predict'")
     one.add_argument("--apply", type=Path, metavar="TRIAGE", help="decide by these thresholds")
@@ -153,6 +158,7 @@ def train_main(arguments: Sequence[str]) -> int:
 
 def _train(words: list[str], *, whole: bool) -> None:
     from ich_mil.config import read_config
+    from ich_mil.pipeline.members import train_ensemble
     from ich_mil.pipeline.report import report_run
     from ich_mil.pipeline.train import train
     from ich_mil.pipeline.validate import validate_run
@@ -162,7 +168,7 @@ def _train(words: list[str], *, whole: bool) -> None:
     rest = [word for word in words if word != "--resume"]
     config = read_config(rest, program="train.py" if whole else "ich-mil train")
     with joined() as ranks, nullcontext() if ranks.first else _silent():
-        train(config, resume=resume)
+        (train if config.members == 1 else train_ensemble)(config, resume=resume)
     if whole and ranks.first:
         if validate_run(config):
             report_run(config.out)
@@ -230,6 +236,10 @@ def _run(chosen: argparse.Namespace) -> None:
             recalibrate_run(
                 chosen.root, layout=chosen.layout, model=chosen.model, out=chosen.out, jobs=chosen.jobs
             )
+        case "ensemble":
+            from ich_mil.pipeline.ensemble import join_runs
+
+            join_runs(chosen.runs, chosen.out, skip_failed=chosen.skip_failed)
         case "triage":
             _triage(chosen)
         case "report":

@@ -31,7 +31,8 @@ class SetSettings:
 
     Attributes:
         layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), or `features` (a public feature CSV).
-        root: the folder, or the CSV; environment variables as `$NAME` are filled in.
+        root: the folder, or the CSV; environment variables as `$NAME` are filled in, and `{member}` by the
+            number of the member in an ensemble.
     """
 
     layout: SetLayout
@@ -41,6 +42,15 @@ class SetSettings:
     def path(self) -> Path:
         """`root`, filled in. `ConfigError` if that cannot be."""
         return filled_path("root", self.root)
+
+    def of_member(self, number: int) -> "SetSettings":
+        """The set that member `number` of an ensemble reads."""
+        return replace(self, root=str(member_path(self.root, number)))
+
+
+def member_path(root: Path | str, number: int) -> Path:
+    """`root` with the number of a member of an ensemble in place of `{member}`."""
+    return Path(str(root).replace("{member}", str(number)))
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,8 @@ class RunConfig:
         cnn: what follows the encoder.
         training: how the CNN is trained.
         head: the Gaussian process.
+        members: networks, each with a head, whose predictions are pooled. Member k takes `seed` + k and
+            `head.seed` + k; all members share one split.
         samples: posterior samples a prediction.
         bootstrap: resamples an interval.
         pages: study pages written, highest probability first, of the last set there is of validation, test
@@ -160,6 +172,7 @@ class RunConfig:
     cnn: CnnSettings = field(default_factory=CnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
+    members: int = 1
     samples: int = 1000
     bootstrap: int = 2000
     pages: int = 50
@@ -167,8 +180,27 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_seeds("seed", self.seed)
-        check_least(self, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
+        check_least(self, members=1, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
+        for name, seed in (("seed", self.seed), ("head.seed", self.head.seed)):
+            check_seeds(name, *{seed, seed + self.members - 1})
+
+    def member(self, number: int) -> "RunConfig":
+        """The run of one member, 0 to `members` - 1: its folder, its seeds and the split of member 0."""
+        if self.members == 1:
+            return self
+        split = self.split
+        if number:
+            split = replace(split, file=self.member(0).out / "splits.csv")
+        return replace(
+            self,
+            members=1,
+            out=self.out / f"member_{number}",
+            train=self.train.of_member(number),
+            external=None if self.external is None else self.external.of_member(number),
+            split=split,
+            head=replace(self.head, seed=self.head.seed + number),
+            seed=self.seed + number,
+        )
 
     @property
     def workers(self) -> int:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -147,6 +148,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path`, whole or not at all."""
     with whole_file(path) as temporary:
         temporary.write_bytes(content)
+
+
+def copy_files(source: Path, to: Path, *names: str) -> None:
+    """Copy files of these names, those that are there, from one folder to another, each whole."""
+    for name in names:
+        if (source / name).is_file():
+            with whole_file(to / name) as temporary:
+                shutil.copyfile(source / name, temporary)
 
 
 def file_stem(name: str) -> str:

@@ -13,6 +13,7 @@ import yaml
 from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import COLUMNS
+from ich_mil.data.views import Views
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.metrics import scan_metrics
@@ -107,9 +108,9 @@ def test_the_intercept_alone_changes_and_fits_the_site(place):
     assert (place / "ours" / "config.yaml").read_text() == (place / "run" / "config.yaml").read_text()
     for name in ("slope", "rule", "slice_slope", "slice_intercept"):
         assert getattr(ours.calibration, name) == getattr(run.calibration, name)
-    p = load_model(place / "ours").predict(site).scan_mean
+    p = load_model(place / "ours").predict(Views.of([site])).scan_mean
     assert float(p.mean()) == pytest.approx(float(smoothed_targets(site.labels).mean()), rel=1e-9)
-    before, after = (load_model(str(place / name)).scan_logits(site) for name in ("run", "ours"))
+    before, after = (load_model(str(place / name)).logits(Views.of([site]))[0] for name in ("run", "ours"))
     assert torch.equal(before, after)
 
 
@@ -156,7 +157,7 @@ def test_the_table_compares_scans_that_were_not_fitted(place):
     site = read_feature_csv(place / "site.csv")
     labels = site.labels.numpy()
     before, after = (
-        scan_metrics(labels, load_model(place / model).predict(site).scan_mean.numpy())
+        scan_metrics(labels, load_model(place / model).predict(Views.of([site])).scan_mean.numpy())
         for model in ("run", "ours")
     )
     for metric in table.index:
@@ -172,9 +173,9 @@ def test_the_table_compares_scans_that_were_not_fitted(place):
 
 def test_scans_of_one_patient_are_fitted_and_measured_together(place):
     model, site = load_model(place / "run"), read_feature_csv(place / "site.csv")
-    own, labels = model.head.calibration, site.labels.numpy()
+    own, labels = model.calibration, site.labels.numpy()
     patients = [f"P{n // 2}" for n in range(site.n_scans)]
-    logits = model.scan_logits(site)
+    logits = model.logits(Views.of([site]))[0]
     table = recalibrate._table(logits, replace(site, patients=patients), own, SEED).set_index("metric")
     divided = [cross_fitted(logits, labels, patients, own, seed=k) for k in range(20)]
     resampled = refitted_differences(logits, labels, patients, own, seed=SEED)
@@ -338,7 +339,7 @@ def test_a_killed_recalibration_goes_on_and_is_no_training(place, tmp_path, caps
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recalibrate, "save_head", killed)
+    monkeypatch.setattr(recalibrate, "save_calibration", killed)
     with pytest.raises(KeyboardInterrupt):
         cli.main(command)
     monkeypatch.undo()

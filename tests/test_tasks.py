@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.mil import digit_bags, read_musk
 from ich_mil.data.splits import draw_splits, load_splits
+from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.folds import folds_of
 from ich_mil.pipeline import tasks as module
@@ -127,12 +128,15 @@ def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, sc
     features = read_feature_csv(place / "train.csv")
     learn, watch, test = (features.select(features.scans[i::3]) for i in range(3))
     parts = {"train": learn, "validation": watch, "test": test}
-    sets = {name: MeasuredSet(name, name, place / "train.csv", one, None) for name, one in parts.items()}
+    sets = {
+        name: MeasuredSet(name, name, place / "train.csv", Views.of([one]), None)
+        for name, one in parts.items()
+    }
     external = MeasuredSet(
         "external",
         "",
         place / "other.csv",
-        read_feature_csv(place / "other.csv"),
+        Views.of([read_feature_csv(place / "other.csv")]),
         SimpleNamespace(ledger="ledger"),
     )
     trained = []

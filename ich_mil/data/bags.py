@@ -167,7 +167,7 @@ class Pictures:
         else:
             parts = zip(batch.hu, batch.changed, batch.scans, strict=True)
             made = vary([self._scan(self._kept, *part) for part in parts], batch.variations, self.windows)
-        return self.beside(made, batch.offsets)
+        return self.beside(made, torch.tensor([0, *(len(hu) for hu in batch.hu)]).cumsum(0))
 
     def _scan(self, kept: dict[str, Tensor], hu: Tensor, changed: Tensor, scan: str) -> Tensor:
         if scan not in kept:

@@ -103,6 +103,29 @@ def cross_fit(
     """
     if settings.calibration == "none":
         return None
+    logits = held_out_logits(
+        train, settings, patients=patients, samples=samples, seed=seed, density=density, kernel=kernel
+    )
+    return Calibration.fit(
+        logits[0], logits[1], train[2], rule=settings.variant.rule, method=settings.calibration
+    )
+
+
+def held_out_logits(
+    train: AnyBags,
+    settings: HeadSettings,
+    *,
+    patients: Sequence[str] | None = None,
+    samples: int = 1000,
+    seed: int = 0,
+    density: Density | None = None,
+    kernel: gpytorch.kernels.Kernel | None = None,
+) -> Tensor:
+    """Sampled logits (2, L, B), each scan's from a head that has not seen it: what `cross_fit` fits to.
+
+    Arguments and errors are those of `cross_fit`; the first row is by the head's rule, the second by
+    `SLICE_RULE`.
+    """
     bags = on_device(Bags(*train), train[0].device)
     folds = folds_of(bags.labels, patients, folds=settings.calibration_folds, seed=seed)
     logits = torch.empty(2, samples, len(bags.labels), dtype=torch.float64)
@@ -111,6 +134,4 @@ def cross_fit(
     for place, model, _ in (one for group in groups for one in group):
         out = list(folds[place][1])
         logits[:, :, out] = _sampled(model, bags, out, samples, seed)
-    return Calibration.fit(
-        logits[0], logits[1], bags.labels, rule=settings.variant.rule, method=settings.calibration
-    )
+    return logits

@@ -19,7 +19,7 @@ Shapes: B scans, L samples, n slices.
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, Self, get_args
 
@@ -180,6 +180,24 @@ class Calibration:
         """Raise `ValueError` unless it was fitted to scan logits of this rule."""
         if self.rule != rule:
             raise ValueError(f"the calibration was fitted to the rule {self.rule!r}, not to {rule!r}")
+
+    def then(self, joint: Self) -> Self:
+        """`joint`, fitted to the `logits` that this calibration gives, as a map of the raw logits."""
+        return replace(
+            joint,
+            rule=self.rule,
+            slope=joint.slope * self.slope,
+            intercept=joint.slope * self.intercept + joint.intercept,
+            slice_slope=joint.slice_slope * self.slice_slope,
+            slice_intercept=joint.slice_slope * self.slice_intercept + joint.slice_intercept,
+        )
+
+    def logits(self, both: Tensor) -> Tensor:
+        """Calibrated logits of (2, L, B), of scans and of what stands for their slices; without `knots`."""
+        scans, slices = both
+        return torch.stack(
+            [self.slope * scans + self.intercept, self.slice_slope * slices + self.slice_intercept]
+        )
 
     def scan(self, logit: Tensor) -> Tensor:
         """Probabilities of sampled scan logits (L, B): exact where raw probabilities would round to 1."""

@@ -9,7 +9,7 @@ Shapes: B scans, N slices of all, n slices of one scan, L samples.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -109,6 +109,7 @@ def counterfactuals(
     *,
     threshold: float,
     positions: Tensor | None = None,
+    places: Sequence[Sequence[int]] | None = None,
     samples: int = 1000,
     seed: int = 0,
     calibration: Calibration | None = None,
@@ -120,9 +121,10 @@ def counterfactuals(
         x: (N, D) raw features.
         offsets: (B + 1,).
         scans: B ids, or None, as given to `predict`.
-        slice_mean: (N,) slice probabilities, of `predict`.
+        slice_mean: (N,) slice probabilities, of `predict`; of the slices in `places` where they are given.
         threshold: slices from here up make a run.
         positions: (N,) mm along the scan; needed where the head smooths along z.
+        places: of each scan, rising, the slices that are asked about; None: all.
         samples: L, as given to `predict`.
         seed: as given to `predict`.
         calibration: as given to `predict`.
@@ -132,22 +134,43 @@ def counterfactuals(
         ValueError: not one slice probability a slice; a calibration fitted to another rule than the head's;
             fewer than 2 samples.
     """
-    if slice_mean.shape != x.shape[:1]:
-        raise ValueError(f"there are {len(x)} slices, but slice_mean is of shape {tuple(slice_mean.shape)}")
+    asked = [range(size) for size in offsets.diff().tolist()] if places is None else places
+    if slice_mean.shape != (sum(map(len, asked)),):
+        raise ValueError(
+            f"there are {sum(map(len, asked))} slices, but slice_mean is of shape {tuple(slice_mean.shape)}"
+        )
     if calibration is not None:
         calibration.check(model.settings.variant.rule)
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)
     single: list[float] = []
     runs = []
     drawn = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
-    for f, block in zip(drawn, blocks_of(offsets), strict=True):
+    means = slice_mean.split([len(own) for own in asked])
+    for f, block, own, mean in zip(drawn, blocks_of(offsets), asked, means, strict=True):
         z = None if smoother is None else smoother.positions[block]
         if z is None and model.settings.variant.rule == "max":
             rest = _rest_of_maxima(f, model.settings.link)
         else:
             rest = _rest(f, model.settings, z)
         size = f.shape[1]
-        single += [_without(rest, n, n, size, calibration) for n in range(size)]
-        reached = slice_runs((slice_mean[block] >= threshold).numpy())
-        runs.append(tuple(SliceRun(*ends, _without(rest, *ends, size, calibration)) for ends in reached))
+        single += [_without(rest, n, n, size, calibration) for n in own]
+        reached = slice_runs((mean >= threshold).numpy())
+        runs.append(
+            tuple(
+                SliceRun(first, last, _without(rest, own[first], own[last], size, calibration))
+                for first, last in reached
+            )
+        )
     return Counterfactuals(torch.tensor(single, dtype=torch.float64), tuple(runs))
+
+
+def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:
+    """Counterfactuals of a mixture: the mean over members of equal weight, which were given equal runs."""
+    runs = (
+        tuple(
+            replace(same[0], scan_without=float(np.mean([run.scan_without for run in same])))
+            for same in zip(*of_scan, strict=True)
+        )
+        for of_scan in zip(*(member.runs for member in members), strict=True)
+    )
+    return Counterfactuals(torch.stack([member.scan_without for member in members]).mean(0), tuple(runs))

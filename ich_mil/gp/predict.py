@@ -19,7 +19,7 @@ Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing p
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -275,14 +275,66 @@ def predict(
         DataError: input that does not fit, see `sample_scans`.
         ValueError: a calibration that was fitted to another rule than the head's; fewer than 2 samples.
     """
+    return summarise(
+        sample_probabilities(
+            model,
+            x,
+            offsets,
+            scans,
+            positions=positions,
+            samples=samples,
+            seed=seed,
+            calibration=calibration,
+        )
+    )
+
+
+Sampled = tuple[Tensor, Tensor]
+"""Sampled probabilities of the slices of a scan (L, n), and of the scan (L, 1)."""
+
+
+def sample_probabilities(
+    model: SparseGP,
+    x: Tensor,
+    offsets: Tensor,
+    scans: list[str] | None,
+    *,
+    positions: Tensor | None = None,
+    samples: int = 1000,
+    seed: int = 0,
+    calibration: Calibration | None = None,
+) -> Iterator[Sampled]:
+    """Sampled probabilities of one scan after the other; arguments and errors are those of `predict`."""
     rule = model.settings.variant.rule
     if calibration is not None:
         calibration.check(rule)
-    slices, bags = [], []
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
         logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)
         scan = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
         each = torch.sigmoid(f) if calibration is None else calibration.slices(f, scan)  # (L, n)
+        yield each, scan
+
+
+def pool(
+    members: Sequence[Iterable[Sampled]], places: Sequence[Sequence[Sequence[int]] | None]
+) -> Iterator[Sampled]:
+    """Samples of a mixture: those of all members, scan by scan. Members of equal L have equal weight.
+
+    Args:
+        members: of each, the samples of every scan.
+        places: of each, the slices of every scan that all members have; None: all it has.
+    """
+    for b, parts in enumerate(zip(*members, strict=True)):
+        slices, scans = zip(*parts, strict=True)
+        common = [p if own is None else p[:, own[b]] for p, own in zip(slices, places, strict=True)]
+        yield torch.cat(common), torch.cat(scans)
+
+
+@torch.no_grad()
+def summarise(sampled: Iterable[Sampled]) -> Predictions:
+    """Mean, standard deviation and interval of the samples of each scan."""
+    slices, bags = [], []
+    for each, scan in sampled:
         slices.append(_summary(each).cpu())
         bags.append(_summary(scan).cpu())
     return Predictions(*torch.cat(slices, 1), *torch.cat(bags, 1))  # (4, N) and (4, B)

@@ -1,8 +1,8 @@
 """Predict: new studies to probabilities with uncertainty, and all that is shown of them.
 
 In: a folder with one study, or with several as a PACS exports them, and a trained model. Out:
-`predictions.csv`, `predictions.json`, `maps/`, `features.safetensors`, `prepared/` with the ledger, and what
-`ich_mil.pipeline.pages` makes of these.
+`predictions.csv`, `predictions.json`, `maps/`, `features.safetensors` (of an ensemble also
+`features_1.safetensors`, ...), `prepared/` with the ledger, and what `ich_mil.pipeline.pages` makes of these.
 """
 
 from pathlib import Path
@@ -52,11 +52,11 @@ class Predictor:
         """
         model = self.model
         prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs, thickness_mm=model.thickness_mm)
-        features = model.features(prepared, out / "features.safetensors")
-        predictions = model.predict(features)
-        explained = model.explain(features, predictions)
+        views = model.features(prepared, out / "features.safetensors")
+        predictions = model.predict(views)
+        explained = model.explain(views, predictions)
         results = make_results(
-            features,
+            views.features,
             predictions,
             explained,
             prepared,

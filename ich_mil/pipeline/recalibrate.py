@@ -11,7 +11,6 @@ It follows the share of positive scans: scans that were chosen by their label ma
 """
 
 from pathlib import Path
-from shutil import copyfile
 
 import numpy as np
 import pandas as pd
@@ -24,10 +23,9 @@ from ich_mil.errors import ConfigError, DataError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.shift import LEAST_SCANS, cross_fitted, recalibrate, refitted_differences
-from ich_mil.files import alone, check_apart, remove_leftovers, whole_file, write_json, write_text
+from ich_mil.files import alone, check_apart, copy_files, remove_leftovers, write_json, write_text
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.storage import save_head
-from ich_mil.model import TrainedModel, load_model, read_run
+from ich_mil.model import FINISHED, TrainedModel, copy_run, load_model, read_run, save_calibration
 from ich_mil.pipeline.validate import MeasuredSet, external_set
 from ich_mil.progress import say
 
@@ -58,7 +56,9 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
     """
     check_apart(out, root)
     trained = load_model(model)
-    own = trained.head.calibration
+    own = trained.calibration
+    if own is None and all(member.own for member in trained.members):
+        own = Calibration()  # of a mixture that was left as its members make it
     if own is None:
         raise ModelError(
             f"{model}: its probabilities are uncalibrated (head.calibration is none, or the head did not "
@@ -73,7 +73,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         features = measured.features
         _check_site(features, str(root))
         with named(root):
-            logits = trained.scan_logits(features)
+            logits = trained.logits(measured.views)[0]
         table = _table(logits, features, own, trained.seed)
         _check_order(table, str(root))
         new = recalibrate(logits, features.labels.numpy(), own)
@@ -81,8 +81,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
             raise ModelError(f"{model}: became another model meanwhile; run the same command again")
         _write_all_but_head(trained, measured, out)
         write_text(out / "recalibration.csv", table.to_csv(index=False))
-        trained.head.calibration = new
-        save_head(trained.head, out)  # last: a folder with a head is a finished run
+        save_calibration(trained, new, out)  # last: with it the run is finished
     say(_told(table, own, new))
     say(f"{out}: use it as --model")
 
@@ -91,7 +90,7 @@ def _check_out(out: Path) -> None:
     """Only what a killed recalibration left is gone on with."""
     if not (out / "run.json").exists():
         return
-    if (out / "head.json").exists() or "site" not in read_run(out):
+    if any((out / name).exists() for name in FINISHED) or "site" not in read_run(out):
         raise ConfigError(f"{out}: holds a run already; choose another --out")
 
 
@@ -139,10 +138,10 @@ def _write_all_but_head(trained: TrainedModel, measured: MeasuredSet, out: Path)
     scans, features = measured.scans, measured.features
     site = {"scans": len(scans), "positive": int(scans.label.sum()), "run": str(trained.folder)}
     write_json(out / "run.json", {**read_run(trained.folder), "site": site})
-    for name in ("config.yaml", "cnn.json", "cnn.safetensors"):
-        if (trained.folder / name).is_file():
-            with whole_file(out / name) as temporary:
-                copyfile(trained.folder / name, temporary)
+    copy_files(trained.folder, out, "config.yaml", "cnn.json", "cnn.safetensors")
+    for member in trained.members:
+        if member.folder != trained.folder:
+            copy_run(member.folder, out / member.folder.name)
     own = CnnSigmoid.load(trained.folder / CNN_SIGMOID)
     if own and (new := own.at_site(features.cnn_scan, features.labels)):
         new.save(out / CNN_SIGMOID)

@@ -21,7 +21,7 @@ from ich_mil.evaluate.bins import calibration_table
 from ich_mil.evaluate.table import Scores, evaluate, read_table
 from ich_mil.files import write_text
 from ich_mil.gp.predict import Predictions
-from ich_mil.model import TrainedModel, load_model, read_run
+from ich_mil.model import TrainedModel, load_model, made_of, read_run
 from ich_mil.pipeline.pages import write_study_page
 from ich_mil.pipeline.validate import MeasuredSet, run_sets, score_rows
 from ich_mil.predictions import Results, check_judged, read_results
@@ -32,7 +32,8 @@ from ich_mil.report.run_page import EvaluatedSet, RunPage, SplitCount, render_ru
 
 LIMITS = (
     "Trained on scan labels alone; a slice's probability is inferred, not taught.",
-    "The uncertainty is the Gaussian process's for given features; it does not cover errors of the CNN.",
+    "The uncertainty is the Gaussian process's for given features, and the spread between the networks of an "
+    "ensemble; it does not cover errors that these share.",
     "Validation scans, if any, stopped and calibrated the fit: their figures flatter, other sets' do not.",
     "Scans unlike the training scans (other scanners, contrast, other body parts) may be wrong and sure.",
 )
@@ -50,10 +51,10 @@ def report_run(run: Path) -> None:
     """
     model = load_model(run)
     about = read_run(run)
-    if "site" in about:
+    if kind := made_of(about):
         raise ModelError(
-            f"{run}: is a recalibrated model and has no report; 'validate' prints its table, the folder of "
-            "'predict' has its pages"
+            f"{run}: is a {kind} model and has no report; 'validate' prints its table, the "
+            "folder of 'predict' has its pages"
         )
     config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
     measured = run_sets(model, config)
@@ -103,7 +104,7 @@ def _measured(model: TrainedModel, one: MeasuredSet) -> tuple[EvaluatedSet, Resu
         raise ModelError(f"{metrics}: is missing; run train.py with --resume to validate the run first")
     table = read_table(metrics)
     with named(one.source):
-        predictions = model.predict(features)
+        predictions = model.predict(one.views)
     rows = score_rows(model, features, predictions)
     results = read_results(folder)
     if results.model.weights != model.provenance.weights:

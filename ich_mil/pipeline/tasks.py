@@ -120,6 +120,7 @@ def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
             run = replace(
                 base,
                 out=config.out / "networks" / f"{one.name}_d{width}_s{seed}",
+                members=1,
                 seed=seed,
                 cnn=CnnSettings(**{**vars(base.cnn), "features": width}),
                 jobs=config.jobs or base.jobs,

@@ -51,7 +51,7 @@ from ich_mil.files import alone, check_apart, digest, write_json, write_text
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
-from ich_mil.model import RUN_FORMAT, read_run
+from ich_mil.model import RUN_FORMAT, made_of, read_run
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
@@ -77,14 +77,14 @@ def train(config: RunConfig, *, resume: bool) -> None:
         ModelError: a CNN that cannot be built.
     """
     ranks = these_ranks()
-    _check_sets(config)
+    check_sets(config)
     features = read_feature_csv(config.train.path) if config.train.layout == "features" else None
     _check_head(config, features)
     with ExitStack() as held:
         with ranks.first_ahead():
             if ranks.first:
                 held.enter_context(alone(config.out, doing="writing"))
-            _check_folder(config, resume or not ranks.first)
+            check_folder(config, resume or not ranks.first)
             if features is None:
                 prepared = _prepared(config, ranks)
                 splits = _start(config, prepared.scans)
@@ -110,7 +110,8 @@ def _prepared(config: RunConfig, ranks: Ranks) -> PreparedSet:
     )
 
 
-def _check_sets(config: RunConfig) -> None:
+def check_sets(config: RunConfig) -> None:
+    """Refuse sets that are absent, of two kinds or where results go, and a network that cannot be built."""
     if config.split.file is None and not config.split.validation:
         _check_stopping(config, False)
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
@@ -137,7 +138,8 @@ def _check_stopping(config: RunConfig, validation: bool) -> None:
         raise ConfigError("split: a CNN needs validation scans to stop on, only features do without")
 
 
-def _check_folder(config: RunConfig, resume: bool) -> None:
+def check_folder(config: RunConfig, resume: bool) -> None:
+    """Refuse with a `ConfigError` a folder of another run, or, without `resume`, of this one."""
     path = config.out / "run.json"
     if not path.is_file():
         foreign = [name for name in MADE if (config.out / name).exists()]
@@ -152,8 +154,8 @@ def _check_folder(config: RunConfig, resume: bool) -> None:
             f"{config.out}: holds a run already; add --resume to go on with it, or choose another --out"
         )
     old = read_run(config.out)
-    if "site" in old:
-        raise ConfigError(f"{config.out}: is a recalibrated model, not a training; choose another --out")
+    if kind := made_of(old):
+        raise ConfigError(f"{config.out}: is a {kind} model, not a training; choose another --out")
     if old["config_hash"] != config.hash:
         fields = ", ".join(_differences(old["config"], config.as_dict()))
         raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")
@@ -231,7 +233,7 @@ def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSe
     if one is None:
         return
     if one.layout == "features":
-        assert features is not None  # `_check_sets` has seen to that
+        assert features is not None  # `check_sets` has seen to that
         read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
         return
     folder = config.prepared / "external"

@@ -4,18 +4,20 @@ In: a trained model and labelled scans. Out, in a folder a set: `metrics.csv`, `
 `predictions.json`, and the table on the screen.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from ich_mil.config import RunConfig, SetLayout
+from ich_mil.config import RunConfig, SetLayout, member_path
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.data.twins import names_of
+from ich_mil.data.views import Views
 from ich_mil.errors import named
 from ich_mil.evaluate.baselines import (
     CNN_SIGMOID,
@@ -29,7 +31,7 @@ from ich_mil.evaluate.show import format_table
 from ich_mil.evaluate.table import Scores, evaluate
 from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
-from ich_mil.model import TrainedModel, check_no_run, load_model
+from ich_mil.model import Member, TrainedModel, check_no_run, load_model
 from ich_mil.pipeline.pages import remove_shown
 from ich_mil.predictions import make_results, write_results
 from ich_mil.progress import say
@@ -43,15 +45,20 @@ class MeasuredSet:
         name: `train`, `validation`, `test` or `external`; also the name of its folder where it is measured.
         title: what it is, in words.
         source: its folder, or the CSV of public features.
-        features: of its scans.
+        views: features of its scans by each member of the model.
         prepared: where its pictures lie; None for public features.
     """
 
     name: str
     title: str
     source: Path
-    features: FeatureSet
+    views: Views
     prepared: PreparedSet | None
+
+    @property
+    def features(self) -> FeatureSet:
+        """Of all members: scans, labels, and what the CNNs say."""
+        return self.views.features
 
     @property
     def scans(self) -> pd.DataFrame:
@@ -80,21 +87,40 @@ def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
 
 def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     splits = load_splits(config.out / "splits.csv")
-    prepared: PreparedSet | None = None
-    if config.train.layout == "features":
-        features = read_feature_csv(config.train.path)
-    else:
-        features = read_features(config.out / "features" / "train.safetensors")
-        prepared = open_prepared(config.prepared / "train")
+    pictures = config.train.layout != "features"
+    prepared = open_prepared(config.prepared / "train") if pictures else None
+    views = training_views([config.member(k) for k in range(config.members)], splits.scan.tolist())
     titles = {"train": "fitted", "validation": "used for early stopping and calibration", "test": "held out"}
     chosen = {name: splits.scan[splits.split == name].tolist() for name in titles}
     return {
         name: MeasuredSet(
-            name, f"{name} scans, {titles[name]}", config.train.path, features.select(scans), prepared
+            name,
+            f"{name} scans, {titles[name]}",
+            config.train.path,
+            views.select(scans),
+            prepared,
         )
         for name, scans in chosen.items()
         if scans
     }
+
+
+def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
+    """What each of several finished runs has for features of these scans of its training set.
+
+    Raises:
+        DataError: files that cannot be read, or do not fit together, or a scan that is not there.
+    """
+    paths = [
+        run.train.path if run.train.layout == "features" else run.out / "features" / "train.safetensors"
+        for run in runs
+    ]
+    views = []
+    for run, path in zip(runs, paths, strict=True):
+        with named(path):
+            read = read_feature_csv if run.train.layout == "features" else read_features
+            views.append(read(path).select(scans))
+    return Views.of(views, paths)
 
 
 def external_set(
@@ -105,7 +131,7 @@ def external_set(
     Args:
         model: that gives the features.
         layout: of the set.
-        root: its folder, or the CSV of public features.
+        root: its folder, or the CSV of public features; `{member}` in it stands for the member's number.
         prepared_in: folder of the prepared set; not used with public features.
         features_in: file of the features, likewise.
         jobs: processes that prepare.
@@ -118,7 +144,9 @@ def external_set(
     learned = learned_from(load_splits(model.folder / "splits.csv"))
     prepared: PreparedSet | None = None
     if layout == "features":
-        features = read_unseen_csv(root, width=len(model.head.x_mean), learned=learned)
+        paths = [member_path(root, number) for number in range(len(model.members))]
+        pairs = zip(paths, model.members, strict=True)
+        views = Views.of([_unseen(*pair, learned) for pair in pairs], paths)
     else:
         prepared = prepare(layout, root, prepared_in, jobs=jobs, thickness_mm=model.thickness_mm)
         check_unseen(prepared.scans, learned, str(root))
@@ -129,8 +157,14 @@ def external_set(
                 f"{root}: {len(unnamed)} scans name no patient ({name_some(unnamed)}); "
                 "whether the model has seen these people cannot be told"
             )
-        features = model.features(prepared, features_in)
-    return MeasuredSet("external", f"external scans, {root}", root, features, prepared)
+        views = model.features(prepared, features_in)
+    return MeasuredSet("external", f"external scans, {root}", root, views, prepared)
+
+
+def _unseen(path: Path, member: Member, learned: dict[str, str]) -> FeatureSet:
+    """A member's table of scans none of which the model has learned from, in the features of this member."""
+    own = learned_from(load_splits(member.folder / "splits.csv"))
+    return read_unseen_csv(path, width=len(member.head.x_mean), learned=own | learned)
 
 
 def validate_run(config: RunConfig) -> bool:
@@ -172,7 +206,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     """
     features = one.features
     with named(one.source):
-        predictions = model.predict(features)
+        predictions = model.predict(one.views)
     frame = evaluate(
         score_rows(model, features, predictions),
         labels=features.labels.numpy(),
@@ -185,7 +219,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     results = make_results(
         features,
         predictions,
-        model.explain(features, predictions),
+        model.explain(one.views, predictions),
         one.prepared,
         set_name=one.name,
         model=model.provenance,

@@ -6,6 +6,7 @@ In: maps of the chosen slices (`ich_mil.report.heatmap`). Out: `maps/<scan>.safe
 Shapes: k slices with maps, h, w cells of a map, H, W pixels of a slice.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -14,14 +15,15 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from torch.nn.functional import interpolate
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from ich_mil.data.store import PreparedSet, scan_file
 from ich_mil.dicom.head_box import head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import draw_weights
-from ich_mil.model import TrainedModel
+from ich_mil.model import Member, TrainedModel
 from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report.heatmap import slice_maps
 
@@ -114,18 +116,61 @@ def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | N
 def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> ScanMaps | None:
     """Heatmaps of the `MAPPED` most probable slices of a scan, by a model with a CNN.
 
-    None for a scan of one slice: a map shows in what a slice differs from the mean of its scan.
+    Those of an ensemble are of its mixture, on the finest grid of its members. None for a scan
+    of one slice: a map shows in what a slice differs from the mean of its scan.
     """
-    assert model.cnn is not None  # maps are for runs with pictures
     if len(scan.slices) == 1:
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    device = next(model.cnn.parameters()).device
-    stack = prepared.hu(scan.scan)
-    box = head_box(stack) if model.cnn.encoder_settings.crop else None
-    hu = torch.from_numpy(stack if box is None else box.crop(stack)).to(device)
-    pictures = model.cnn.pictures().scan(hu)
-    weights = draw_weights(model.head, MAP_SAMPLES, model.seed)
-    mean, std = slice_maps(model.cnn, model.head, pictures, chosen, weights)
+    hu = prepared.hu(scan.scan)
+    found = [_member_maps(member, hu, chosen, model.seed) for member in model.members]
+    return found[0] if len(found) == 1 else _mixture(found, *hu.shape[1:])
+
+
+def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], seed: int) -> ScanMaps:
+    """The maps of one member, on the grid of its own pictures."""
+    cnn = member.cnn
+    assert cnn is not None  # maps are for runs with pictures
+    box = head_box(hu) if cnn.encoder_settings.crop else None
+    shown = torch.from_numpy(hu if box is None else box.crop(hu))
+    pictures = cnn.pictures().scan(shown.to(next(cnn.parameters()).device))
+    mean, std = slice_maps(cnn, member.head, pictures, chosen, draw_weights(member.head, MAP_SAMPLES, seed))
     edges = None if box is None else np.array(box)
     return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy(), edges)
+
+
+def _mixture(found: Sequence[ScanMaps], rows: int, columns: int) -> ScanMaps:
+    """The maps of several members on the finest of their grids: on that of slices where some crop them."""
+    side = max(one.mean.shape[-1] for one in found)
+    if len({one.box is None for one in found}) > 1:
+        found = [_on_slices(one, rows, columns, side) for one in found]
+    means, stds = (
+        torch.stack([_on_side(torch.from_numpy(getattr(one, name)), side) for one in found])
+        for name in ("mean", "std")
+    )
+    # of the mixture: the mean of variances, and the variance of means
+    std = torch.sqrt(stds.square().mean(0) + means.var(0, correction=0))
+    return ScanMaps(found[0].slices, means.mean(0).numpy(), std.numpy(), found[0].box)
+
+
+def _on_slices(maps: ScanMaps, rows: int, columns: int, side: int) -> ScanMaps:
+    """Maps of a part of the slices as maps (k, side, side) of all of it, padded to a square."""
+    longest = max(rows, columns)
+    shown = longest if maps.box is None else int(max(maps.box[2] - maps.box[0], maps.box[3] - maps.box[1]))
+    share = (longest / shown * maps.mean.shape[-1] / side) ** 2  # of the evidence of its own cell
+    fine = maps.on_grid(rows, columns)
+    top, left = (longest - rows) // 2, (longest - columns) // 2
+    around = ((0, 0), (top, longest - rows - top), (left, longest - columns - left))
+    mean, std = (
+        share * adaptive_avg_pool2d(torch.from_numpy(np.pad(part, around)), side).numpy()
+        for part in (fine.mean, fine.std)
+    )
+    return ScanMaps(maps.slices, mean, std)
+
+
+def _on_side(maps: Tensor, side: int) -> Tensor:
+    """Maps (k, g, g) as (k, side, side); a finer cell has the smaller share of the evidence."""
+    if maps.shape[-1] == side:
+        return maps
+    fine = interpolate(maps[None], size=(side, side), mode="bilinear", align_corners=False)[0]
+    return fine * (maps.shape[-1] / side) ** 2

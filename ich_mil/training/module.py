@@ -95,7 +95,7 @@ class MilModule(pl.LightningModule):
             pictures = self.pictures(batch)
         maps = self.model.frozen_maps(pictures)
         if self.model.frozen and not varies:
-            for scan, own in zip(batch.scans, maps.split(batch.offsets.diff().tolist()), strict=True):
+            for scan, own in zip(batch.scans, maps.split([len(hu) for hu in batch.hu]), strict=True):
                 if sum(kept.nbytes for kept in self._kept.values()) + own.nbytes <= KEEP_BYTES:
                     self._kept[scan] = own.clone()
         return maps

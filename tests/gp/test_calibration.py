@@ -217,3 +217,19 @@ def test_values_out_of_range_are_refused(name, value):
 def test_an_unknown_method_is_not_taken_for_platt():
     with pytest.raises(ValueError, match="method must be one of platt, temperature, isotonic, got 'sigmoid'"):
         Calibration(method="sigmoid")
+
+
+def test_one_calibration_after_another_is_one_map_by_hand():
+    own = Calibration(slope=2.0, intercept=-1.0, slice_slope=0.5, slice_intercept=0.25)
+    joint = Calibration(slope=1.5, intercept=0.5, slice_slope=4.0, slice_intercept=-2.0)
+    both = own.then(joint)
+    assert (both.slope, both.intercept) == (3.0, -1.0)
+    assert (both.slice_slope, both.slice_intercept) == (2.0, -1.0)
+    raw = torch.linspace(-2, 2, 5, dtype=torch.float64)[None]
+    scans, slices = own.logits(torch.stack([raw, raw]))
+    torch.testing.assert_close(both.scan(raw), joint.scan(scans))
+    whole = both.scan(raw.amax(1, keepdim=True))
+    torch.testing.assert_close(both.slices(raw, whole), joint.slices(slices, whole))
+    # isotonic regression gives way to the sigmoid beneath it; the rule stays that of the raw logits
+    stepped = Calibration("noisy_or", "isotonic", 2.0, -1.0, ((0.1, 0.2), (0.9, 0.8)))
+    assert stepped.then(joint) == Calibration("noisy_or", "platt", 3.0, -1.0, (), 4.0, -2.0)

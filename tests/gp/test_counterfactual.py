@@ -8,7 +8,13 @@ from synthetic import scans
 
 from ich_mil.gp import counterfactual
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import counterfactuals, slice_runs
+from ich_mil.gp.counterfactual import (
+    Counterfactuals,
+    SliceRun,
+    counterfactuals,
+    mean_counterfactuals,
+    slice_runs,
+)
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict, sample_latents, sample_scans
 from ich_mil.gp.settings import HeadSettings
@@ -128,3 +134,34 @@ def test_a_long_scan_is_not_gone_through_again_for_each_slice(head, monkeypatch)
     said = predict(head, x, cut, ["a"], samples=50)
     found = counterfactuals(head, x, cut, ["a"], said.slice_mean, threshold=0.5, samples=50)
     assert float(found.scan_without.max()) == pytest.approx(float(said.scan_mean), abs=1e-15)
+
+
+def test_places_ask_about_some_slices_of_whole_scans(head, new):
+    x, offsets, ids = new
+    said = predict(head, x, offsets, ids, samples=50, seed=3)
+    every = counterfactuals(head, x, offsets, ids, said.slice_mean, threshold=0.5, samples=50, seed=3)
+    sizes = offsets.diff().tolist()
+    places = [list(range(0, size, 2)) for size in sizes]
+    rows = [int(start) + place for start, own in zip(offsets, places, strict=False) for place in own]
+    some = counterfactuals(
+        head, x, offsets, ids, said.slice_mean[rows], threshold=2.0, samples=50, seed=3, places=places
+    )
+    assert torch.equal(some.scan_without.nan_to_num(9), every.scan_without[rows].nan_to_num(9))
+    b = sizes.index(max(sizes))
+    one = counterfactuals(
+        head, x, offsets, ids, torch.ones(len(rows)), threshold=0.5, samples=50, seed=3, places=places
+    ).runs[b]
+    f = [*sample_scans(head, x, offsets, ids, samples=50, seed=3)][b]
+    left = f[:, places[b][-1] + 1 :]  # a run takes the slices between its own with it
+    assert [(run.first, run.last) for run in one] == [(0, len(places[b]) - 1)]
+    wanted = torch.sigmoid(left.amax(1)).mean() if left.shape[1] else torch.nan
+    assert one[0].scan_without == pytest.approx(float(wanted), nan_ok=True)
+
+
+def test_of_a_mixture_it_is_the_mean_over_members():
+    one, two = (Counterfactuals(torch.tensor([p, torch.nan]), ((SliceRun(1, 2, p),), ())) for p in (0.2, 0.6))
+    found = mean_counterfactuals([one, two])
+    torch.testing.assert_close(found.scan_without, torch.tensor([0.4, torch.nan]), equal_nan=True)
+    assert found.runs[1] == ()
+    assert (found.runs[0][0].first, found.runs[0][0].last) == (1, 2)
+    assert found.runs[0][0].scan_without == pytest.approx(0.4)

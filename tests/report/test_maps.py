@@ -1,11 +1,16 @@
 """Maps in a file: what is written is what is read, for these slices by this model only; a grid by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from ich_mil.dicom.head_box import HeadBox
 from ich_mil.errors import DataError
+from ich_mil.models.encoders import EncoderSettings
+from ich_mil.report import maps as module
 from ich_mil.report.maps import ScanMaps, make_maps, maps_file, read_maps, write_maps
 from tests.results import MODEL, phantom, scan_of
 
@@ -66,7 +71,58 @@ def test_maps_of_a_box_lie_in_it_and_are_kept_with_it(scan, tmp_path):
 
 
 def test_a_scan_of_one_slice_has_no_map(scan):
-    class Model:
-        cnn = "a CNN"
+    assert make_maps(None, None, replace(scan, slices=scan.slices[:1])) is None
 
-    assert make_maps(Model(), None, replace(scan, slices=scan.slices[:1])) is None
+
+class Reads(torch.nn.Linear):
+    """In place of a CNN: its pictures are its name."""
+
+    def __init__(self, name, crop):
+        super().__init__(1, 1)
+        self.name, self.encoder_settings = name, EncoderSettings(crop=crop)
+
+    def pictures(self):
+        return SimpleNamespace(scan=lambda hu: self.name)
+
+
+@pytest.fixture
+def mixed(scan, monkeypatch):
+    """The maps of members (name, crop), and of a scan of 12 slices whose head is in `box`."""
+    parts = {"coarse": (torch.full((8, 2, 2), 4.0), 0.8), "fine": (torch.full((8, 4, 4), 3.0), 0.4)}
+
+    def slice_maps(network, head, pictures, chosen, weights):
+        assert (network.name, pictures, weights) == (head, head, f"weights of {head}")
+        mean, std = parts[head]
+        return mean.double(), torch.full_like(mean, std).double()
+
+    monkeypatch.setattr(module, "slice_maps", slice_maps)
+    monkeypatch.setattr(module, "draw_weights", lambda head, *_: f"weights of {head}")
+    monkeypatch.setattr(module, "head_box", lambda hu: HeadBox(0, 2, 2, 4))
+
+    def make(*members):
+        found = [SimpleNamespace(cnn=Reads(name, crop), head=name) for name, crop in members]
+        prepared = SimpleNamespace(hu=lambda scan: np.zeros((12, 4, 4), np.int16))
+        return make_maps(SimpleNamespace(members=found, seed=0), prepared, scan)
+
+    return make
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_maps_of_an_ensemble_are_of_its_mixture_on_the_finest_grid(mixed, crop):
+    """Evidence of 4 in one cell of a coarse map is 1 in each of its four cells of a fine one."""
+    maps = mixed(("coarse", crop), ("fine", crop))
+    assert maps.mean.shape == (8, 4, 4)
+    assert (maps.box is None) != crop
+    np.testing.assert_allclose(maps.mean, 2.0)
+    # within (0.2² + 0.4²) / 2 and between 1
+    np.testing.assert_allclose(maps.std, np.sqrt(0.1 + 1), rtol=1e-6)
+    np.testing.assert_array_equal(mixed(("fine", crop)).std, np.float32(0.4))
+
+
+def test_members_of_which_some_crop_are_mixed_on_whole_slices(mixed):
+    """The head is the upper right quarter: its 4 x 4 cells of 3 are 2 x 2 of 12 there, and 0 elsewhere."""
+    maps = mixed(("coarse", False), ("fine", True))
+    assert maps.box is None
+    wanted = np.full((8, 4, 4), 1.0)
+    wanted[:, :2, 2:] += 12.0
+    np.testing.assert_allclose(maps.mean, wanted / 2)

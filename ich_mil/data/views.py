@@ -1,0 +1,131 @@
+"""Features of the same scans by several networks: the members of an ensemble.
+
+In: one `FeatureSet` a member. Out: `Views`, the same in one order of scans, and one `FeatureSet` that stands
+for all of them in tables. Feature tables of one set need not hold the same slices (the public ones of CQ500
+do not): each member judges a scan by its own slices, and a slice is reported where all members have it.
+
+Shapes: B scans, N slices that all members have.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.labels import name_some
+from ich_mil.errors import DataError
+from ich_mil.progress import say_once
+
+Places = list[list[int]]
+"""Of each scan the places, among a member's slices of it, of those that all members have."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """Features of the same B scans by the members of a model.
+
+    Attributes:
+        members: of each member, of any width.
+        places: of each member; None where all members have the same slices.
+    """
+
+    members: tuple[FeatureSet, ...]
+    places: tuple[Places | None, ...]
+
+    @classmethod
+    def of(cls, members: Sequence[FeatureSet], sources: Sequence[object] | None = None) -> Self:
+        """Views with the scans in the order of the first member.
+
+        Args:
+            members: at least one.
+            sources: what each was read from, for messages.
+
+        Raises:
+            DataError: the scans of a member, or labels of its scans or slices, are not those of the first;
+                the slices of a scan are in another order, or none is in all members.
+        """
+        named = [f"member {k}" for k in range(len(members))] if sources is None else sources
+        first = members[0]
+        for one, source in zip(members, named, strict=True):
+            if differ := sorted(set(first.scans) ^ set(one.scans)):
+                raise DataError(f"{source}: its scans are not those of {named[0]}: {name_some(differ)}")
+        ordered = tuple(one if one.scans == first.scans else one.select(first.scans) for one in members)
+        if all(_names(one) == _names(first) for one in ordered[1:]):
+            views = cls(ordered, (None,) * len(ordered))
+        else:
+            views = cls(ordered, tuple(_places(ordered, str(named[0]))))
+        for number, source in enumerate(named):
+            views._check(number, f"{source}", f"{named[0]}")
+        return views
+
+    def _check(self, number: int, source: str, first: str) -> None:
+        one, own = self._common(number), self.members[number]
+        for what in ("slice_names", "labels", "slice_labels"):
+            a, b = getattr(self.features, what), getattr(one, what)
+            if not (torch.equal(a, b) if isinstance(a, Tensor) else a == b):
+                raise DataError(
+                    f"{source}: its {what.replace('_', ' ')} are not those of {first}, or in another order; "
+                    "correct one of them"
+                )
+        if left := len(own.slice_names) - len(one.slice_names):
+            say_once(f"{source}: slices that count for their scan only, as not all members have them: {left}")
+
+    @cached_property
+    def features(self) -> FeatureSet:
+        """One set for tables: scans and common slices, x of the first member, the mean of what CNNs say."""
+        common = [self._common(number) for number in range(len(self.members))]
+        said = ("cnn_scan", "cnn_slice", "attention")
+        if len(common) == 1:
+            return common[0]
+        scan, each, attention = (torch.stack([getattr(one, name) for one in common]).mean(0) for name in said)
+        return replace(common[0], cnn_scan=scan, cnn_slice=each, attention=attention)
+
+    def select(self, scans: list[str]) -> Self:
+        """The named scans, in the order given. An unknown name raises `DataError`."""
+        return type(self).of([one.select(scans) for one in self.members])
+
+    def _common(self, number: int) -> FeatureSet:
+        """A member's features of the slices that all members have."""
+        view, places = self.members[number], self.places[number]
+        if places is None:
+            return view
+        starts = view.offsets.tolist()
+        rows = [start + place for start, own in zip(starts, places, strict=False) for place in own]
+        sizes = torch.tensor([0, *map(len, places)])
+        return replace(
+            view,
+            x=view.x[rows],
+            offsets=sizes.cumsum(0),
+            slice_names=[view.slice_names[row] for row in rows],
+            slice_labels=view.slice_labels[rows],
+            positions=view.positions[rows],
+            cnn_slice=view.cnn_slice[rows],
+            attention=view.attention[rows],
+            positions_mm=None if view.positions_mm is None else view.positions_mm[rows],
+        )
+
+
+def _places(members: Sequence[FeatureSet], first: str) -> list[Places]:
+    """The places of common slices, of each member in its own order."""
+    named = [_names(one) for one in members]
+    common = [set.intersection(*map(set, names)) for names in zip(*named, strict=True)]
+    if lost := [scan for scan, names in zip(members[0].scans, common, strict=True) if not names]:
+        raise DataError(f"{first}: scans without a slice that all members have: {name_some(lost)}")
+    return [
+        [
+            [place for place, name in enumerate(names) if name in both]
+            for names, both in zip(of_member, common, strict=True)
+        ]
+        for of_member in named
+    ]
+
+
+def _names(view: FeatureSet) -> list[list[str]]:
+    """The names of the slices of each scan."""
+    edges = view.offsets.tolist()
+    return [view.slice_names[start:stop] for start, stop in pairwise(edges)]

@@ -1,0 +1,187 @@
+"""Ensembles: several runs as one model, whose posterior samples are pooled and calibrated as a whole.
+
+In: finished runs. Out, in a folder of its own, a model as `predict`, `validate` and `serve` read it:
+
+    run.json          that of the first member, with the list `members`, and in `joined` where they come from
+    splits.csv        what any member has learned from, and what none has
+    member_0/ ...     a run each
+    cnn_sigmoid.json  what calibrates the mean of the CNNs' own probabilities in the tables
+    ensemble.json     the joint calibration; last, with it the ensemble is finished
+
+The joint calibration is fitted to scans that all members held out: their common validation scans, or, where
+no member has validation scans and all were fitted to the same ones, held-out folds of these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ich_mil.config import RunConfig, read_config
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.splits import SPLITS, keys_of, load_splits, scan_keys, write_splits
+from ich_mil.errors import ConfigError, IchMilError, ModelError, named
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
+from ich_mil.files import alone, digest, remove_leftovers, write_json
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.calibrate import held_out_logits
+from ich_mil.gp.calibration import Calibration
+from ich_mil.model import (
+    FINISHED,
+    Member,
+    TrainedModel,
+    copy_run,
+    ensemble_member,
+    load_model,
+    read_run,
+    samples_each,
+    write_ensemble,
+)
+from ich_mil.pipeline.validate import training_views
+from ich_mil.progress import say
+from ich_mil.ranks import device, these_ranks
+
+
+def join_runs(runs: Sequence[Path], out: Path, *, skip_failed: bool) -> None:
+    """Join finished runs, single ones or ensembles, to one model that holds a copy of each.
+
+    Args:
+        runs: their folders.
+        out: folder of the new model.
+        skip_failed: leave out runs that cannot be loaded.
+
+    Raises:
+        ConfigError: `out` holds a run already; fewer than two members; one of them twice.
+        ModelError: a run that is not finished, is recalibrated, has another slice thickness than the first,
+            or reads features where the first reads pictures.
+        DataError: features of the common held-out scans cannot be read, or are of different slices.
+    """
+    with alone(out, doing="writing"):
+        if (out / "run.json").exists():
+            if any((out / name).exists() for name in FINISHED) or "joined" not in read_run(out):
+                raise ConfigError(f"{out}: holds a run already; choose another --out")
+            remove_leftovers(out)
+        models = _load(runs, skip_failed=skip_failed)
+        folders = [member.folder for model in models for member in model.members]
+        tables = [load_splits(folder / "splits.csv") for folder in folders]
+        names = [f"member_{number}" for number in range(len(folders))]
+        about = read_run(models[0].folder)
+        samples = max(read_run(folder)["config"]["samples"] for folder in folders)
+        about |= {
+            "config": about["config"] | {"members": len(folders), "samples": samples},
+            "config_hash": digest(*(read_run(folder)["config_hash"].encode() for folder in folders)),
+            "members": names,
+            "joined": [str(folder) for folder in folders],
+        }
+        write_json(out / "run.json", about)
+        write_splits(joint_splits(tables), out / "splits.csv")
+        for folder, name in zip(folders, names, strict=True):
+            copy_run(folder, out / name)
+        finish(
+            out, [replace(read_config(["--config", str(one / "config.yaml")]), out=one) for one in folders]
+        )
+    say(f"{out}: {len(folders)} members; use it as --model")
+
+
+def _load(runs: Sequence[Path], *, skip_failed: bool) -> list[TrainedModel]:
+    """The models of these runs, which fit together."""
+    models: list[TrainedModel] = []
+    for run in runs:
+        try:
+            model = load_model(run)
+            if "site" in read_run(run):
+                raise ModelError(
+                    f"{run}: is recalibrated to a site; join the run it was made of, and recalibrate "
+                    "the ensemble"
+                )
+        except IchMilError as error:
+            if not skip_failed:
+                raise
+            say(f"left out: {error}")
+            continue
+        first = models[0] if models else model
+        first.check_input(pictures=model.members[0].cnn is not None)
+        if model.thickness_mm != first.thickness_mm:
+            raise ModelError(
+                f"{run}: averages slices to {model.thickness_mm:g} mm, {first.folder} to "
+                f"{first.thickness_mm:g}; members of an ensemble need the same slices"
+            )
+        if same := [one.folder for one in models if one.provenance.weights == model.provenance.weights]:
+            raise ConfigError(f"{run}: is the same model as {same[0]}; name it once")
+        models.append(model)
+    if sum(len(model.members) for model in models) < 2:
+        raise ConfigError("an ensemble needs at least two finished runs")
+    return models
+
+
+def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The scans of all members; each is in the split of the member that has learned most from its patient.
+
+    Args:
+        tables: `splits.csv` of each member.
+    """
+    table = pd.concat(tables, ignore_index=True)
+    table = table.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
+    table = table.drop_duplicates("scan").sort_index(ignore_index=True)
+    rows = [*zip(table.scan, table.patient, table.content, strict=True)]
+    for split in SPLITS[:-1]:
+        before = -1
+        while before != (count := int((table.split == split).sum())):
+            before, known = count, keys_of(table[table.split == split].set_index("scan"))
+            later = table.split.map(SPLITS.index) > SPLITS.index(split)
+            again = np.array([not scan_keys(*row).isdisjoint(known) for row in rows])
+            table.loc[later & again, "split"] = split
+    return table
+
+
+def finish(out: Path, runs: Sequence[RunConfig]) -> None:
+    """Calibrate the members in `out/member_0`, ... as a whole, and write what makes `out` a finished model.
+
+    All ranks call it, and the first writes.
+
+    Args:
+        out: folder of the ensemble, with its `run.json` and its members.
+        runs: of the members, with the folders and tables that hold their training features.
+    """
+    config, names = read_run(out)["config"], read_run(out)["members"]
+    members = [ensemble_member(load_model(out / name)) for name in names]
+    tables = [load_splits(out / name / "splits.csv") for name in names]
+    samples = samples_each(config["samples"], len(members))
+    split = "validation" if any((table.split == "validation").any() for table in tables) else "train"
+    scans = [table.scan[table.split == split].tolist() for table in tables]
+    common = [scan for scan in scans[0] if all(scan in own for own in map(set, scans))]
+    joint = None
+    if not common or (split == "train" and len({frozenset(own) for own in scans}) > 1):
+        say(f"{out}: no scans are held out from all members; the mixture keeps their own calibrations")
+    else:
+        views = training_views(runs, common)
+        if all(member.own for member in members):
+            pairs = [*zip(members, views.members, strict=True)]
+            logits = torch.cat([_held_out(*pair, samples, refit=split == "train") for pair in pairs], 1)
+            rule = members[0].head.settings.variant.rule
+            joint = Calibration.fit(logits[0], logits[1], views.features.labels, rule=rule)
+        features = views.features
+        sigmoid = CnnSigmoid.fit(features.cnn_scan, features.labels)
+        if sigmoid and these_ranks().first:
+            sigmoid.save(out / CNN_SIGMOID)
+    if these_ranks().first:
+        write_ensemble(joint, out)
+
+
+def _held_out(member: Member, view: FeatureSet, samples: int, *, refit: bool) -> Tensor:
+    """Calibrated logits (2, L, B) of held-out scans.
+
+    With `refit` they are of the scans the head was fitted to, by heads of the same settings that were fitted
+    without a part of them.
+    """
+    if not refit:
+        return member.logits(view, samples)
+    bags = Bags(view.x.double().to(device()), view.offsets, view.labels, view.positions_mm)
+    with named(member.folder):
+        both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
+    assert member.own is not None  # `finish` has seen to that
+    return member.own.logits(both)
