@@ -89,7 +89,7 @@ class PreparedSet:
                 "patient": grouped.patient.first(),
                 "label": grouped.scan_label.first(),
                 "slices": grouped.size(),
-                "content": grouped.content.agg(content_of),
+                "content": grouped.content.agg(lambda slices: content_of(slices, least=1)),
             }
         )
         return scans.assign(patient=one_patient(scans))
