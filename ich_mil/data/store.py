@@ -104,6 +104,10 @@ class PreparedSet:
     def _places(self) -> dict[str, pd.Index]:
         return {str(scan): place for scan, place in self.table.groupby("scan").groups.items()}
 
+    def part_of(self, scan: str) -> "PreparedSet":
+        """The set on disk that a scan is of: this one (`ich_mil.data.joined` has several)."""
+        return self
+
     def hu(self, scan: str) -> np.ndarray:
         """The pixels of one scan: (n, H, W) int16 HU, memory-mapped; no write reaches the file.
 

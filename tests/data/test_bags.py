@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ich_mil.data import bags as module
-from ich_mil.data.bags import Batch, Pictures, StepSampler, collate
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, collate
 from ich_mil.kernels.pictures import Variation
 from ich_mil.ranks import Ranks
 from ich_mil.windows import PRESETS, apply_windows, resize
@@ -196,3 +196,19 @@ def test_ranks_share_the_steps_of_one(size):
 def test_steps_with_fewer_scans_than_ranks_are_refused(scans, bags, least):
     with pytest.raises(ValueError, match=f"leave {least} for some of them, .* among 3 processes"):
         StepSampler(SIZES[:scans], bags=bags, seed=0, ranks=Ranks(0, 3))
+
+
+def test_a_scan_used_slice_by_slice_is_a_bag_a_slice_with_its_label_and_its_pictures_stay(prepared):
+    whole, apart = prepared.scans.index[:2]
+    labels = prepared.slices(apart).slice_label.tolist()
+    dataset = ScanDataset(prepared, [whole, apart], in_slices=[apart, "another"])
+    both = collate([dataset[0], dataset[1]])
+    n = prepared.scans.slices[whole]
+    assert both.offsets.tolist() == [0, *range(n, n + len(labels) + 1)]
+    assert both.labels.tolist() == dataset.bag_labels == [prepared.scans.label[whole], *labels]
+    assert len(set(labels)) > 1
+    assert both.scans == (whole, apart)
+    assert dataset.labels == prepared.scans.label[[whole, apart]].tolist()
+    assert dataset.sizes.tolist() == [n, len(labels)]
+    alone = collate([ScanDataset(prepared, [scan])[0] for scan in (whole, apart)])
+    assert all(torch.equal(a, b) for a, b in zip(both.hu, alone.hu, strict=True))

@@ -78,7 +78,10 @@ def test_a_picture_that_changed_is_read_again_and_another_window_is_another_set(
         prepared_of(root, window=(40.0, 120.0))
     wide = prepared_of(root, window=(40.0, 120.0), out="wide")
     assert wide.fingerprint != after.fingerprint
-    assert wide.hu("d").tolist() == [hu_of_grey(GREYS[3], window=(40.0, 120.0)).tolist()]
+    wide_hu = [hu_of_grey(GREYS[3], window=(40.0, 120.0)).tolist()]
+    assert wide.hu("d").tolist() == wide_hu
+    (after.folder / "prepared.json").unlink()  # as after damage
+    assert prepared_of(root, window=(40.0, 120.0)).hu("d").tolist() == wide_hu
 
 
 def test_the_command_prepares_slices(root, capsys):

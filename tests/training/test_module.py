@@ -1,5 +1,7 @@
 """The steps of training: loss and AUC over scans, masks of dropout, what is trained."""
 
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -82,6 +84,23 @@ def losses(steps, *, seed=0, rank=0, kept=False):
             patch.setattr(MilModule, "trainer", SimpleNamespace(num_training_batches=4))
             found.append(float(module.training_step(batch, index).detach()))
     return found, module
+
+
+def test_a_slice_of_a_scan_used_slice_by_slice_counts_as_much_as_a_scan():
+    """One scan of two slices as a bag, one of two slices as two bags: three bags, by hand from the logits."""
+    torch.manual_seed(0)
+    module = a_module(AttentionCnn(CnnSettings(image_size=32, dropout=0.0), windows=3).eval())
+    batch = replace(a_batch([0.0, 1.0], slices=2), offsets=torch.tensor([0, 2, 3, 4]))
+    batch = replace(batch, labels=torch.tensor([0.0, 0.0, 1.0]))
+    output = module(batch)
+    torch.testing.assert_close(output.scan_logit[1:], output.slice_logit[2:])
+    torch.testing.assert_close(output.attention[2:], torch.ones(2))
+    a, b, c = (float(one) for one in output.scan_logit.detach().double().sigmoid())
+    wanted = -(0.5 * math.log(1 - a) + 0.5 * math.log(1 - b) + 2.0 * math.log(c)) / 3
+    with mock.patch.object(module, "log"):
+        found = float(module.training_step(batch, 0).detach())
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert int(module.train_loss.weight) == 3
 
 
 def test_masks_of_dropout_are_keyed_by_seed_step_and_rank():
