@@ -1,5 +1,6 @@
 """A run on whole scans beside single labelled slices, from files to a report."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -121,8 +122,12 @@ def test_whole_scans_alone_are_measured_and_have_pages(run):
     for name in ("validation", "test"):
         table = pd.read_csv(config.out / name / "predictions.csv")
         assert table[table.level == "slice"].groupby("scan").size().min() > 1
-    assert len(list((config.out / "studies").glob("*.html"))) == 2
-    assert "single slices are not measured" in (config.out / "report.html").read_text()
+    pages = [page.read_text() for page in (config.out / "studies").glob("*.html")]
+    assert len(pages) == 2
+    assert all(re.search(r'"left": ?"R"', page) for page in pages)  # of the records of their own set
+    report = (config.out / "report.html").read_text()
+    assert "single slices are not measured" in report
+    assert "Trained on scan labels alone" not in report
 
 
 def test_a_resumed_run_notices_a_changed_label_of_either_set_and_of_a_slice_alone(run, place):

@@ -105,7 +105,7 @@ class ScanDataset(Dataset[Batch]):
             (hu,),
             (torch.empty(0, dtype=torch.int64),),
             torch.arange(0, len(hu) + 1, len(hu) // len(self._bags[index])),  # one bag, or one a slice
-            torch.tensor(self._bags[index], dtype=torch.float32),
+            torch.tensor([float(label) for label in self._bags[index]]),
             (self.scans[index],),
         )
 

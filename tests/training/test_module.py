@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.data.bags import Batch, Pictures
+from ich_mil.errors import DataError
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.ranks import Ranks
 from ich_mil.training import module as training
-from ich_mil.training.module import MilModule
+from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 
@@ -84,6 +85,11 @@ def losses(steps, *, seed=0, rank=0, kept=False):
             patch.setattr(MilModule, "trainer", SimpleNamespace(num_training_batches=4))
             found.append(float(module.training_step(batch, index).detach()))
     return found, module
+
+
+def test_bags_of_one_label_have_no_weights():
+    with pytest.raises(DataError, match="all 2 scans and slices are labelled 1"):
+        class_weights([1, 1])
 
 
 def test_a_slice_of_a_scan_used_slice_by_slice_counts_as_much_as_a_scan():
