@@ -41,13 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     one = commands.add_parser("prepare", help="DICOM files to a prepared set")
     one.add_argument("root", type=Path, nargs="?", help="folder with the DICOM files")
-    one.add_argument("--layout", choices=(*LABELLED, "unlabelled"))
+    one.add_argument("--layout", choices=(*LABELLED, "slices", "unlabelled"))
     one.add_argument("--out", type=Path, required=True, help="folder of the prepared set")
     one.add_argument(
         "--thickness",
         type=_millimetres,
         default=AVERAGE_TO_MM,
         help="average thin slices to about so many mm (default %(default)s); 0 leaves them as they are",
+    )
+    one.add_argument(
+        "--window",
+        nargs=2,
+        type=float,
+        metavar=("LEVEL", "WIDTH"),
+        help="of 8-bit pictures, in HU; layout slices",
     )
     one.add_argument("--explain", metavar="SCAN", help="only tell how a scan of the prepared set came about")
     _add_jobs(one)
@@ -248,6 +255,7 @@ def _run(chosen: argparse.Namespace) -> None:
 
 def _prepare(chosen: argparse.Namespace) -> None:
     from ich_mil.data.prepare import prepare
+    from ich_mil.data.slice_pictures import parse_window
     from ich_mil.data.story import explain
 
     if chosen.explain is not None:
@@ -255,7 +263,18 @@ def _prepare(chosen: argparse.Namespace) -> None:
     elif chosen.root is None or chosen.layout is None:
         raise ConfigError("prepare needs a folder and --layout, or --explain SCAN")
     else:
-        prepare(chosen.layout, chosen.root, chosen.out, jobs=chosen.jobs, thickness_mm=chosen.thickness)
+        try:
+            window = chosen.window and parse_window(chosen.window, layout=chosen.layout)
+        except ValueError as error:
+            raise ConfigError(f"--window: {error}") from error
+        prepare(
+            chosen.layout,
+            chosen.root,
+            chosen.out,
+            jobs=chosen.jobs,
+            thickness_mm=chosen.thickness,
+            window=window,
+        )
 
 
 def _triage(chosen: argparse.Namespace) -> None:

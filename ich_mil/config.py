@@ -14,6 +14,7 @@ from typing import Any, Literal
 from joblib import cpu_count
 from sklearn.model_selection import ParameterGrid
 
+from ich_mil.data.slice_pictures import Window, parse_window
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
@@ -22,7 +23,7 @@ from ich_mil.models.encoders import EncoderSettings
 from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
 
-SetLayout = Literal["rsna", "cq500", "folder", "features"]
+SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,27 @@ class SetSettings:
     """One data set.
 
     Attributes:
-        layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), or `features` (a public feature CSV).
+        layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), `slices` (single slices, pictures or
+            DICOM, with a labels.csv), or `features` (a public feature CSV).
         root: the folder, or the CSV; environment variables as `$NAME` are filled in, and `{member}` by the
             number of the member in an ensemble.
+        window: [level, width] in HU of 8-bit pictures; needed for them.
+        slice_labels: train on the labels of slices: a scan all of whose slices are labelled is used as scans
+            of one slice each, in the CNN and in the head. Other scans keep their scan label.
     """
 
     layout: SetLayout
     root: str
+    window: list[float] | None = None
+    slice_labels: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self.picture_window
+
+    @property
+    def picture_window(self) -> Window | None:
+        """`window`, checked."""
+        return None if self.window is None else parse_window(self.window, layout=self.layout)
 
     @property
     def path(self) -> Path:
@@ -101,6 +116,8 @@ class GridConfig:
         sets = [self.train] + ([self.external] if self.external else [])
         if any(one.layout != "features" for one in sets):
             raise ValueError("a grid needs sets of layout 'features'")
+        if any(one.slice_labels for one in sets):
+            raise ValueError("a grid trains on scan labels; leave out slice_labels")
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
         check_seeds("seeds", *self.seeds)
@@ -144,10 +161,11 @@ class RunConfig:
     Attributes:
         out: the run's folder: model, predictions, figures, report.
         train: the set to train on.
+        also: more sets to train on; scans of all of them are divided together.
         external: the set to validate on.
-        prepared: folder of the prepared sets (`train` and `external` below it).
+        prepared: folder of the prepared sets (`train`, `also_1`, `also_2` ... and `external` below it).
         thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
-        split: how `train` is divided.
+        split: how the scans to train on are divided.
         encoder: the slice encoder, and the pictures it reads.
         cnn: what follows the encoder.
         training: how the CNN is trained.
@@ -164,6 +182,7 @@ class RunConfig:
 
     out: Path
     train: SetSettings
+    also: list[SetSettings] = field(default_factory=list)
     external: SetSettings | None = None
     prepared: Path = Path("data/prepared")
     thickness_mm: float = AVERAGE_TO_MM
@@ -183,6 +202,21 @@ class RunConfig:
         check_least(self, members=1, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
         for name, seed in (("seed", self.seed), ("head.seed", self.head.seed)):
             check_seeds(name, *{seed, seed + self.members - 1})
+        if any(one.layout == "features" for one in self.also):
+            raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
+        if self.external and self.external.slice_labels:
+            raise ValueError("external: slice_labels is for sets to train on; leave it out")
+        in_slices = any(one.slice_labels for one in self.training_sets.values())
+        if in_slices and (self.training.bleeds or self.training.controls):
+            raise ValueError(
+                "training.bleeds and training.controls are drawn into whole scans; set them to 0, or leave "
+                "out slice_labels"
+            )
+
+    @property
+    def training_sets(self) -> dict[str, SetSettings]:
+        """The sets to train on, by the name of their folder below `prepared`."""
+        return {"train": self.train} | {f"also_{i}": one for i, one in enumerate(self.also, 1)}
 
     def member(self, number: int) -> "RunConfig":
         """The run of one member, 0 to `members` - 1: its folder, its seeds and the split of member 0."""

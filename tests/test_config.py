@@ -228,3 +228,42 @@ def test_environment_variables_in_roots(monkeypatch):
     monkeypatch.delenv("SCANS")
     with pytest.raises(ConfigError, match=r"\$SCANS is not set"):
         _ = SetSettings("rsna", "$SCANS/rsna").path
+
+
+def test_more_sets_to_train_on_and_their_pictures(tmp_path):
+    also = [
+        {"layout": "slices", "root": "b", "window": [40, 80]},
+        {"layout": "rsna", "root": "c", "slice_labels": True},
+    ]
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(BASE | {"also": also}))
+    config = read_config(["--config", str(path)])
+    wanted = [SetSettings("slices", "b", window=[40, 80]), SetSettings("rsna", "c", slice_labels=True)]
+    assert config.also == wanted
+    assert config.training_sets == {"train": config.train, "also_1": wanted[0], "also_2": wanted[1]}
+    path.write_text(yaml.safe_dump(config.as_dict()))
+    assert read_config(["--config", str(path)]) == config
+    assert replace(config, also=wanted[:1]).hash != config.hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"also": [{"layout": "features", "root": "b"}]}, "also: only sets of pictures"),
+        ({"also": [{"layout": "rsna", "root": "b", "window": [40, 80]}]}, "window is for layout slices"),
+        ({"also": [{"layout": "slices", "root": "b", "window": [40, -80]}]}, "width > 0"),
+        ({"external": {"layout": "rsna", "root": "b", "slice_labels": True}}, "external: slice_labels"),
+        (
+            {
+                "also": [{"layout": "rsna", "root": "b", "slice_labels": True}],
+                "training": {"controls": 0.1},
+            },
+            "slice_labels",
+        ),
+    ],
+)
+def test_sets_that_do_not_fit_together_are_refused(tmp_path, changes, named):
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(BASE | changes))
+    with pytest.raises(ConfigError, match=rf"one\.yaml.*{named}"):
+        read_config(["--config", str(path)])

@@ -120,7 +120,7 @@ def scans(monkeypatch):
     labels = [b % 2 for b in range(24)]
     scans = pd.DataFrame({"patient": [f"p{b}" for b in range(24)], "label": labels, "content": ""})
     scans.index = [f"s{b}" for b in range(24)]
-    monkeypatch.setattr(module, "prepare", lambda *_, **__: SimpleNamespace(scans=scans))
+    monkeypatch.setattr(module, "prepare_training", lambda *_, **__: SimpleNamespace(scans=scans))
     return scans
 
 

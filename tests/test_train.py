@@ -142,7 +142,7 @@ def test_ranks_beside_the_first_take_what_it_has_made_and_write_nothing(config, 
         train(config, resume=False)
     made = {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()}
     monkeypatch.setattr(Ranks, "first", False)
-    monkeypatch.setattr(module, "prepare", lambda *_, **__: pytest.fail("prepares what is prepared"))
+    monkeypatch.setattr(module, "prepare_training", lambda *_, **__: pytest.fail("prepares what is prepared"))
     monkeypatch.setattr(module, "fit_cnn", lambda *_, **__: AttentionCnn(ENCODER, CNN).eval())
     train(config, resume=False)
     assert {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()} == made

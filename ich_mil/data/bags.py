@@ -4,11 +4,14 @@ In: prepared scans. Out: `Batch`, several scans as stored, int16 HU, packed; and
 sent to, pictures (`ich_mil.kernels.pictures`). HU are a sixth of the bytes of their pictures, and a GPU makes
 these faster than they cross to it. Nothing is padded; scans may be cropped to the head.
 
-Shapes: B scans of the batch, N slices of all of them, n of one, W windows, C = W (1 + 2 neighbours) channels,
-S input size in pixels.
+A scan is one bag with its label. Where it is used slice by slice each of its slices is a bag, with the label
+of that slice; its pictures are made, and varied, together all the same.
+
+Shapes: B bags of the batch, N slices of all of them, n of one scan, W windows, C = W (1 + 2 neighbours)
+channels, S input size in pixels.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,12 +32,12 @@ class Batch:
     """Packed scans.
 
     Attributes:
-        hu: B tensors (n, H, W) int16 Hounsfield units, lowest slice first.
-        changed: B tensors (k,) int64, the slices that something was drawn into.
-        offsets: (B + 1,) int64.
+        hu: a tensor (n, H, W) int16 Hounsfield units for each scan, lowest slice first.
+        changed: a tensor (k,) int64 for each scan, the slices that something was drawn into.
+        offsets: (B + 1,) int64, of the bags.
         labels: (B,) float32 in {0, 1}; -1 where unknown.
-        scans: B scan ids.
-        variations: of the B scans; empty where pictures are left as they are (`ich_mil.training.augment`).
+        scans: the ids of the scans; as many as bags unless a scan is used slice by slice.
+        variations: of the scans; empty where pictures are left as they are (`ich_mil.training.augment`).
     """
 
     hu: tuple[Tensor, ...]
@@ -74,13 +77,22 @@ class ScanDataset(Dataset[Batch]):
         prepared: the scans.
         scans: their ids, in the order of the items.
         crop: crop each scan to the head.
+        in_slices: scans that are used slice by slice.
 
     Attributes:
         labels: of the scans.
         sizes: (scans,) slices of each.
+        bag_labels: of the bags of all scans, in their order.
     """
 
-    def __init__(self, prepared: PreparedSet, scans: Sequence[str], *, crop: bool = False) -> None:
+    def __init__(
+        self,
+        prepared: PreparedSet,
+        scans: Sequence[str],
+        *,
+        crop: bool = False,
+        in_slices: Collection[str] = (),
+    ) -> None:
         self.prepared = prepared
         self.scans = list(scans)
         self.crop = crop
@@ -88,6 +100,12 @@ class ScanDataset(Dataset[Batch]):
         about = prepared.scans.loc[self.scans]
         self.labels: list[int] = about.label.tolist()
         self.sizes = torch.tensor(about.slices.tolist())
+        chosen = {*in_slices}
+        self._bags = [
+            prepared.slices(scan).slice_label.tolist() if scan in chosen else [label]
+            for scan, label in zip(self.scans, self.labels, strict=True)
+        ]
+        self.bag_labels = [label for labels in self._bags for label in labels]
 
     def __len__(self) -> int:
         return len(self.scans)
@@ -104,8 +122,8 @@ class ScanDataset(Dataset[Batch]):
         return Batch(
             (hu,),
             (torch.empty(0, dtype=torch.int64),),
-            torch.tensor([0, len(hu)]),
-            torch.tensor([float(self.labels[index])]),
+            torch.arange(0, len(hu) + 1, len(hu) // len(self._bags[index])),  # one bag, or one a slice
+            torch.tensor([float(label) for label in self._bags[index]]),
             (self.scans[index],),
         )
 

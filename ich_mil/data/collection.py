@@ -28,7 +28,10 @@ class Collection(ABC):
     Attributes:
         root: the folder.
         entries: ledger lines about the label files.
+        pictures: whether PNG and JPEG files are slices too.
     """
+
+    pictures = False
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
@@ -49,9 +52,13 @@ class Collection(ABC):
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
         """0, 1 or `UNKNOWN` for a scan, given all of its slices."""
 
-    def slice_label(self, sop: str) -> int:
-        """0, 1 or `UNKNOWN` for a slice."""
+    def slice_label(self, sop: str, *, scan: str = "") -> int:
+        """0, 1 or `UNKNOWN` for a slice, of this scan."""
         return UNKNOWN
+
+    def patient(self, scan: str) -> str:
+        """Key of the patient as the label files name it; '' where that of the DICOM files counts."""
+        return ""
 
     @abstractmethod
     def check(
@@ -66,6 +73,9 @@ class Collection(ABC):
         Raises:
             DataError: scans without a label, or labels that name scans which are not there.
         """
+
+    def check_twins(self, scan: str, other: str) -> None:  # noqa: B027 - most layouts accept any
+        """Compare the labels of two scans with the same slices. `DataError` if they must be equal."""
 
 
 def every_file(folder: Path, root: Path) -> Iterator[str]:

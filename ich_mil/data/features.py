@@ -11,7 +11,7 @@ Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,6 +83,39 @@ class FeatureSet:
                 "content": [content_of(digest(row.tobytes()) for row in rows) for rows in slices],
             },
             index=pd.Index(self.scans, name="scan"),
+        )
+
+    def as_slices(self, scans: Collection[str]) -> "FeatureSet":
+        """The same slices, each slice of these scans as a scan of one slice with the label of that slice.
+
+        Such a scan is named `<scan>/<slice>`, is of the same patient, and has the CNN's probability of the
+        slice.
+
+        Raises:
+            DataError: one of these slices has no label.
+        """
+        chosen = {*scans}
+        if not chosen:
+            return self
+        alone = torch.tensor([scan in chosen for scan in self.scans])  # (B,)
+        scan_of = torch.arange(self.n_scans).repeat_interleave(self.offsets.diff())  # (N,)
+        alone = alone[scan_of]  # (N,)
+        begins = alone.clone()
+        begins[self.offsets[:-1]] = True
+        first = begins.nonzero().squeeze(1)  # (B',) first slice of each new scan
+        scan_of, is_slice = scan_of[first], alone[first]  # (B',)
+        if bool((self.slice_labels[alone] == UNKNOWN).any()):
+            n = int((alone & (self.slice_labels == UNKNOWN)).nonzero()[0])
+            raise DataError(f"slice {self.slice_names[n]!r} has no label to be trained on")
+        names = zip(scan_of.tolist(), first.tolist(), is_slice.tolist(), strict=True)
+        return replace(
+            self,
+            offsets=torch.cat([first, self.offsets[-1:]]),
+            scans=[f"{self.scans[b]}/{self.slice_names[n]}" if one else self.scans[b] for b, n, one in names],
+            patients=[self.patients[b] for b in scan_of.tolist()],
+            labels=torch.where(is_slice, self.slice_labels[first], self.labels[scan_of]),
+            cnn_scan=torch.where(is_slice, self.cnn_slice[first], self.cnn_scan[scan_of]),
+            attention=torch.where(alone & ~self.attention.isnan(), 1.0, self.attention),
         )
 
     def select(self, scans: list[str]) -> "FeatureSet":

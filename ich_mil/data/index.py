@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from joblib import Parallel, delayed
 
 from ich_mil.data.collection import Collection, Source
+from ich_mil.data.slice_pictures import is_picture, picture_headers
 from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
 from ich_mil.errors import DataError, DicomError, DiskFullError
@@ -273,7 +274,7 @@ class HeaderIndex:
         """Read the headers of the files in `found`, and keep them as they come."""
         root = self.collection.root.absolute()
         work = Parallel(n_jobs=min(jobs, -(-n_new // CHUNK)), return_as="generator")(
-            delayed(_read_chunk)(chunk, root) for chunk in self._chunks()
+            delayed(_read_chunk)(chunk, root, self.collection.pictures) for chunk in self._chunks()
         )
         last = time.monotonic()
         for chunk in progress(work, total=n_new, what="read headers", unit="file", weight=len):
@@ -298,12 +299,13 @@ class HeaderIndex:
             )
 
 
-def _read_chunk(paths: Sequence[str], root: Path) -> list[_Found]:
-    """Read the headers of some files; runs in a worker process."""
+def _read_chunk(paths: Sequence[str], root: Path, pictures: bool) -> list[_Found]:
+    """Read the headers of some files, of `pictures` too; runs in a worker process."""
     chunk = []
     for path in paths:
         try:
-            headers = read_headers(root / path)
+            read = picture_headers if pictures and is_picture(path) else read_headers
+            headers = read(root / path)
         except DicomError as error:
             reason = str(error).removeprefix(f"{root}{os.sep}")
             place = (error.series_uid, error.orientation)

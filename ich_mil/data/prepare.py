@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.record import ScanRecord, read_record, scan_fingerprint
 from ich_mil.data.rsna import RsnaCollection
 from ich_mil.data.scan import ScanTask, prepare_scans
+from ich_mil.data.slice_pictures import Window
+from ich_mil.data.slices import SliceCollection, prepare_slices
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.data.twins import content_of
 from ich_mil.dicom.series import AVERAGE_TO_MM
@@ -33,25 +36,33 @@ from ich_mil.files import CsvRows, alone, digest, remove_leftovers, whole_file, 
 from ich_mil.ledger import PASSING, Code, LedgerEntry, LedgerWriter
 from ich_mil.progress import progress, say
 
-Layout = Literal["rsna", "cq500", "folder", "unlabelled"]
-"""`folder` needs a labels.csv; `unlabelled` is a folder to predict on."""
+Layout = Literal["rsna", "cq500", "folder", "slices", "unlabelled"]
+"""`folder` and `slices` need a labels.csv; `unlabelled` is a folder to predict on."""
 BATCH = 8
 """Scans that a worker takes at a time, where there are enough for all workers."""
 
 
-def open_collection(layout: Layout, root: Path) -> Collection:
+def open_collection(layout: Layout, root: Path, *, window: Window | None = None) -> Collection:
     """The files and labels below `root`. `DataError` if the folder or its label file cannot be used."""
     match layout:
         case "rsna":
             return RsnaCollection(root)
         case "cq500":
             return Cq500Collection(root)
+        case "slices":
+            return SliceCollection(root, window=window)
         case "folder" | "unlabelled":
             return FolderCollection(root, labelled=layout == "folder")
 
 
 def prepare(
-    layout: Layout, root: Path, out: Path, *, jobs: int, thickness_mm: float = AVERAGE_TO_MM
+    layout: Layout,
+    root: Path,
+    out: Path,
+    *,
+    jobs: int,
+    thickness_mm: float = AVERAGE_TO_MM,
+    window: Window | None = None,
 ) -> PreparedSet:
     """Prepare every scan below `root` into the folder `out`.
 
@@ -62,13 +73,14 @@ def prepare(
             cannot be written, as on a cluster, is used as it is.
         jobs: worker processes.
         thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
+        window: of the pictures of layout `slices`.
 
     Returns:
         The prepared set.
 
     Raises:
-        DataError: labels that do not match, no usable slice at all, a full disk, `out` made from another root
-            or for another thickness, or in use by another process.
+        DataError: labels that do not match, no usable slice at all, a picture that cannot be used, a full
+            disk, `out` made from another root, thickness or window, or in use by another process.
     """
     about: dict[str, Any] = {
         "format": FORMAT,
@@ -76,10 +88,12 @@ def prepare(
         "root": str(root.resolve()),
         "thickness_mm": float(thickness_mm),
     }
+    if layout == "slices":
+        about["window"] = None if window is None else list(window)
     if _check_target(out, about) and not os.access(out, os.W_OK):
         say(f"{out}: is read-only; used as it is, whatever has become of its files since")
         return open_prepared(out)
-    collection = open_collection(layout, root)
+    collection = open_collection(layout, root, window=window)
     place = out / "index.sqlite"
     with alone(out, doing="preparing"), HeaderIndex(place, collection, layout=layout, leave_out=out) as index:
         remove_leftovers(out, out / "scans")
@@ -123,11 +137,12 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
             f"{out}: was prepared from {old['root']} ({old['layout']}), not from {about['root']} "
             f"({about['layout']}); choose another folder for the prepared set"
         )
-    if old["thickness_mm"] != about["thickness_mm"]:
-        raise DataError(
-            f"{out}: was prepared with thickness {old['thickness_mm']}, not {about['thickness_mm']}; "
-            "choose another folder for the prepared set"
-        )
+    for name in ("thickness_mm", "window"):
+        if old.get(name) != about.get(name):
+            raise DataError(
+                f"{out}: was prepared with {name.removesuffix('_mm')} {old[name]}, not {about[name]}; "
+                "choose another folder for the prepared set"
+            )
     return bool(old.get("files", UNFINISHED) != UNFINISHED)
 
 
@@ -148,10 +163,12 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
     `prepared.json` says that the set is unfinished.
     """
     thickness_mm = about["thickness_mm"]
+    window = tuple(about["window"]) if about.get("window") else None
+    work_on = partial(prepare_slices, window=window) if about["layout"] == "slices" else prepare_scans
     root, out = index.collection.root.absolute(), out.absolute()
     todo = []
     for scan in index.scans():
-        fingerprint = scan_fingerprint(scan.fingerprint, thickness_mm)
+        fingerprint = scan_fingerprint(scan.fingerprint, thickness_mm, window)
         record = read_record(out, scan.scan)
         if (
             record is None
@@ -170,7 +187,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
             for first in range(0, len(todo), at_once)
         )
         work = Parallel(n_jobs=min(jobs, len(todo)), return_as="generator_unordered")(
-            delayed(prepare_scans)(batch) for batch in batches
+            delayed(work_on)(batch) for batch in batches
         )
         for _ in progress(work, total=len(todo), what="prepare", weight=int):
             pass
@@ -218,8 +235,9 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
                 table.write([row[name] for name in COLUMNS])
             kept.add(scan_file(out, scan.scan).stem)
             ledger.write(record.entries)
-            content = content_of(item["content"] for item in record.slices)
+            content = content_of((item["content"] for item in record.slices), least=1)
             if content and (other := shown.setdefault(content, scan.scan)) != scan.scan:
+                collection.check_twins(scan.scan, other)
                 detail = f"it has the slices of {other}; both count as of one patient"
                 ledger.write([LedgerEntry(scan.scan, "", Code.SAME_SLICES, detail)])
             fingerprints.append(record.fingerprint.encode())
@@ -247,11 +265,11 @@ def _rows(
         yield {
             "scan": scan.scan,
             "index": index,
-            "patient": record.patient,
+            "patient": collection.patient(scan.scan) or record.patient,
             "position_mm": round(item["position_mm"], 3),
             "position": round((item["position_mm"] - heights[0]) / span, 5) if span else 0.5,
             "scan_label": label,
-            "slice_label": max(collection.slice_label(sop) for sop in item["sops"]),
+            "slice_label": max(collection.slice_label(sop, scan=scan.scan) for sop in item["sops"]),
             "sop": item["sop"],
             "source": "|".join(item["sources"]),
             "corrections": "|".join(item["corrections"]),

@@ -5,6 +5,7 @@ marks a whole scan; or the record that was read from it. A damaged one, or anoth
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ class ScanRecord:
         fingerprint: `scan_fingerprint` of what it was made from.
         n_bytes: size of the .npy file, 0 where there is none.
         patient: pseudonymous patient key, the scan id where the files name none.
-        pixel_mm: distance of rows and of columns, mm.
+        pixel_mm: distance of rows and of columns, mm; 0 where not known.
         slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` and
             `orientation` of the middle one, `position_mm`, `corrections`, `content` (a digest of its pixels).
         entries: ledger lines of the scan.
@@ -42,9 +43,10 @@ class ScanRecord:
         return [edges_of(row["orientation"]) for row in self.slices]
 
 
-def scan_fingerprint(files: str, thickness_mm: float) -> str:
-    """A digest of all that a prepared scan depends on: its files, the thickness asked for, the format."""
-    return digest(FORMAT.encode(), files.encode(), str(thickness_mm).encode())
+def scan_fingerprint(files: str, thickness_mm: float, window: Sequence[float] | None = None) -> str:
+    """A digest of all that a prepared scan depends on: its files, thickness, window of pictures, format."""
+    parts = [FORMAT, files, str(thickness_mm), *([] if window is None else [str(tuple(window))])]
+    return digest(*(part.encode() for part in parts))
 
 
 def read_record(out: Path, scan: str) -> ScanRecord | None:

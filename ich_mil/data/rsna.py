@@ -62,7 +62,7 @@ class RsnaCollection(Collection):
         """1 if any slice of the scan is positive: RSNA 2019 has one series a study."""
         return max(self.slice_label(source.sop) for source in sources)
 
-    def slice_label(self, sop: str) -> int:
+    def slice_label(self, sop: str, *, scan: str = "") -> int:
         """The row `<sop>_any`."""
         return self.labels.get(sop, UNKNOWN)
 

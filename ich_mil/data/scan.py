@@ -56,14 +56,14 @@ def prepare_scans(tasks: Sequence[ScanTask]) -> int:
             record, stack = _prepare(task)
             if writing is not None:
                 writing.result()  # no more than two scans in memory, and a full disk ends it here
-            writing = writer.submit(_write, task, record, stack)
+            writing = writer.submit(write_scan, task, record, stack)
         if writing is not None:
             writing.result()
     return len(tasks)
 
 
-def _write(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
-    """The pixels first, the record last."""
+def write_scan(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
+    """Write a scan: its HU (n, H, W) first, None where no slice can be used, and its record last."""
     path = scan_file(task.out, task.scan)
     if stack is None:
         path.unlink(missing_ok=True)

@@ -89,7 +89,7 @@ class PreparedSet:
                 "patient": grouped.patient.first(),
                 "label": grouped.scan_label.first(),
                 "slices": grouped.size(),
-                "content": grouped.content.agg(content_of),
+                "content": grouped.content.agg(lambda slices: content_of(slices, least=1)),
             }
         )
         return scans.assign(patient=one_patient(scans))
@@ -103,6 +103,10 @@ class PreparedSet:
     @cached_property
     def _places(self) -> dict[str, pd.Index]:
         return {str(scan): place for scan, place in self.table.groupby("scan").groups.items()}
+
+    def part_of(self, scan: str) -> "PreparedSet":
+        """The set on disk that a scan is of: this one (`ich_mil.data.joined` has several)."""
+        return self
 
     def hu(self, scan: str) -> np.ndarray:
         """The pixels of one scan: (n, H, W) int16 HU, memory-mapped; no write reaches the file.

@@ -84,7 +84,9 @@ def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]
     if len(heights) > 1:
         steps = steps_of(heights)
         text += f", {median(steps):.2f} mm apart ({min(steps):.2f} to {max(steps):.2f})"
-    yield f"{text}; pixels of {record.pixel_mm[0]:.3f} x {record.pixel_mm[1]:.3f} mm"
+    if any(record.pixel_mm):
+        text += f"; pixels of {record.pixel_mm[0]:.3f} x {record.pixel_mm[1]:.3f} mm"
+    yield text
     n_sources = [len(item["sources"]) for item in record.slices]
     if max(n_sources) > 1:
         yield f"  each is the mean of {min(n_sources)} to {max(n_sources)} thin slices"

@@ -2,8 +2,8 @@
 
 In: scans with the digests of their slices. Out: what tells two of the same slices, and their one patient.
 CQ500 has such a pair; a study that was sent, or given a pseudonym, twice is one too. All slices must be the
-same to the bit, in whatever order: a scan with one slice more, or averaged otherwise, is another. A scan
-of one slice is not known so: the row of a feature table may be that of another patient by chance.
+same to the bit, in whatever order: a scan with one slice more, or averaged otherwise, is another. In a table
+of features a scan of one slice is not known so: its row may be that of another patient by chance.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,18 @@ AND = " = "
 """Between the names of a patient who has several."""
 
 
-def content_of(slices: Iterable[str]) -> str:
+def content_of(slices: Iterable[str], *, least: int = 2) -> str:
     """A digest of all that a scan shows, of the digests of its slices in whatever order they come.
 
-    A scan of one slice, or whose slices are all alike, such as black ones, is not known by them: ''.
+    Args:
+        slices: their digests.
+        least: different slices that make a scan known; 1 for pictures, of which no two are alike by chance.
+
+    Returns:
+        '' for a scan of fewer different slices.
     """
     distinct = sorted(set(slices))
-    return digest(*(one.encode() for one in distinct)) if len(distinct) > 1 else ""
+    return digest(*(one.encode() for one in distinct)) if len(distinct) >= least else ""
 
 
 def one_patient(scans: pd.DataFrame) -> pd.Series:

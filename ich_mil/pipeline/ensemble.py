@@ -41,6 +41,7 @@ from ich_mil.model import (
     samples_each,
     write_ensemble,
 )
+from ich_mil.pipeline.sets import whole_scans
 from ich_mil.pipeline.validate import training_views
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
@@ -159,6 +160,8 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
         say(f"{out}: no scans are held out from all members; the mixture keeps their own calibrations")
     else:
         views = training_views(runs, common)
+        if split == "validation":
+            views = views.select(whole_scans(views.features, runs[0]).scans)
         if all(member.own for member in members):
             pairs = [*zip(members, views.members, strict=True)]
             logits = torch.cat([_held_out(*pair, samples, refit=split == "train") for pair in pairs], 1)

@@ -114,7 +114,7 @@ def write_study_page(
     Raises:
         DataError: pixels or maps that cannot be read.
     """
-    record = read_record(prepared.folder, scan.scan)
+    record = read_record(prepared.part_of(scan.scan).folder, scan.scan)
     page = render_study(
         scan,
         results.model,

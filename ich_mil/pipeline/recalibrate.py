@@ -11,6 +11,7 @@ It follows the share of positive scans: scans that were chosen by their label ma
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,7 +69,10 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         _check_out(out)
         remove_leftovers(out)
         site = out / "site"
-        places = {"prepared_in": site / "prepared", "features_in": site / "features.safetensors"}
+        places: dict[str, Any] = {
+            "prepared_in": site / "prepared",
+            "features_in": site / "features.safetensors",
+        }
         measured = external_set(trained, layout, root, **places, jobs=jobs)
         features = measured.features
         _check_site(features, str(root))

@@ -30,8 +30,9 @@ from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.page import study_file_name
 from ich_mil.report.run_page import EvaluatedSet, RunPage, SplitCount, render_run
 
+INFERRED = "Trained on scan labels alone; a slice's probability is inferred, not taught."
+"""Of a run without labels of slices."""
 LIMITS = (
-    "Trained on scan labels alone; a slice's probability is inferred, not taught.",
     "The uncertainty is the Gaussian process's for given features, and the spread between the networks of an "
     "ensemble; it does not cover errors that these share.",
     "Validation scans, if any, stopped and calibrated the fit: their figures flatter, other sets' do not.",
@@ -73,6 +74,7 @@ def report_run(run: Path) -> None:
             write_maps(make_maps(model, last.prepared, scan), folder, scan, results.model)
             path = run / links[scan.scan]
             write_study_page(results, scan, last.prepared, folder, path, run_link="../report.html")
+    taught = any(one.slice_labels or one.layout == "slices" for one in config.training_sets.values())
     entries = chain(results.ledger, *(scan.ledger for scan in results.scans))
     page = RunPage(
         name=run.name,
@@ -85,7 +87,7 @@ def report_run(run: Path) -> None:
         links=links,
         curves=curves,
         ledger=None if last.prepared is None else Counter(entry.code for entry in entries),
-        limits=LIMITS,
+        limits=LIMITS if taught else (INFERRED, *LIMITS),
     )
     write_text(run / "report.html", render_run(page))
     say(f"report: {run / 'report.html'}")

@@ -20,7 +20,6 @@ from sklearn.datasets import load_digits
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.mil import digit_bags, project, read_mnist, read_musk
-from ich_mil.data.prepare import prepare
 from ich_mil.data.scan_list import clean_list
 from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
 from ich_mil.errors import ConfigError, named
@@ -28,6 +27,7 @@ from ich_mil.files import write_text
 from ich_mil.gp.folds import folds_of
 from ich_mil.model import load_model
 from ich_mil.models.attention_cnn import CnnSettings
+from ich_mil.pipeline.sets import in_slices, prepare_training
 from ich_mil.pipeline.train import train
 from ich_mil.pipeline.validate import run_sets
 from ich_mil.progress import say
@@ -134,21 +134,14 @@ def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
             ledgers = {
                 name: other.prepared.ledger for name, other in measured.items() if other.prepared is not None
             }
-            learn, watch = parts["train"].features, parts["validation"].features
+            learn, watch = parts["train"].features.as_slices(in_slices(run)), parts["validation"].features
             yield Task(one.name, width, seed, -1, learn, watch, scored, ledgers)
 
 
 def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Path:
     """The split all networks share, as a file: that of the list, its leaks removed, or drawn once."""
     path = config.out / "networks" / f"{one.name}_splits.csv"
-    assert base.train.layout != "features"  # _of_pictures comes first
-    prepared = prepare(
-        base.train.layout,
-        base.train.path,
-        base.prepared / "train",
-        jobs=config.jobs or base.workers,
-        thickness_mm=base.thickness_mm,
-    )
+    prepared = prepare_training(base, jobs=config.jobs or base.workers)
     share = base.split.validation
     if one.scans:
         splits, left_out = clean_list(one.path("scans"), prepared.scans, validation=share, seed=base.seed)

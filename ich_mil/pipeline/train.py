@@ -33,7 +33,6 @@ from ich_mil import __version__
 from ich_mil.config import PLACES, RunConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import name_some
-from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import (
     check_current,
     check_same,
@@ -44,7 +43,7 @@ from ich_mil.data.splits import (
     read_splits,
     write_splits,
 )
-from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, DataError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
@@ -55,6 +54,14 @@ from ich_mil.model import RUN_FORMAT, made_of, read_run
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
+from ich_mil.pipeline.sets import (
+    in_slices,
+    open_training,
+    prepare_set,
+    prepare_training,
+    slice_labels_digest,
+    whole_scans,
+)
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.fit import fit_cnn
@@ -86,7 +93,9 @@ def train(config: RunConfig, *, resume: bool) -> None:
                 held.enter_context(alone(config.out, doing="writing"))
             check_folder(config, resume or not ranks.first)
             if features is None:
-                prepared = _prepared(config, ranks)
+                prepared = (
+                    prepare_training(config, jobs=config.workers) if ranks.first else open_training(config)
+                )
                 splits = _start(config, prepared.scans)
             else:
                 splits = _start(config, features.table, features)
@@ -96,29 +105,15 @@ def train(config: RunConfig, *, resume: bool) -> None:
             fit_head(features, splits, config, ranks)
 
 
-def _prepared(config: RunConfig, ranks: Ranks) -> PreparedSet:
-    folder = config.prepared / "train"
-    if not ranks.first:
-        return open_prepared(folder)
-    assert config.train.layout != "features"  # `train` asks for scans only
-    return prepare(
-        config.train.layout,
-        config.train.path,
-        folder,
-        jobs=config.workers,
-        thickness_mm=config.thickness_mm,
-    )
-
-
 def check_sets(config: RunConfig) -> None:
     """Refuse sets that are absent, of two kinds or where results go, and a network that cannot be built."""
     if config.split.file is None and not config.split.validation:
         _check_stopping(config, False)
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         AttentionCnn(config.encoder, config.cnn)  # or preparing was in vain
-    sets = [one for one in (config.train, config.external) if one is not None]
+    sets = [*config.training_sets.values(), *([config.external] if config.external else [])]
     if len({one.layout == "features" for one in sets}) > 1:
-        raise ConfigError("train and external must both be pictures or both be features")
+        raise ConfigError("train, also and external must both be pictures or both be features")
     for one in sets:
         if not one.path.exists():
             raise DataError(f"{one.path}: no such file or folder")
@@ -181,11 +176,12 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
         features: of them, where they came as a table; None for pictures.
     """
     path = config.out / "splits.csv"
-    # pictures need no digest: they are prepared again where they changed
-    table = "" if features is None else digest(config.train.path.read_bytes())
+    # pictures need no digest, they are prepared again where they changed; `splits.csv` lacks labels of slices
+    table = slice_labels_digest(config) if features is None else digest(config.train.path.read_bytes())
     if path.is_file() and (config.out / "run.json").is_file():
         if read_run(config.out)["table"] != table:
-            raise DataError(f"{config.train.path}: has changed since {config.out} began; start a new run")
+            what = f"{config.prepared}: a label of a slice" if features is None else f"{config.train.path}:"
+            raise DataError(f"{what} has changed since {config.out} began; start a new run")
         splits = load_splits(path)
         check_current(splits, scans, str(path))
         if config.split.file is not None:
@@ -236,8 +232,7 @@ def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSe
         assert features is not None  # `check_sets` has seen to that
         read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
         return
-    folder = config.prepared / "external"
-    prepared = prepare(one.layout, one.path, folder, jobs=config.workers, thickness_mm=config.thickness_mm)
+    prepared = prepare_set(one, "external", config, jobs=config.workers)
     check_unseen(prepared.scans, learned, str(one.path))
 
 
@@ -254,6 +249,7 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
             cnn=config.cnn,
             training=config.training,
             seed=config.seed,
+            in_slices=in_slices(config),
         )
         if ranks.first:
             save_cnn(model, config.out)
@@ -269,16 +265,18 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
     """Fit and calibrate the Gaussian process, and save it, with the sigmoid of the CNN it stands beside.
 
-    It is fitted on split `train`, stopped and calibrated on split `validation`. Where nobody is in that
-    split it is calibrated on held-out folds of the training scans.
+    It is fitted on split `train`, slice by slice where a set asks for that, and stopped and calibrated on the
+    `whole_scans` of split `validation`. Where nobody is in that split it is calibrated on held-out folds of
+    what it is fitted to.
     """
     parts = {
         split: features.select(splits.scan[splits.split == split].tolist())
         for split in ("train", "validation")
     }
-    watch = parts["validation"] if parts["validation"].scans else None
+    watch = whole_scans(parts["validation"], config) if parts["validation"].scans else None
+    learn = parts["train"].as_slices(in_slices(config, features))
     with named(config.train.path):
-        head = fit_to(parts["train"], watch, config.head)
+        head = fit_to(learn, watch, config.head)
     if not ranks.first:
         return
     calibrates = watch or parts["train"]

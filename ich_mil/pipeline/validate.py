@@ -7,6 +7,7 @@ In: a trained model and labelled scans. Out, in a folder a set: `metrics.csv`, `
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,8 +15,9 @@ from ich_mil.config import RunConfig, SetLayout, member_path
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.prepare import prepare
+from ich_mil.data.slice_pictures import Window
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
-from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.data.store import PreparedSet
 from ich_mil.data.twins import names_of
 from ich_mil.data.views import Views
 from ich_mil.errors import named
@@ -33,6 +35,7 @@ from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import Member, TrainedModel, check_no_run, load_model
 from ich_mil.pipeline.pages import remove_shown
+from ich_mil.pipeline.sets import open_training, whole_scans
 from ich_mil.predictions import make_results, write_results
 from ich_mil.progress import say
 
@@ -81,28 +84,27 @@ def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
             prepared_in=config.prepared / "external",
             features_in=config.out / "features" / "external.safetensors",
             jobs=config.workers,
+            window=config.external.picture_window,
         )
     return sets
 
 
 def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     splits = load_splits(config.out / "splits.csv")
-    pictures = config.train.layout != "features"
-    prepared = open_prepared(config.prepared / "train") if pictures else None
+    prepared = open_training(config) if config.train.layout != "features" else None
     views = training_views([config.member(k) for k in range(config.members)], splits.scan.tolist())
     titles = {"train": "fitted", "validation": "used for early stopping and calibration", "test": "held out"}
-    chosen = {name: splits.scan[splits.split == name].tolist() for name in titles}
-    return {
-        name: MeasuredSet(
-            name,
-            f"{name} scans, {titles[name]}",
-            config.train.path,
-            views.select(scans),
-            prepared,
-        )
-        for name, scans in chosen.items()
-        if scans
-    }
+    sets = {}
+    for name, title in titles.items():
+        scans = splits.scan[splits.split == name].tolist()
+        if scans:
+            own = views.select(scans)
+            if name != "train":
+                own = own.select(whole_scans(own.features, config).scans)
+            if left := len(scans) - own.features.n_scans:
+                title += f"; {left} single slices are not measured"
+            sets[name] = MeasuredSet(name, f"{name} scans, {title}", config.train.path, own, prepared)
+    return sets
 
 
 def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
@@ -124,7 +126,14 @@ def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
 
 
 def external_set(
-    model: TrainedModel, layout: SetLayout, root: Path, *, prepared_in: Path, features_in: Path, jobs: int
+    model: TrainedModel,
+    layout: SetLayout,
+    root: Path,
+    *,
+    prepared_in: Path,
+    features_in: Path,
+    jobs: int,
+    window: Window | None = None,
 ) -> MeasuredSet:
     """Labelled scans of patients the model was neither trained nor calibrated on, with their features.
 
@@ -135,6 +144,7 @@ def external_set(
         prepared_in: folder of the prepared set; not used with public features.
         features_in: file of the features, likewise.
         jobs: processes that prepare.
+        window: of the pictures of layout `slices`.
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
@@ -148,7 +158,9 @@ def external_set(
         pairs = zip(paths, model.members, strict=True)
         views = Views.of([_unseen(*pair, learned) for pair in pairs], paths)
     else:
-        prepared = prepare(layout, root, prepared_in, jobs=jobs, thickness_mm=model.thickness_mm)
+        prepared = prepare(
+            layout, root, prepared_in, jobs=jobs, thickness_mm=model.thickness_mm, window=window
+        )
         check_unseen(prepared.scans, learned, str(root))
         patients, ids = prepared.scans.patient, {*prepared.scans.index}
         unnamed = [str(scan) for scan, patient in patients.items() if ids.issuperset(names_of(patient))]
@@ -194,7 +206,10 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
     check_no_run(out)
     trained = load_model(model)
     with alone(out, doing="writing"):
-        places = {"prepared_in": out / "prepared", "features_in": out / "features.safetensors"}
+        places: dict[str, Any] = {
+            "prepared_in": out / "prepared",
+            "features_in": out / "features.safetensors",
+        }
         one = external_set(trained, layout, root, **places, jobs=jobs)
         measure(trained, one, out)
 

@@ -83,7 +83,7 @@ class VariedScans(Dataset[Batch]):
         epoch, index = key
         batch = self.scans[index]
         rng = generator_of(self.seed, epoch, batch.scans[0])
-        if batch.labels.item() == 0:
+        if batch.labels.tolist() == [0]:  # one bag: bleeds are drawn into whole scans
             draw = rng.random()
             blood = draw < self.bleeds
             if draw < self.bleeds + self.controls and (drawn := self.drawn(index, rng, blood=blood)):

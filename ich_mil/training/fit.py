@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -274,6 +274,7 @@ def fit_cnn(
     cnn: CnnSettings,
     training: TrainingSettings,
     seed: int,
+    in_slices: Collection[str] = (),
 ) -> AttentionCnn:
     """Train on the scans of split `train`, stop on the loss of split `validation`.
 
@@ -285,6 +286,8 @@ def fit_cnn(
         cnn: what follows it.
         training: how it is trained.
         seed: of initial weights, order, dropout, and of all that varies in training.
+        in_slices: scans whose slices are trained on as bags of one, with their own labels. Validation scans
+            are watched whole.
 
     Returns:
         The model of the epoch with the lowest validation loss, or of the last one with `fixed_epochs`,
@@ -292,8 +295,8 @@ def fit_cnn(
 
     Raises:
         ConfigError: too few scans for as many ranks, or too many a step for the GPU.
-        DataError: a scan or the log in `out` cannot be read, no scan has room for the bleeds of a warm-up, or
-            the disk is full.
+        DataError: all bags have one label, a scan or the log in `out` cannot be read, no scan has room for
+            the bleeds of a warm-up, or the disk is full.
         ModelError: the checkpoint in `out` does not fit or is damaged, or the loss is not finite.
     """
     keep_freed_memory()
@@ -304,9 +307,10 @@ def fit_cnn(
     torch.manual_seed(seed)
     model = AttentionCnn(encoder, cnn)
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
-    labels = parts["train"].label.tolist()
+    scans = ScanDataset(prepared, parts["train"].scan.tolist(), crop=encoder.crop, in_slices=in_slices)
+    watched = ScanDataset(prepared, parts["validation"].scan.tolist(), crop=encoder.crop)
+    labels = scans.bag_labels
     weights, plain = class_weights(labels, bleeds=training.bleeds), class_weights(labels)
-    scans, watched = (ScanDataset(prepared, parts[split].scan.tolist(), crop=encoder.crop) for split in parts)
     pictures = model.pictures(slices=int(scans.sizes.sum() + watched.sizes.sum()))
     module = MilModule(model, training, weights, watched=plain, pictures=pictures, seed=seed)
     varied = VariedScans(

@@ -1,7 +1,8 @@
 """Lightning around the attention CNN: loss, optimiser, logging. No mathematics beyond the weighted loss.
 
-The loss of a step is the mean over its scans, on all ranks together, of w_y · BCE(logit, y); the class
-weights w_y = B / (2 B_y) of the training scans give both classes the same say.
+The loss of a step is the mean over its bags, on all ranks together, of w_y · BCE(logit, y); the class
+weights w_y = B / (2 B_y) of the training bags give both classes the same say. A bag is a scan, or a slice of
+a scan that is used slice by slice: such a slice counts as much as a scan.
 """
 
 from collections.abc import Sequence
@@ -14,19 +15,27 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
 from ich_mil.data.bags import KEEP_BYTES, Batch, Pictures
+from ich_mil.errors import DataError
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.training.settings import TrainingSettings
 
 
 def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
-    """(2,) weights B / (2 B_y) for y = 0, 1, B_y as expected after bleeds. Both labels must occur.
+    """(2,) weights B / (2 B_y) for y = 0, 1, B_y as expected after bleeds.
 
     Args:
-        labels: of the training scans.
+        labels: of the training bags.
         bleeds: share of the negative ones that become positive.
+
+    Raises:
+        DataError: all labels are equal.
     """
     counts = torch.bincount(torch.tensor(labels), minlength=2).float()
+    if not counts.all():
+        raise DataError(
+            f"all {len(labels)} scans and slices are labelled {labels[0]}; add some of the other label"
+        )
     moved = bleeds * counts[0]
     return len(labels) / (2 * (counts + torch.stack([-moved, moved])))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ich_mil.data import bags as module
-from ich_mil.data.bags import Batch, Pictures, StepSampler, collate
+from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, collate
 from ich_mil.kernels.pictures import Variation
 from ich_mil.ranks import Ranks
 from ich_mil.windows import PRESETS, apply_windows, resize
@@ -209,3 +209,19 @@ def test_neighbours_are_channels_and_the_ends_of_a_scan_repeat():
         assert torch.equal(got[:, first : first + w], alone[list(rows)])
     own = Pictures(WINDOWS, 12, neighbours=1).scan(both.hu[0])
     assert torch.equal(own, got[:3])
+
+
+def test_a_scan_used_slice_by_slice_is_a_bag_a_slice_with_its_label_and_its_pictures_stay(prepared):
+    whole, apart = prepared.scans.index[:2]
+    labels = prepared.slices(apart).slice_label.tolist()
+    dataset = ScanDataset(prepared, [whole, apart], in_slices=[apart, "another"])
+    both = collate([dataset[0], dataset[1]])
+    n = prepared.scans.slices[whole]
+    assert both.offsets.tolist() == [0, *range(n, n + len(labels) + 1)]
+    assert both.labels.tolist() == dataset.bag_labels == [prepared.scans.label[whole], *labels]
+    assert len(set(labels)) > 1
+    assert both.scans == (whole, apart)
+    assert dataset.labels == prepared.scans.label[[whole, apart]].tolist()
+    assert dataset.sizes.tolist() == [n, len(labels)]
+    alone = collate([ScanDataset(prepared, [scan])[0] for scan in (whole, apart)])
+    assert all(torch.equal(a, b) for a, b in zip(both.hu, alone.hu, strict=True))

@@ -299,3 +299,21 @@ def test_cq500_has_one_scan_under_two_names(shared_data):
     twins = [scan for scan, patient in zip(found.scans, found.patients, strict=True) if scan != patient]
     assert twins == ["CQ500-CT-240", "CQ500-CT-75"]
     assert found.patients[found.scans.index("CQ500-CT-75")] == "CQ500-CT-240 = CQ500-CT-75"
+
+
+def test_slices_of_chosen_scans_become_scans_with_their_own_labels(features):
+    known = replace(features, slice_labels=torch.tensor([0, 0, 1, 0, 1]))
+    apart = known.as_slices(["b"])
+    assert apart.scans == ["a", "b/x", "b/y", "b/z"]
+    assert apart.patients == ["p", "q", "q", "q"]
+    assert apart.offsets.tolist() == [0, 2, 3, 4, 5]
+    assert apart.labels.tolist() == [0, 1, 0, 1]
+    assert apart.cnn_scan.tolist() == [features.cnn_scan[0], *features.cnn_slice[2:]]
+    assert apart.attention.tolist() == [*features.attention[:2], 1, 1, 1]
+    assert torch.equal(apart.x, features.x)
+    assert same(apart.select(["b/y"]), replace(apart.select(["b/y"]), x=features.x[3:4]))
+    assert same(known.as_slices([]), known)
+    assert known.as_slices(["a", "b"]).labels.tolist() == [0, 0, 1, 0, 1]
+    assert known.select(["b", "a"]).as_slices(["a"]).scans == ["b", "a/v", "a/w"]
+    with pytest.raises(DataError, match="slice 'z' has no label"):
+        features.as_slices(["b"])

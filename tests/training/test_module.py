@@ -1,5 +1,6 @@
 """The steps of training: loss and AUC over scans, masks of dropout, what is trained."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
@@ -11,12 +12,13 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.data.bags import Batch, Pictures
+from ich_mil.errors import DataError
 from ich_mil.kernels.pictures import Variation
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.models.encoders import EncoderSettings
 from ich_mil.ranks import Ranks
 from ich_mil.training import module as training
-from ich_mil.training.module import MilModule
+from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 
@@ -88,6 +90,28 @@ def losses(steps, *, seed=0, rank=0, kept=False):
             patch.setattr(MilModule, "trainer", SimpleNamespace(num_training_batches=4))
             found.append(float(module.training_step(batch, index).detach()))
     return found, module
+
+
+def test_bags_of_one_label_have_no_weights():
+    with pytest.raises(DataError, match="all 2 scans and slices are labelled 1"):
+        class_weights([1, 1])
+
+
+def test_a_slice_of_a_scan_used_slice_by_slice_counts_as_much_as_a_scan():
+    """One scan of two slices as a bag, one of two slices as two bags: three bags, by hand from the logits."""
+    torch.manual_seed(0)
+    module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.0)).eval())
+    batch = replace(a_batch([0.0, 1.0], slices=2), offsets=torch.tensor([0, 2, 3, 4]))
+    batch = replace(batch, labels=torch.tensor([0.0, 0.0, 1.0]))
+    output = module(batch)
+    torch.testing.assert_close(output.scan_logit[1:], output.slice_logit[2:])
+    torch.testing.assert_close(output.attention[2:], torch.ones(2))
+    a, b, c = (float(one) for one in output.scan_logit.detach().double().sigmoid())
+    wanted = -(0.5 * math.log(1 - a) + 0.5 * math.log(1 - b) + 2.0 * math.log(c)) / 3
+    with mock.patch.object(module, "log"):
+        found = float(module.training_step(batch, 0).detach())
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert int(module.train_loss.weight) == 3
 
 
 def test_masks_of_dropout_are_keyed_by_seed_step_and_rank():

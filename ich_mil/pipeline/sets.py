@@ -1,0 +1,103 @@
+"""The sets a run trains on: prepared, read as one, and the scans of them that are used slice by slice.
+
+In: a `RunConfig` whose sets are pictures. Out: one `PreparedSet` of all of them; ids of scans.
+"""
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.config import RunConfig, SetSettings
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.joined import joined
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.prepare import prepare
+from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.errors import DataError
+from ich_mil.files import digest
+from ich_mil.progress import say_once
+
+
+def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) -> PreparedSet:
+    """Prepare a set of pictures of a run into the folder `name` below `config.prepared`."""
+    assert one.layout != "features"  # those are read, not prepared
+    return prepare(
+        one.layout,
+        one.path,
+        config.prepared / name,
+        jobs=jobs,
+        thickness_mm=config.thickness_mm,
+        window=one.picture_window,
+    )
+
+
+def prepare_training(config: RunConfig, *, jobs: int) -> PreparedSet:
+    """Prepare all sets to train on.
+
+    Raises:
+        DataError: data that cannot be used, or a scan or slice that is in two sets.
+    """
+    sets = config.training_sets
+    return joined([prepare_set(one, name, config, jobs=jobs) for name, one in sets.items()])
+
+
+def open_training(config: RunConfig) -> PreparedSet:
+    """Open the sets that `prepare_training` prepared."""
+    return joined([open_prepared(config.prepared / name) for name in config.training_sets])
+
+
+def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]:
+    """Scans that are trained on slice by slice: of sets that ask for it, those whose slices are all labelled.
+
+    Args:
+        config: the run.
+        features: of its scans, where it trains on a table of features.
+
+    Raises:
+        DataError: a set that asks for it has no such scan.
+    """
+    return {*_labelled_slices(config, features).scan}
+
+
+def slice_labels_digest(config: RunConfig) -> str:
+    """Digest of the slice labels that a run on pictures is trained on; '' where there are none."""
+    rows = _labelled_slices(config, None)
+    return digest(rows.to_csv(index=False).encode()) if len(rows) else ""
+
+
+def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataFrame:
+    """The slices trained on with their own label: columns scan, sop, slice_label."""
+    columns = ["scan", "sop", "slice_label"]
+    found: list[pd.DataFrame] = []
+    for name, one in config.training_sets.items():
+        if not one.slice_labels:
+            continue
+        if one.layout == "features":
+            assert features is not None  # of a run on a table
+            sizes = features.offsets.diff().numpy()
+            values = (np.repeat(features.scans, sizes), features.slice_names, features.slice_labels.numpy())
+            table = pd.DataFrame(dict(zip(columns, values, strict=True)))
+        else:
+            table = open_prepared(config.prepared / name).table[columns]
+        whole = (table.slice_label != UNKNOWN).groupby(table.scan).transform("all")
+        if not whole.any():
+            raise DataError(
+                f"{one.path}: slice_labels is set, but no scan has a label for each slice; leave it out"
+            )
+        found.append(table[whole])
+    return pd.concat(found) if found else pd.DataFrame(columns=columns)
+
+
+def whole_scans(features: FeatureSet, config: RunConfig) -> FeatureSet:
+    """The scans that stop and calibrate a head and are measured: beside single slices the scans of several.
+
+    Bags of one slice would calibrate the probability of a slice. Where no set is of single slices, or the
+    scans of several are not of both labels, all are taken.
+    """
+    if all(one.layout != "slices" for one in config.training_sets.values()):
+        return features
+    several = features.offsets.diff() > 1  # (B,)
+    if len(features.labels[several].unique()) < 2:
+        if bool(several.any()):
+            say_once("held-out scans of several slices have one label: single slices are measured with them")
+        return features
+    return features.select([scan for scan, one in zip(features.scans, several.tolist(), strict=True) if one])

@@ -1,0 +1,90 @@
+"""The sets a run trains on: which scans are used slice by slice, and which are measured."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+from ich_mil.config import RunConfig, SetSettings
+from ich_mil.data.features import read_feature_csv
+from ich_mil.errors import DataError
+from ich_mil.pipeline import sets as module
+from ich_mil.pipeline.sets import in_slices, slice_labels_digest, whole_scans
+from tests.feature_table import write_features
+
+
+@pytest.fixture
+def config(tmp_path):
+    return RunConfig(
+        out=tmp_path / "run",
+        train=SetSettings("rsna", "a", slice_labels=True),
+        also=[SetSettings("folder", "b"), SetSettings("rsna", "c")],
+        prepared=tmp_path / "prepared",
+    )
+
+
+@pytest.fixture
+def tables(monkeypatch, config):
+    """Tables of slices: the second scan of each set lacks a label."""
+    tables = {
+        name: pd.DataFrame(
+            {
+                "scan": [f"{name}-0"] * 2 + [f"{name}-1"] * 2,
+                "sop": [f"{name}{n}" for n in range(4)],
+                "slice_label": [0, 1, 1, -1],
+            }
+        )
+        for name in config.training_sets
+    }
+    monkeypatch.setattr(module, "open_prepared", lambda folder: SimpleNamespace(table=tables[folder.name]))
+    return tables
+
+
+def test_scans_with_a_label_for_each_slice_of_sets_that_ask_for_it_are_used_slice_by_slice(config, tables):
+    assert in_slices(config) == {"train-0"}
+    more = [config.also[0], replace(config.also[1], slice_labels=True)]
+    assert in_slices(replace(config, also=more)) == {"train-0", "also_2-0"}
+    assert in_slices(replace(config, train=SetSettings("rsna", "a"))) == set()
+
+
+def test_a_set_that_asks_for_slice_labels_it_has_not_is_refused(config, tables):
+    tables["train"]["slice_label"] = [0, -1, 1, -1]
+    with pytest.raises(DataError, match="a: slice_labels is set"):
+        in_slices(config)
+
+
+def test_labels_of_slices_that_are_trained_on_have_a_digest(config, tables):
+    before = slice_labels_digest(config)
+    assert slice_labels_digest(config) == before != ""
+    tables["train"].loc[2, "slice_label"] = 0  # of the scan that stays whole
+    tables["also_1"].loc[0, "slice_label"] = 1  # of a set that is trained on scan labels
+    assert slice_labels_digest(config) == before
+    tables["train"].loc[0, "slice_label"] = 1
+    assert slice_labels_digest(config) != before
+    assert slice_labels_digest(replace(config, train=SetSettings("rsna", "a"))) == ""
+
+
+def test_scans_of_a_feature_table_are_used_slice_by_slice_likewise(config, tmp_path):
+    write_features(tmp_path / "f.csv", 6, 0)
+    features = read_feature_csv(tmp_path / "f.csv")
+    run = replace(config, train=SetSettings("features", "f.csv", slice_labels=True), also=[])
+    assert in_slices(run, features) == {*features.scans}
+    labels = features.slice_labels.clone()
+    labels[features.offsets[2]] = -1
+    assert in_slices(run, replace(features, slice_labels=labels)) == {*features.scans} - {features.scans[2]}
+
+
+def test_beside_single_slices_whole_scans_are_measured_where_they_have_both_labels(config, tmp_path):
+    write_features(tmp_path / "f.csv", 6, 0)
+    features = read_feature_csv(tmp_path / "f.csv")
+    mixed = features.as_slices(features.scans[4:])
+    assert whole_scans(mixed, config) is mixed  # no set of single slices: all are scans
+    beside = replace(config, also=[SetSettings("slices", "b")])
+    assert whole_scans(mixed, beside).scans == features.scans[:4]
+    one_label = mixed.select([name for name, y in zip(mixed.scans, mixed.labels.tolist(), strict=True) if y])
+    assert whole_scans(one_label, beside) is one_label
+    only = features.as_slices(features.scans)
+    assert whole_scans(only, beside) is only
+    assert torch.equal(whole_scans(mixed, beside).x, features.x[: features.offsets[4]])
