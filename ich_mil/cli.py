@@ -8,6 +8,7 @@ import argparse
 import errno
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     one = commands.add_parser("predict", help="probabilities and pages for new studies")
     one.add_argument("root", type=Path, help="a study, or a folder with several")
-    one.add_argument("--model", type=Path, required=True, help="folder of a run")
+    one.add_argument(
+        "--model", type=Path, default="headct-base", help="folder of a run; default: the bundled %(default)s"
+    )
     one.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
     one.add_argument("--triage", type=Path, metavar="T.json", help="decide by the thresholds of 'triage'")
     _add_shown(one)
@@ -172,7 +175,7 @@ def _train(words: list[str], *, whole: bool) -> None:
     from ich_mil.ranks import joined
 
     resume = "--resume" in words
-    rest = [word for word in words if word != "--resume"]
+    rest = [re.sub(r"^--from\b", "--start", word) for word in words if word != "--resume"]
     config = read_config(rest, program="train.py" if whole else "ich-mil train")
     with joined() as ranks, nullcontext() if ranks.first else _silent():
         (train if config.members == 1 else train_ensemble)(config, resume=resume)

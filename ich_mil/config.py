@@ -172,6 +172,9 @@ class RunConfig:
         head: the Gaussian process.
         members: networks, each with a head, whose predictions are pooled. Member k takes `seed` + k and
             `head.seed` + k; all members share one split.
+        encoders: encoders of the members in turn; empty: all have `encoder`.
+        start: a finished run whose networks training starts from (`--from`); `headct-base` is the bundled
+            one. Their settings are used in place of `encoder` and `cnn`, but for `encoder.freeze`.
         samples: posterior samples a prediction.
         bootstrap: resamples an interval.
         pages: study pages written, highest probability first, of the last set there is of validation, test
@@ -192,6 +195,8 @@ class RunConfig:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
     members: int = 1
+    encoders: list[EncoderSettings] = field(default_factory=list)
+    start: Path | None = None
     samples: int = 1000
     bootstrap: int = 2000
     pages: int = 50
@@ -202,6 +207,8 @@ class RunConfig:
         check_least(self, members=1, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
         for name, seed in (("seed", self.seed), ("head.seed", self.head.seed)):
             check_seeds(name, *{seed, seed + self.members - 1})
+        if self.encoders and self.members == 1:
+            raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         if any(one.layout == "features" for one in self.also):
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
         if self.external and self.external.slice_labels:
@@ -232,6 +239,8 @@ class RunConfig:
             train=self.train.of_member(number),
             external=None if self.external is None else self.external.of_member(number),
             split=split,
+            encoder=self.encoders[number % len(self.encoders)] if self.encoders else self.encoder,
+            encoders=[],
             head=replace(self.head, seed=self.head.seed + number),
             seed=self.seed + number,
         )

@@ -76,6 +76,8 @@ class Code(StrEnum):
     """It is another scan under a second name, and counts as of its patient."""
     LEARNED_FROM = "learned-from"
     """The model was trained or calibrated on this scan or others of the patient."""
+    UNLIKE = "unlike-training"
+    """The features of its slices are unlike those of the training scans."""
     LABEL_REPEATED = "label-repeated"
     LABEL_CLASH = "label-clash"
     LABEL_UNUSED = "label-unused"
@@ -131,6 +133,7 @@ INCOMPLETE = _UNSEEN | frozenset(
         Code.OTHER_PICTURE,
         Code.OTHER_RESCALE,
         Code.SEVERAL_PATIENTS,
+        Code.UNLIKE,
     }
 )
 """A part of the scan was not seen, or not as the model knows it: that it shows no bleed says little."""

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID
+from ich_mil.evaluate.likeness import LIKENESS, Likeness
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.files import copy_files, digest, write_json
 from ich_mil.gp.calibration import Calibration
@@ -52,11 +54,14 @@ KEPT = (
     "cnn.safetensors",
     CNN_SIGMOID,
     "head_fit.json",
+    LIKENESS,
     "run.json",
     "head.safetensors",
     "head.json",
 )
 """Files of a finished run that a copy of its model holds."""
+BUNDLED = "headct-base"
+"""Name of the model that comes with the program."""
 LEAST_SAMPLES = 200
 """Posterior samples of a member, unless the settings ask for fewer in all: its interval needs so many."""
 FAMILIES = {
@@ -90,6 +95,7 @@ class Member:
     head: SparseGP
     own: Calibration | None
     seed: int
+    likeness: Likeness | None
 
     def calibration(self, joint: Calibration | None) -> Calibration | None:
         """What makes probabilities of the head's logits: `own`, followed by the `joint` one of the model."""
@@ -183,6 +189,15 @@ class TrainedModel:
         pairs = zip(self.members, views.members, strict=True)
         return torch.cat([member.logits(view, self.samples) for member, view in pairs], 1)
 
+    def unlikeness(self, views: Views) -> np.ndarray:
+        """(B,) mean over members of the scan's score over its threshold: above 1 the scan is unlike training.
+
+        Members that were trained before there was such a check take no part; without any it is 0.
+        """
+        pairs = zip(self.members, views.members, strict=True)
+        known = [one.likeness.scores(view) / one.likeness.threshold for one, view in pairs if one.likeness]
+        return np.mean(known, axis=0) if known else np.zeros(views.features.n_scans)
+
     def explain(self, views: Views, predictions: Predictions) -> Counterfactuals:
         """What each slice did for its scan: the calibrated probability without it."""
         return mean_counterfactuals(
@@ -253,8 +268,14 @@ def made_of(about: dict[str, Any]) -> str:
 
 
 def load_model(folder: str | Path) -> TrainedModel:
-    """The model of a run. `ModelError` if the run is not finished, or of another version."""
+    """The model of a run, or the bundled one by its name `BUNDLED`.
+
+    Raises:
+        ModelError: the run is not finished, or of another version.
+    """
     folder = Path(folder)
+    if str(folder) == BUNDLED and not folder.exists():
+        folder = Path(__file__).parent / "bundled" / BUNDLED
     about = read_run(folder)
     if "members" in about:
         return _load_ensemble(folder, about)
@@ -271,7 +292,7 @@ def load_model(folder: str | Path) -> TrainedModel:
     parts.append(json.dumps([config[name] for name in ("thickness_mm", "samples", "seed")]).encode())
     return TrainedModel(
         folder=folder,
-        members=(Member(folder, cnn, head, None, config["seed"]),),
+        members=(Member(folder, cnn, head, None, config["seed"], Likeness.load(folder)),),
         calibration=head.calibration,
         provenance=Provenance(
             name=_name(head),

@@ -184,6 +184,7 @@ def make_results(
     model: Provenance,
     triage: Triage | None = None,
     learned: Collection[str] = (),
+    unlikeness: np.ndarray | None = None,
 ) -> Results:
     """Put together what is known of each scan.
 
@@ -197,6 +198,7 @@ def make_results(
         triage: thresholds to decide by; None decides by the interval.
         learned: `ich_mil.data.splits.keys_of` the scans the model was trained or calibrated on; a scan with
             one of these keys gets a line.
+        unlikeness: (B,) of `TrainedModel.unlikeness`; a scan above 1 gets a line, and is never negative.
     """
     lines = {} if prepared is None else prepared.ledger_by_scan
     scans = []
@@ -207,6 +209,9 @@ def make_results(
         content = "" if prepared is None else prepared.scans.content[scan]
         if not scan_keys(scan, features.patients[b], content).isdisjoint(learned):
             own += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
+        if unlikeness is not None and unlikeness[b] > 1:
+            detail = f"{unlikeness[b]:.1f} times as far from them as they are; its probability may mislead"
+            own += (LedgerEntry(scan, "", Code.UNLIKE, detail),)
         scans.append(
             ScanResult(
                 scan=scan,

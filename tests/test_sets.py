@@ -5,13 +5,12 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import torch
 
 from ich_mil.config import RunConfig, SetSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.pipeline import sets as module
-from ich_mil.pipeline.sets import in_slices, slice_labels_digest, whole_scans
+from ich_mil.pipeline.sets import head_scans, in_slices, slice_labels_digest, whole_scans
 from tests.feature_table import write_features
 
 
@@ -80,11 +79,24 @@ def test_beside_single_slices_whole_scans_are_measured_where_they_have_both_labe
     write_features(tmp_path / "f.csv", 6, 0)
     features = read_feature_csv(tmp_path / "f.csv")
     mixed = features.as_slices(features.scans[4:])
-    assert whole_scans(mixed, config) is mixed  # no set of single slices: all are scans
+    assert whole_scans(mixed, mixed.scans, config) == mixed.scans  # no set of single slices: all are scans
     beside = replace(config, also=[SetSettings("slices", "b")])
-    assert whole_scans(mixed, beside).scans == features.scans[:4]
-    one_label = mixed.select([name for name, y in zip(mixed.scans, mixed.labels.tolist(), strict=True) if y])
-    assert whole_scans(one_label, beside) is one_label
-    only = features.as_slices(features.scans)
-    assert whole_scans(only, beside) is only
-    assert torch.equal(whole_scans(mixed, beside).x, features.x[: features.offsets[4]])
+    assert whole_scans(mixed, mixed.scans, beside) == features.scans[:4]
+    one_label = [name for name, y in zip(mixed.scans, mixed.labels.tolist(), strict=True) if y]
+    assert whole_scans(mixed, one_label, beside) == one_label
+
+
+@pytest.mark.parametrize("least", [3, 4])
+def test_a_head_is_calibrated_on_whole_scans_or_where_they_are_few_on_folds(
+    config, tmp_path, monkeypatch, least
+):
+    monkeypatch.setattr(module, "LEAST_WATCHED", least)
+    write_features(tmp_path / "f.csv", 8, 0)
+    features = read_feature_csv(tmp_path / "f.csv")
+    mixed = features.as_slices(features.scans[5:])
+    split = ["train"] * 2 + ["validation"] * 3 + ["validation"] * (mixed.n_scans - 5)
+    splits = pd.DataFrame({"scan": mixed.scans, "split": split})
+    assert head_scans(mixed, splits, config) == (mixed.scans[:2], mixed.scans[2:])
+    beside = replace(config, also=[SetSettings("slices", "b")])
+    wanted = (mixed.scans[:2], mixed.scans[2:5]) if least == 3 else (mixed.scans, None)
+    assert head_scans(mixed, splits, beside) == wanted

@@ -16,6 +16,7 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import load_splits
 from ich_mil.data.store import open_prepared
 from ich_mil.errors import DataError
+from ich_mil.pipeline import sets
 from ich_mil.pipeline import train as training
 from ich_mil.pipeline.train import train
 from ich_mil.training import fit
@@ -80,6 +81,7 @@ def run(place):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit, "ScanDataset", noted(fit, "ScanDataset", "bags"))
         patch.setattr(fit, "class_weights", noted(fit, "class_weights", "weights"))
+        patch.setattr(sets, "LEAST_WATCHED", 2)
         patch.setattr(training, "fit_to", noted(training, "fit_to", "head"))
         assert train_main(["--config", str(place / "run.yaml")]) == 0
     return read_config(["--config", str(place / "run.yaml")]), given

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import gpytorch
 import pandas as pd
@@ -10,7 +12,7 @@ import torch
 import yaml
 
 import ich_mil
-from ich_mil.config import RunConfig, SetSettings, SplitSettings
+from ich_mil.config import RunConfig, SetSettings, SplitSettings, read_config
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import open_prepared
@@ -73,12 +75,12 @@ def told(monkeypatch):
 def test_the_cnn_is_trained_as_the_run_says(config, told):
     with pytest.raises(ReachedError):
         train(replace(config, thickness_mm=12.0), resume=False)
-    assert told["windows"] == ((50.0, 100.0), (40.0, 400.0))
+    assert told["encoder"].windows == ((50.0, 100.0), (40.0, 400.0))
     assert (told["cnn"], told["training"], told["seed"]) == (CNN, config.training, 5)
     assert told["out"] == config.out / "cnn"
     thick = told["prepared"].scans
     assert told["splits"].equals(draw_splits(thick, validation=0.3, test=0.2, seed=5))
-    assert yaml.safe_load((config.out / "config.yaml").read_text())["windows"] == WINDOWS
+    assert yaml.safe_load((config.out / "config.yaml").read_text())["encoder"]["channels"] == WINDOWS
     thin = replace(config, thickness_mm=0.0, out=config.out / "thin", prepared=config.out / "apart")
     with pytest.raises(ReachedError):
         train(thin, resume=False)
@@ -330,3 +332,17 @@ def test_a_held_out_slice_far_from_training_is_told_with_file_and_scan(config, t
     run = replace(run, split=SplitSettings(validation))
     with pytest.raises(DataError, match=rf"f\.csv: scan '{scan}': feature 2 of slice 1 lies \d"):
         train(run, resume=False)
+
+
+def test_training_starts_from_the_networks_of_a_finished_run(config, told, monkeypatch):
+    start = AttentionCnn(replace(ENCODER, size=64), replace(CNN, features=8)).eval()
+    members = [SimpleNamespace(cnn="another"), SimpleNamespace(cnn=start)]
+    model = SimpleNamespace(members=members, check_input=lambda *, pictures: None)
+    monkeypatch.setattr(module, "load_model", lambda run: model if run == Path("start") else None)
+    with pytest.raises(ReachedError):
+        train(replace(config, start=Path("start")), resume=False)  # its seed is odd: the second member
+    assert told["start"] is start
+    assert told["encoder"] == start.encoder_settings
+    assert told["cnn"] == start.settings
+    kept = read_config(["--config", str(config.out / "config.yaml")])
+    assert (kept.encoder.size, kept.start) == (64, Path("start"))

@@ -29,7 +29,9 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     """Draw a split by patient, stratified by label.
 
     Args:
-        scans: index scan id; columns `patient`, `label` (0 or 1), `content`.
+        scans: index scan id; columns `patient`, `label` (0 or 1), `content`, and `slices` where known.
+            Patients with a scan of several slices and those of single slices alone are divided each by
+            themselves.
         validation: share of patients for early stopping and calibration, in [0, 1).
         test: share of patients held out, in [0, 1).
         seed: of the draw.
@@ -44,11 +46,12 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     if len(unlabelled):
         raise DataError(f"{len(unlabelled)} scans to train on have no label: {name_some(list(unlabelled))}")
     patients = scans.groupby("patient").label.max()
+    several = (scans.slices > 1 if "slices" in scans else scans.label >= 0).groupby(scans.patient).any()
     shares = {name: share for name, share in (("test", test), ("validation", validation)) if share}
     generator = np.random.default_rng(seed)
     split = dict.fromkeys(patients.index, "train")
     for label in (0, 1):
-        own = generator.permutation(patients.index[patients == label])
+        own = patients.index[patients == label]
         sizes = {name: max(round(share * len(own)), 1) for name, share in shares.items()}
         if sum(sizes.values()) >= len(own):
             raise DataError(
@@ -56,9 +59,15 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
                 f"validation {validation:g} and test {test:g}: every split needs one; add scans of that "
                 f"label, or lower the shares{_one_for_all(scans)}"
             )
-        for name, size in sizes.items():
-            split.update(dict.fromkeys(own[:size], name))
-            own = own[size:]
+        kinds = [own[several[own]], own[~several[own]]]
+        if max(map(len, kinds)) <= len(shares):  # no kind has enough for every split
+            kinds = [own]
+        for part in map(generator.permutation, kinds):
+            least = int(len(part) > len(shares))
+            sizes = {name: max(round(share * len(part)), least) for name, share in shares.items()}
+            for name, size in sizes.items():
+                split.update(dict.fromkeys(part[:size], name))
+                part = part[size:]
     table = scans.rename_axis("scan").reset_index()
     return table.assign(split=table.patient.map(split))[COLUMNS]
 

@@ -83,7 +83,7 @@ def cross_fit(
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> Calibration | None:
-    """Calibrate a head of these settings on the scans it is fitted to, each held out once.
+    """Calibrate a head of these settings on the scans it is fitted to (`calibrating`), each held out once.
 
     Args:
         train: features (N, D), offsets (B + 1,), labels (B,), and positions where the settings smooth.
@@ -106,9 +106,29 @@ def cross_fit(
     logits = held_out_logits(
         train, settings, patients=patients, samples=samples, seed=seed, density=density, kernel=kernel
     )
+    used = calibrating(train[1], train[2])
     return Calibration.fit(
-        logits[0], logits[1], train[2], rule=settings.variant.rule, method=settings.calibration
+        logits[0, :, used],
+        logits[1, :, used],
+        train[2].cpu()[used],
+        rule=settings.variant.rule,
+        method=settings.calibration,
     )
+
+
+def calibrating(offsets: Tensor, labels: Tensor) -> Tensor:
+    """Places of the bags that calibrate: of all, those of several instances where these have both labels.
+
+    A bag of one is a labelled instance; its probability is not that of a scan.
+
+    Args:
+        offsets: (B + 1,).
+        labels: (B,) in {0, 1}.
+    """
+    several = (offsets.diff() > 1).cpu()  # (B,)
+    if len(labels.cpu()[several].unique()) < 2:
+        several = torch.ones_like(several)
+    return several.nonzero().squeeze(1)
 
 
 def held_out_logits(

@@ -28,7 +28,7 @@ from ich_mil.errors import ConfigError, IchMilError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, digest, remove_leftovers, write_json
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibrate import held_out_logits
+from ich_mil.gp.calibrate import calibrating, held_out_logits
 from ich_mil.gp.calibration import Calibration
 from ich_mil.model import (
     FINISHED,
@@ -41,7 +41,7 @@ from ich_mil.model import (
     samples_each,
     write_ensemble,
 )
-from ich_mil.pipeline.sets import whole_scans
+from ich_mil.pipeline.sets import head_scans, in_slices
 from ich_mil.pipeline.validate import training_views
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
@@ -152,22 +152,27 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
     members = [ensemble_member(load_model(out / name)) for name in names]
     tables = [load_splits(out / name / "splits.csv") for name in names]
     samples = samples_each(config["samples"], len(members))
-    split = "validation" if any((table.split == "validation").any() for table in tables) else "train"
-    scans = [table.scan[table.split == split].tolist() for table in tables]
+    used = [
+        head_scans(training_views([run], table.scan.tolist()).features, table, run)
+        for run, table in zip(runs, tables, strict=True)
+    ]
+    refit = all(one.watch is None for one in used)
+    scans = [one.learn if refit else one.watch or [] for one in used]
     common = [scan for scan in scans[0] if all(scan in own for own in map(set, scans))]
     joint = None
-    if not common or (split == "train" and len({frozenset(own) for own in scans}) > 1):
+    if not common or (refit and len({frozenset(own) for own in scans}) > 1):
         say(f"{out}: no scans are held out from all members; the mixture keeps their own calibrations")
     else:
         views = training_views(runs, common)
-        if split == "validation":
-            views = views.select(whole_scans(views.features, runs[0]).scans)
-        if all(member.own for member in members):
-            pairs = [*zip(members, views.members, strict=True)]
-            logits = torch.cat([_held_out(*pair, samples, refit=split == "train") for pair in pairs], 1)
-            rule = members[0].head.settings.variant.rule
-            joint = Calibration.fit(logits[0], logits[1], views.features.labels, rule=rule)
         features = views.features
+        if all(member.own for member in members):
+            pairs = zip(members, views.members, runs, strict=True)
+            logits = torch.cat([_held_out(*pair, samples, refit=refit) for pair in pairs], 1)
+            rule = members[0].head.settings.variant.rule
+            bags = features.as_slices(in_slices(runs[0], features)) if refit else features
+            places = calibrating(bags.offsets, bags.labels) if refit else slice(None)
+            of_scan, of_slices = logits[:, :, places]
+            joint = Calibration.fit(of_scan, of_slices, bags.labels[places], rule=rule)
         sigmoid = CnnSigmoid.fit(features.cnn_scan, features.labels)
         if sigmoid and these_ranks().first:
             sigmoid.save(out / CNN_SIGMOID)
@@ -175,7 +180,7 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
         write_ensemble(joint, out)
 
 
-def _held_out(member: Member, view: FeatureSet, samples: int, *, refit: bool) -> Tensor:
+def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *, refit: bool) -> Tensor:
     """Calibrated logits (2, L, B) of held-out scans.
 
     With `refit` they are of the scans the head was fitted to, by heads of the same settings that were fitted
@@ -183,6 +188,7 @@ def _held_out(member: Member, view: FeatureSet, samples: int, *, refit: bool) ->
     """
     if not refit:
         return member.logits(view, samples)
+    view = view.as_slices(in_slices(run, view))
     bags = Bags(view.x.double().to(device()), view.offsets, view.labels, view.positions_mm)
     with named(member.folder):
         both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)

@@ -40,7 +40,7 @@ class Predictor:
         self.model = load_model(model)
         self.model.check_input(pictures=True)
         weights = self.model.provenance.weights
-        divided = model / "splits.csv"
+        divided = self.model.folder / "splits.csv"
         self.learned = learned_from(load_splits(divided)) if divided.is_file() else {}
         self.triage = None if triage is None else read_triage(triage, weights=weights)
 
@@ -64,6 +64,7 @@ class Predictor:
             model=model.provenance,
             triage=self.triage,
             learned=self.learned,
+            unlikeness=model.unlikeness(views),
         )
         remove_shown(out)
         write_results(results, out)

@@ -3,6 +3,8 @@
 In: a `RunConfig` whose sets are pictures. Out: one `PreparedSet` of all of them; ids of scans.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -14,7 +16,11 @@ from ich_mil.data.prepare import prepare
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import DataError
 from ich_mil.files import digest
+from ich_mil.gp.calibrate import calibrating
 from ich_mil.progress import say_once
+
+LEAST_WATCHED = 20
+"""Scans of several slices on which a head that learns from single slices too is calibrated, at least."""
 
 
 def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) -> PreparedSet:
@@ -87,17 +93,55 @@ def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataF
     return pd.concat(found) if found else pd.DataFrame(columns=columns)
 
 
-def whole_scans(features: FeatureSet, config: RunConfig) -> FeatureSet:
-    """The scans that stop and calibrate a head and are measured: beside single slices the scans of several.
+class HeadScans(NamedTuple):
+    """The scans of a head.
 
-    Bags of one slice would calibrate the probability of a slice. Where no set is of single slices, or the
-    scans of several are not of both labels, all are taken.
+    Attributes:
+        learn: those it is fitted to.
+        watch: those it is stopped and calibrated on; None: held-out folds of `learn` calibrate it.
+    """
+
+    learn: list[str]
+    watch: list[str] | None
+
+
+def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> HeadScans:
+    """Split `train` to fit a head to, and the scans of split `validation` to stop and calibrate it on.
+
+    Beside single slices the validation scans of several slices alone calibrate: bags of one would calibrate
+    the probability of a slice. Where they are fewer than `LEAST_WATCHED` the head is fitted to both splits
+    and calibrated on folds.
+
+    Args:
+        features: of all scans.
+        splits: columns scan, split.
+        config: of the run.
+    """
+    learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
+    if not held or all(one.layout != "slices" for one in config.training_sets.values()):
+        return HeadScans(learn, held or None)
+    size = dict(zip(features.scans, features.offsets.diff().tolist(), strict=True))
+    watch = [scan for scan in held if size[scan] > 1]
+    if len(watch) < LEAST_WATCHED:
+        say_once(
+            f"{len(watch)} validation scans of several slices are too few to calibrate on: the head is "
+            "fitted to them too, and calibrated on held-out folds"
+        )
+        return HeadScans(learn + held, None)
+    return HeadScans(learn, watch)
+
+
+def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> list[str]:
+    """Of held-out scans those that are measured: beside single slices the scans of several.
+
+    Where no set is of single slices, or the scans of several are not of both labels, all are taken.
+
+    Args:
+        features: of these scans, and maybe others.
+        scans: their ids.
+        config: of the run.
     """
     if all(one.layout != "slices" for one in config.training_sets.values()):
-        return features
-    several = features.offsets.diff() > 1  # (B,)
-    if len(features.labels[several].unique()) < 2:
-        if bool(several.any()):
-            say_once("held-out scans of several slices have one label: single slices are measured with them")
-        return features
-    return features.select([scan for scan, one in zip(features.scans, several.tolist(), strict=True) if one])
+        return scans
+    chosen = features.select(scans)
+    return [scans[place] for place in calibrating(chosen.offsets, chosen.labels).tolist()]

@@ -21,7 +21,8 @@ fit. They must see the same folders.
 """
 
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -46,21 +47,22 @@ from ich_mil.data.splits import (
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, DataError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
+from ich_mil.evaluate.likeness import Likeness
 from ich_mil.files import alone, check_apart, digest, write_json, write_text
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
-from ich_mil.model import RUN_FORMAT, made_of, read_run
+from ich_mil.model import RUN_FORMAT, load_model, made_of, read_run
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
 from ich_mil.pipeline.sets import (
+    head_scans,
     in_slices,
     open_training,
     prepare_set,
     prepare_training,
     slice_labels_digest,
-    whole_scans,
 )
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
@@ -84,6 +86,10 @@ def train(config: RunConfig, *, resume: bool) -> None:
         ModelError: a CNN that cannot be built.
     """
     ranks = these_ranks()
+    start = None if config.start is None else _start_network(config.start, config.seed)
+    if start is not None:
+        encoder = replace(start.encoder_settings, freeze=config.encoder.freeze)
+        config = replace(config, encoder=encoder, cnn=start.settings)
     check_sets(config)
     features = read_feature_csv(config.train.path) if config.train.layout == "features" else None
     _check_head(config, features)
@@ -100,7 +106,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
             else:
                 splits = _start(config, features.table, features)
         if features is None:
-            features = _cnn_features(config, prepared, splits, ranks)
+            features = _cnn_features(config, prepared, splits, ranks, start)
         if not (config.out / "head.json").is_file():
             fit_head(features, splits, config, ranks)
 
@@ -236,7 +242,26 @@ def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSe
     check_unseen(prepared.scans, learned, str(one.path))
 
 
-def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks) -> FeatureSet:
+def _start_network(run: Path, seed: int) -> AttentionCnn:
+    """The network to start from: of an ensemble the members in turn, by the seed of the run.
+
+    Raises:
+        ModelError: no finished run with a network.
+    """
+    model = load_model(run)
+    model.check_input(pictures=True)
+    network = model.members[seed % len(model.members)].cnn
+    assert network is not None  # `check_input` has seen to that
+    return network
+
+
+def _cnn_features(
+    config: RunConfig,
+    prepared: PreparedSet,
+    splits: pd.DataFrame,
+    ranks: Ranks,
+    start: AttentionCnn | None,
+) -> FeatureSet:
     """Train and freeze the CNN, and run it over all scans of the split."""
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
@@ -250,6 +275,7 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
             training=config.training,
             seed=config.seed,
             in_slices=in_slices(config),
+            start=start,
         )
         if ranks.first:
             save_cnn(model, config.out)
@@ -265,23 +291,20 @@ def _cnn_features(config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
     """Fit and calibrate the Gaussian process, and save it, with the sigmoid of the CNN it stands beside.
 
-    It is fitted on split `train`, slice by slice where a set asks for that, and stopped and calibrated on the
-    `whole_scans` of split `validation`. Where nobody is in that split it is calibrated on held-out folds of
-    what it is fitted to.
+    It is fitted, slice by slice where a set asks for that, and calibrated on the scans of `head_scans`.
     """
-    parts = {
-        split: features.select(splits.scan[splits.split == split].tolist())
-        for split in ("train", "validation")
-    }
-    watch = whole_scans(parts["validation"], config) if parts["validation"].scans else None
-    learn = parts["train"].as_slices(in_slices(config, features))
+    scans = head_scans(features, splits, config)
+    watch = None if scans.watch is None else features.select(scans.watch)
+    learn = features.select(scans.learn).as_slices(in_slices(config, features))
     with named(config.train.path):
         head = fit_to(learn, watch, config.head)
     if not ranks.first:
         return
-    calibrates = watch or parts["train"]
+    calibrates = watch or features.select(scans.learn)
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)
+    if likeness := Likeness.fit(features.select(scans.learn), seed=config.head.seed):
+        likeness.save(config.out)
     write_json(config.out / "head_fit.json", asdict(head.report_))
     head.save(config.out)
     say(f"head: {head.report_.message}")

@@ -35,7 +35,7 @@ from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.model import Member, TrainedModel, check_no_run, load_model
 from ich_mil.pipeline.pages import remove_shown
-from ich_mil.pipeline.sets import open_training, whole_scans
+from ich_mil.pipeline.sets import head_scans, open_training, whole_scans
 from ich_mil.predictions import make_results, write_results
 from ich_mil.progress import say
 
@@ -93,16 +93,23 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     splits = load_splits(config.out / "splits.csv")
     prepared = open_training(config) if config.train.layout != "features" else None
     views = training_views([config.member(k) for k in range(config.members)], splits.scan.tolist())
-    titles = {"train": "fitted", "validation": "used for early stopping and calibration", "test": "held out"}
+    used = head_scans(views.features, splits, config)
+    test = splits.scan[splits.split == "test"].tolist()
+    titles = {
+        "train": ("fitted", used.learn, []),
+        "validation": (
+            "used for early stopping and calibration",
+            used.watch or [],
+            splits.scan[splits.split == "validation"].tolist(),
+        ),
+        "test": ("held out", whole_scans(views.features, test, config), test),
+    }
     sets = {}
-    for name, title in titles.items():
-        scans = splits.scan[splits.split == name].tolist()
+    for name, (title, scans, every) in titles.items():
         if scans:
-            own = views.select(scans)
-            if name != "train":
-                own = own.select(whole_scans(own.features, config).scans)
-            if left := len(scans) - own.features.n_scans:
+            if left := len({*every} - {*scans}):
                 title += f"; {left} single slices are not measured"
+            own = views.select(scans)
             sets[name] = MeasuredSet(name, f"{name} scans, {title}", config.train.path, own, prepared)
     return sets
 
@@ -238,6 +245,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
         one.prepared,
         set_name=one.name,
         model=model.provenance,
+        unlikeness=model.unlikeness(one.views),
     )
     remove_shown(out)
     write_results(results, out)

@@ -76,6 +76,7 @@ CODES = {
     Code.PATIENT_MISSING: "no patient identifier",
     Code.SAME_SLICES: "the slices of another scan",
     Code.LEARNED_FROM: "the model was trained or calibrated on this patient",
+    Code.UNLIKE: "unlike the scans the model was trained on",
     Code.LABEL_REPEATED: "label given twice",
     Code.LABEL_CLASH: "labels contradict each other",
     Code.LABEL_UNUSED: "label without an image",
@@ -104,6 +105,7 @@ NOTED = frozenset(
         Code.OTHER_RESCALE,
         Code.SEVERAL_PATIENTS,
         Code.LEARNED_FROM,
+        Code.UNLIKE,
     }
 )
 PROBLEMS = (REFUSED | CORRECTED | NOTED) - ROUTINE

@@ -56,10 +56,10 @@ class ServeSettings:
     """All a node depends on.
 
     Attributes:
-        model: folder of a finished run.
         spool: folder of the queue; on a disk that keeps what is synced to it.
         archive: where results go.
         senders: calling AE titles that may connect; all others are rejected.
+        model: folder of a finished run; the bundled one by default.
         triage: thresholds of `ich-mil triage`; none decides by the interval.
         ae_title: our own, which callers must name.
         host: address to listen on; 0.0.0.0 is every network of this machine.
@@ -79,10 +79,10 @@ class ServeSettings:
         keep_hours: how long a study stays in the spool after its results were sent, or after it failed.
     """
 
-    model: Path
     spool: Path
     archive: ArchiveSettings
     senders: list[str]
+    model: Path = Path("headct-base")
     triage: Path | None = None
     ae_title: str = "ICH_MIL"
     host: str = "127.0.0.1"

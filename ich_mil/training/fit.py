@@ -275,6 +275,7 @@ def fit_cnn(
     training: TrainingSettings,
     seed: int,
     in_slices: Collection[str] = (),
+    start: AttentionCnn | None = None,
 ) -> AttentionCnn:
     """Train on the scans of split `train`, stop on the loss of split `validation`.
 
@@ -288,6 +289,7 @@ def fit_cnn(
         seed: of initial weights, order, dropout, and of all that varies in training.
         in_slices: scans whose slices are trained on as bags of one, with their own labels. Validation scans
             are watched whole.
+        start: a network of the same settings whose weights training starts from.
 
     Returns:
         The model of the epoch with the lowest validation loss, or of the last one with `fixed_epochs`,
@@ -306,6 +308,8 @@ def fit_cnn(
         remove_leftovers(out)
     torch.manual_seed(seed)
     model = AttentionCnn(encoder, cnn)
+    if start is not None:
+        model.load_state_dict(start.state_dict())
     parts = {split: splits[splits.split == split] for split in ("train", "validation")}
     scans = ScanDataset(prepared, parts["train"].scan.tolist(), crop=encoder.crop, in_slices=in_slices)
     watched = ScanDataset(prepared, parts["validation"].scan.tolist(), crop=encoder.crop)

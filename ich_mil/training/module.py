@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics import MeanMetric
@@ -19,6 +20,9 @@ from ich_mil.errors import DataError
 from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.training.settings import TrainingSettings
+
+WARM = 0.1
+"""Share of the steps in which the schedule `one_cycle` raises the learning rate."""
 
 
 def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
@@ -156,7 +160,13 @@ class MilModule(pl.LightningModule):
         """Log the metric `name` over the scans of an epoch, on all ranks."""
         self.log(name, getattr(self, name), on_step=False, on_epoch=True)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, as in the papers."""
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW, without weight decay the Adam of the papers, and its schedule."""
         trained = [value for value in self.parameters() if value.requires_grad]
-        return torch.optim.Adam(trained, lr=self.settings.learning_rate)
+        rate, decay = self.settings.learning_rate, self.settings.weight_decay
+        optimiser = torch.optim.AdamW(trained, lr=rate, weight_decay=decay)
+        if self.settings.schedule == "constant":
+            return optimiser
+        steps = int(self.trainer.estimated_stepping_batches)
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=WARM)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from ich_mil.settings import check_least
 
@@ -11,7 +12,11 @@ class TrainingSettings:
     """How the CNN is trained; the defaults are the papers'.
 
     Attributes:
-        learning_rate: of Adam.
+        learning_rate: of Adam; the highest one of a schedule.
+        schedule: `constant`, or `one_cycle`, which raises the learning rate and takes it back to nearly 0 by
+            `max_epochs` (Smith & Topin 2019, arXiv:1708.07120). Together with `fixed_epochs` the last epoch
+            is then the one to keep.
+        weight_decay: of all trained weights, decoupled from the gradient (AdamW); 0 is Adam.
         bags: scans a step, on all GPUs together.
         accumulate: steps whose gradients are averaged before the weights move.
         max_epochs: at most.
@@ -28,6 +33,8 @@ class TrainingSettings:
     """
 
     learning_rate: float = 5e-5
+    schedule: Literal["constant", "one_cycle"] = "constant"
+    weight_decay: float = 0.0
     bags: int = 4
     accumulate: int = 1
     max_epochs: int = 200
@@ -43,7 +50,9 @@ class TrainingSettings:
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"training.learning_rate must be positive and finite, got {self.learning_rate}")
         check_least(self, "training.", bags=1, accumulate=1, max_epochs=1, patience=1)
-        check_least(self, "training.", workers=0, bleeds=0, controls=0, warmup_steps=0)
+        if self.schedule not in ("constant", "one_cycle"):
+            raise ValueError(f"training.schedule must be constant or one_cycle, got {self.schedule!r}")
+        check_least(self, "training.", weight_decay=0, workers=0, bleeds=0, controls=0, warmup_steps=0)
         if self.bleeds >= 1 or self.bleeds + self.controls > 1:
             raise ValueError(
                 "training.bleeds must be below 1, and at most 1 together with training.controls, "

@@ -176,3 +176,18 @@ def test_a_split_whose_scans_have_changed_is_refused(scans):
     scans.loc["s7", "label"] = 1 - scans.loc["s7", "label"]
     with pytest.raises(DataError, match="now: s7; start a new run"):
         check_current(table, scans, "run")
+
+
+def test_scans_and_single_slices_are_divided_each_by_themselves():
+    """Four scans beside 200 slices: drawn together, most draws would leave a split without a scan."""
+    slices = [9] * 4 + [1] * 200
+    table = pd.DataFrame(
+        {"patient": [f"p{i}" for i in range(204)], "label": [0, 1] * 102, "content": "", "slices": slices},
+        index=pd.Index([f"s{i}" for i in range(204)], name="scan"),
+    )
+    table.loc[table.index[:4], "label"] = [0, 0, 1, 1]
+    for seed in range(5):
+        drawn = draw_splits(table, validation=0.2, test=0.0, seed=seed).set_index("scan")
+        held = table[drawn.split == "validation"]
+        assert sorted(held.label[held.slices > 1]) == [0, 1]
+        assert held.label[held.slices == 1].value_counts().to_dict() == {0: 20, 1: 20}

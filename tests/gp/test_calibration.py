@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import minimize
 from torch.nn.functional import logsigmoid
 
+from ich_mil.gp.calibrate import calibrating
 from ich_mil.gp.calibration import SLOPE_SPREAD, Calibration, platt, platt_loss, smoothed_targets
 
 
@@ -233,3 +234,9 @@ def test_one_calibration_after_another_is_one_map_by_hand():
     # isotonic regression gives way to the sigmoid beneath it; the rule stays that of the raw logits
     stepped = Calibration("noisy_or", "isotonic", 2.0, -1.0, ((0.1, 0.2), (0.9, 0.8)))
     assert stepped.then(joint) == Calibration("noisy_or", "platt", 3.0, -1.0, (), 4.0, -2.0)
+
+
+def test_bags_of_one_calibrate_where_larger_ones_have_not_both_labels():
+    offsets, labels = torch.tensor([0, 3, 4, 6, 7]), torch.tensor([1, 0, 0, 1])
+    assert calibrating(offsets, labels).tolist() == [0, 2]
+    assert calibrating(offsets, torch.tensor([1, 0, 1, 1])).tolist() == [0, 1, 2, 3]

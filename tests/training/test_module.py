@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -144,3 +145,30 @@ def test_maps_of_frozen_blocks_are_computed_once_and_change_no_loss(monkeypatch)
     varied = replace(batch, variations=tuple(Variation(torch.eye(2, 3), 5.0, 0.0, 0) for _ in range(2)))
     with pytest.raises(pytest.fail.Exception):
         module(varied)
+
+
+def test_one_cycle_ends_near_0_and_weight_decay_pulls_at_all_weights():
+    model = AttentionCnn(EncoderSettings(size=32), CnnSettings())
+    module = a_module(model, schedule="one_cycle", weight_decay=0.1, learning_rate=1e-2)
+    module._trainer = SimpleNamespace(estimated_stepping_batches=20)
+    made = module.configure_optimizers()
+    optimiser, cycle = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    assert made["lr_scheduler"]["interval"] == "step"
+    before = model.project.weight.detach().clone()
+    rates = []
+    for value in model.parameters():
+        value.grad = torch.zeros_like(value)
+    for _ in range(20):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        cycle.step() if len(rates) < 20 else None
+    assert max(rates) == pytest.approx(1e-2)
+    assert rates.index(max(rates)) <= 2  # a tenth of the steps
+    assert rates[-1] < 1e-6
+    torch.testing.assert_close(model.project.weight, before * np.prod([1 - 0.1 * rate for rate in rates]))
+
+
+def test_a_constant_rate_is_adam():
+    module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings()))
+    (group,) = module.configure_optimizers().param_groups
+    assert (group["lr"], group["weight_decay"]) == (5e-5, 0.0)

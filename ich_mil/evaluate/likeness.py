@@ -1,0 +1,103 @@
+"""Whether a scan looks like those a model was trained on, judged by its slice features.
+
+    d_n = (x_n - m)ᵀ Σ⁻¹ (x_n - m)     m, Σ: mean and shrunk covariance (Ledoit-Wolf) of all training slices
+    score of a scan = mean over its slices of d_n
+
+A scan is unlike where its score exceeds a threshold: the order statistic of the scores of held-out training
+scans that a new scan like them exceeds with a probability of at most `FALSE_ALARMS` (split conformal; Vovk et
+al. 2005, Prop. 4.1), or of 1 / (n + 1) where there are too few of them for that.
+
+Shapes: B scans, N slices, D features.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from sklearn.covariance import LedoitWolf
+from sklearn.model_selection import GroupKFold
+
+from ich_mil.data.features import FeatureSet
+from ich_mil.errors import ModelError
+from ich_mil.files import write_json
+from ich_mil.gp.calibrate import calibrating
+
+FALSE_ALARMS = 0.02
+"""Share of scans like the training scans that may be called unlike them."""
+FOLDS = 5
+FORMAT = "ich_mil.likeness.1"
+LIKENESS = "likeness.json"
+"""Name of the file in the folder of a run."""
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Distribution of the features of training slices, and the score above which a scan is unlike.
+
+    Attributes:
+        mean: (D,).
+        precision: (D, D) inverse covariance.
+        threshold: of the score of a scan.
+        false_alarms: probability that a scan like the training scans exceeds it, at most.
+    """
+
+    mean: np.ndarray
+    precision: np.ndarray
+    threshold: float
+    false_alarms: float
+
+    @classmethod
+    def fit(cls, features: FeatureSet, *, seed: int) -> Self | None:
+        """Learn from training scans; None where they are of one patient.
+
+        Args:
+            features: of the scans. Beside scans of several slices, single slices give no threshold.
+            seed: of the folds.
+        """
+        scores = np.full(features.n_scans, np.nan)
+        folds = min(FOLDS, len(set(features.patients)))
+        if folds < 2:
+            return None
+        owner = np.repeat(np.arange(features.n_scans), features.offsets.diff().numpy())  # (N,)
+        x = features.x.double().numpy()
+        parts = GroupKFold(folds, shuffle=True, random_state=seed)
+        for inside, outside in parts.split(scores, groups=features.patients):
+            held = features.select([features.scans[b] for b in outside])
+            scores[outside] = cls._of(x[np.isin(owner, inside)], math.inf, 0.0).scores(held)
+        scores = np.sort(scores[calibrating(features.offsets, features.labels).numpy()])
+        rank = min(math.ceil((len(scores) + 1) * (1 - FALSE_ALARMS)), len(scores))
+        return cls._of(x, float(scores[rank - 1]), 1 - rank / (len(scores) + 1))
+
+    @classmethod
+    def _of(cls, x: np.ndarray, threshold: float, false_alarms: float) -> Self:
+        fitted = LedoitWolf().fit(x)
+        return cls(fitted.location_, fitted.get_precision(), threshold, false_alarms)
+
+    def scores(self, features: FeatureSet) -> np.ndarray:
+        """(B,) mean squared Mahalanobis distance of the slices of each scan."""
+        away = features.x.double().numpy() - self.mean  # (N, D)
+        distance = np.einsum("nd,de,ne->n", away, self.precision, away)  # (N,)
+        return np.add.reduceat(distance, features.offsets[:-1].numpy()) / features.offsets.diff().numpy()
+
+    def save(self, folder: Path) -> None:
+        """Write `likeness.json` into the folder of a run."""
+        about = {name: np.asarray(value).tolist() for name, value in vars(self).items()}
+        write_json(folder / LIKENESS, {"format": FORMAT, **about})
+
+    @classmethod
+    def load(cls, folder: Path) -> Self | None:
+        """Read what `save` wrote; None where there is none. `ModelError`: damaged, or of another version."""
+        path = folder / LIKENESS
+        if not path.is_file():
+            return None
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            if about.pop("format") != FORMAT:
+                raise ValueError("it is of another version")
+            mean, precision = (np.array(about[name], dtype=np.float64) for name in ("mean", "precision"))
+            return cls(mean, precision, float(about["threshold"]), float(about["false_alarms"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ModelError(f"{path}: cannot be read ({error}); train again") from error
