@@ -52,6 +52,7 @@ class FeatureSet:
         cnn_slice: (N,) float32 slice probability of the CNN itself; NaN where unknown.
         attention: (N,) float32 attention weight of the slice in its scan; NaN where unknown.
         positions_mm: (N,) float64 the same place in mm, from any origin; None where no slice's is known.
+        texture: (N, T) float32 what the lower blocks of the CNN see of each slice; None without a CNN.
     """
 
     x: Tensor
@@ -66,6 +67,7 @@ class FeatureSet:
     cnn_slice: Tensor
     attention: Tensor
     positions_mm: Tensor | None = None
+    texture: Tensor | None = None
 
     @property
     def n_scans(self) -> int:
@@ -140,6 +142,7 @@ class FeatureSet:
             cnn_slice=self.cnn_slice[rows],
             attention=self.attention[rows],
             positions_mm=None if self.positions_mm is None else self.positions_mm[rows],
+            texture=None if self.texture is None else self.texture[rows],
         )
 
 
@@ -167,7 +170,7 @@ def bare_features(
 
 
 _TENSORS = ("x", "offsets", "labels", "slice_labels", "positions", "cnn_scan", "cnn_slice", "attention")
-_OPTIONAL = ("positions_mm",)
+_OPTIONAL = ("positions_mm", "texture")
 _STRINGS = ("scans", "patients", "slice_names")
 
 

@@ -107,6 +107,7 @@ class Views:
             cnn_slice=view.cnn_slice[rows],
             attention=view.attention[rows],
             positions_mm=None if view.positions_mm is None else view.positions_mm[rows],
+            texture=None if view.texture is None else view.texture[rows],
         )
 
 

@@ -1,13 +1,16 @@
-"""Whether a scan looks like those a model was trained on, judged by its slice features.
+"""Whether a scan looks like those a model was trained on, judged by the texture of its slices.
 
-    d_n = (x_n - m)ᵀ Σ⁻¹ (x_n - m)     m, Σ: mean and shrunk covariance (Ledoit-Wolf) of all training slices
+    d_n = (t_n - m)ᵀ Σ⁻¹ (t_n - m)     m, Σ: mean and shrunk covariance (Ledoit-Wolf) of all training slices
     score of a scan = mean over its slices of d_n
+
+t_n is what the lower blocks of a CNN see (`ich_mil.models.frozen.texture_of`): phantoms, other kernels and
+other body parts differ in it. The features of a slice tell blood from no blood, and put phantoms among heads.
 
 A scan is unlike where its score exceeds a threshold: the order statistic of the scores of held-out training
 scans that a new scan like them exceeds with a probability of at most `FALSE_ALARMS` (split conformal; Vovk et
 al. 2005, Prop. 4.1), or of 1 / (n + 1) where there are too few of them for that.
 
-Shapes: B scans, N slices, D features.
+Shapes: B scans, N slices, T values of texture.
 """
 
 import json
@@ -25,7 +28,7 @@ from ich_mil.errors import ModelError
 from ich_mil.files import write_json
 from ich_mil.gp.calibrate import calibrating
 
-FALSE_ALARMS = 0.02
+FALSE_ALARMS = 0.05
 """Share of scans like the training scans that may be called unlike them."""
 FOLDS = 5
 FORMAT = "ich_mil.likeness.1"
@@ -35,11 +38,11 @@ LIKENESS = "likeness.json"
 
 @dataclass(frozen=True)
 class Likeness:
-    """Distribution of the features of training slices, and the score above which a scan is unlike.
+    """Distribution of the texture of training slices, and the score above which a scan is unlike.
 
     Attributes:
-        mean: (D,).
-        precision: (D, D) inverse covariance.
+        mean: (T,).
+        precision: (T, T) inverse covariance.
         threshold: of the score of a scan.
         false_alarms: probability that a scan like the training scans exceeds it, at most.
     """
@@ -51,7 +54,7 @@ class Likeness:
 
     @classmethod
     def fit(cls, features: FeatureSet, *, seed: int) -> Self | None:
-        """Learn from training scans; None where they are of one patient.
+        """Learn from training scans; None where they are of one patient, or their texture is not known.
 
         Args:
             features: of the scans. Beside scans of several slices, single slices give no threshold.
@@ -59,10 +62,10 @@ class Likeness:
         """
         scores = np.full(features.n_scans, np.nan)
         folds = min(FOLDS, len(set(features.patients)))
-        if folds < 2:
+        if folds < 2 or features.texture is None:
             return None
         owner = np.repeat(np.arange(features.n_scans), features.offsets.diff().numpy())  # (N,)
-        x = features.x.double().numpy()
+        x = features.texture.double().numpy()
         parts = GroupKFold(folds, shuffle=True, random_state=seed)
         for inside, outside in parts.split(scores, groups=features.patients):
             held = features.select([features.scans[b] for b in outside])
@@ -78,7 +81,8 @@ class Likeness:
 
     def scores(self, features: FeatureSet) -> np.ndarray:
         """(B,) mean squared Mahalanobis distance of the slices of each scan."""
-        away = features.x.double().numpy() - self.mean  # (N, D)
+        assert features.texture is not None  # of a model with a CNN
+        away = features.texture.double().numpy() - self.mean  # (N, T)
         distance = np.einsum("nd,de,ne->n", away, self.precision, away)  # (N,)
         return np.add.reduceat(distance, features.offsets[:-1].numpy()) / features.offsets.diff().numpy()
 

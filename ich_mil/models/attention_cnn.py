@@ -114,11 +114,15 @@ class AttentionCnn(nn.Module):
         return Pictures(reads.windows, reads.size, neighbours=reads.neighbours, slices=slices)
 
     @torch.no_grad()
-    def frozen_maps(self, pictures: Tensor) -> Tensor:
-        """(n, C, S, S) pictures to the maps (n, F, h, w) of the frozen blocks; the pictures where none is."""
-        if not self.frozen:
+    def frozen_maps(self, pictures: Tensor, *, blocks: int | None = None) -> Tensor:
+        """(n, C, S, S) pictures to the maps (n, F, h, w) of the frozen blocks, or of the lowest `blocks`.
+
+        Of no block they are the pictures.
+        """
+        blocks = self.frozen if blocks is None else blocks
+        if not blocks:
             return pictures
-        lower = self.encoder[: self.frozen]
+        lower = self.encoder[:blocks]
         chunks = pictures.contiguous(memory_format=torch.channels_last).split(self.settings.chunk_slices)
         return torch.cat([lower(chunk) for chunk in chunks])
 
@@ -127,38 +131,40 @@ class AttentionCnn(nn.Module):
         features: Tensor = self.project(self.dropout(self.pool(maps)))
         return features
 
-    def _encode_chunk(self, maps: Tensor) -> Tensor:
-        upper = self.encoder[self.frozen :]
+    def _encode_chunk(self, maps: Tensor, blocks: int) -> Tensor:
+        upper = self.encoder[blocks:]
         return self.features_of_maps(upper(maps.contiguous(memory_format=torch.channels_last)))
 
     def encode(self, pictures: Tensor) -> Tensor:
         """(N, C, S, S) pictures to (N, D) features, `chunk_slices` at a time."""
         return self.encode_maps(self.frozen_maps(pictures))
 
-    def encode_maps(self, maps: Tensor) -> Tensor:
+    def encode_maps(self, maps: Tensor, *, blocks: int | None = None) -> Tensor:
         """(N, F, h, w) of `frozen_maps` to (N, D) features, `chunk_slices` at a time."""
+        blocks = self.frozen if blocks is None else blocks
         count = -(-len(maps) // self.settings.chunk_slices)
         if self.encoder.training:
             # as many on every rank, because batch norm waits for the others in each
             count = int(these_ranks().most(torch.tensor(float(count))))
         if count == 1:
-            return self._encode_chunk(maps)
+            return self._encode_chunk(maps, blocks)
         # each takes every `count`-th slice: its batch statistics are then about those of all, and not of one
         # scan, or in a warm-up of those with blood, which would tell the label
         places = torch.arange(len(maps), device=maps.device)
         back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
         chunks = [maps[first::count] for first in range(count)]
         if not torch.is_grad_enabled():
-            return torch.cat([self._encode_chunk(chunk) for chunk in chunks])[back]
+            return torch.cat([self._encode_chunk(chunk, blocks) for chunk in chunks])[back]
         # `torch.compile` fails on a checkpoint with a context; a decorator would take a second to import
         again = torch.compiler.disable(self._encode_again)
-        return torch.cat([again(chunk) for chunk in chunks])[back]
+        return torch.cat([again(chunk, blocks) for chunk in chunks])[back]
 
-    def _encode_again(self, maps: Tensor) -> Tensor:
+    def _encode_again(self, maps: Tensor, blocks: int) -> Tensor:
         """A chunk whose activations are recomputed in the backward pass."""
         features: Tensor = checkpoint(
             self._encode_chunk,
             maps,
+            blocks,
             use_reentrant=False,
             context_fn=lambda: (nullcontext(), _kept_running_statistics(self.encoder)),
         )
@@ -179,13 +185,13 @@ class AttentionCnn(nn.Module):
         """
         return self.classify(self.frozen_maps(pictures), offsets)
 
-    def classify(self, maps: Tensor, offsets: Tensor) -> BagOutput:
-        """As `forward`, from the `frozen_maps` (N, F, h, w) of the pictures."""
+    def classify(self, maps: Tensor, offsets: Tensor, *, blocks: int | None = None) -> BagOutput:
+        """As `forward`, from the `frozen_maps` (N, F, h, w) of the pictures by as many `blocks`."""
         bags = bag_index(offsets).to(maps.device, non_blocking=True)
         if len(bags) != len(maps):
             raise ValueError(f"offsets of {len(bags)} slices do not fit {len(maps)} pictures")
         n_bags = len(offsets) - 1
-        features = self.encode_maps(maps).to(self.classifier.weight)  # (N, D)
+        features = self.encode_maps(maps, blocks=blocks).to(self.classifier.weight)  # (N, D)
         with torch.autocast(maps.device.type, enabled=False):
             V, U = self.attention_v(features), self.attention_u(features)
             gate = torch.tanh(V) * torch.sigmoid(U)  # (N, 64)

@@ -17,12 +17,14 @@ class EncoderParts(NamedTuple):
         rest: those maps to the encoder's last ones.
         left: upper and left edge of the first cell of the map between them, in pixels of the picture.
         pitch: side of a cell, in pixels.
+        channels: F.
     """
 
     first: nn.Sequential
     rest: nn.Sequential
     left: float
     pitch: float
+    channels: int
 
 
 def split_encoder(encoder: nn.Sequential, *, channels: int, size: int, side: int) -> EncoderParts:
@@ -46,4 +48,6 @@ def split_encoder(encoder: nn.Sequential, *, channels: int, size: int, side: int
             pitch *= joined
             cut += 1
     encoder.train(training)
-    return EncoderParts(nn.Sequential(*blocks[:cut]), nn.Sequential(*blocks[cut:]), left, pitch)
+    return EncoderParts(
+        nn.Sequential(*blocks[:cut]), nn.Sequential(*blocks[cut:]), left, pitch, maps.shape[1]
+    )

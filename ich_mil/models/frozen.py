@@ -22,13 +22,14 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ModelError
 from ich_mil.files import digest, whole_file, write_json
 from ich_mil.kernels.segments import take_bags
-from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.models.encoder_parts import split_encoder
 from ich_mil.models.encoders import EncoderSettings
 from ich_mil.progress import progress
 from ich_mil.ranks import Ranks, these_ranks
 
 FORMAT = "ich_mil.cnn.2"
-EXTRACTION = 3
+EXTRACTION = 4
 """Counts up when `extract_features` gives more or other values: stored features are made again."""
 
 
@@ -125,16 +126,22 @@ def extract_features(
     )
     if ranks.first:  # the others have as much to do
         batches = progress(batches, total=len(mine), what="extract features")
-    found: list[BagOutput] = []
+    found: list[tuple[Tensor, ...]] = []
+    reads = model.encoder_settings
+    parts = split_encoder(model.encoder, channels=reads.n_channels, size=reads.size, side=reads.size // 8)
+    blocks = len(parts.first)
     # by default cuDNN rounds what it convolves to the 11 bits of tf32
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for batch in batches:
             here = batch.to(device)
             # they stay on a GPU, or the host would wait for each scan; copies, as views would hold the memory
             # of the whole inference
-            found.append(BagOutput(*(part.clone() for part in model(pictures(here), here.offsets))))
+            maps = model.frozen_maps(pictures(here), blocks=blocks)
+            output = model.classify(maps, here.offsets, blocks=blocks)
+            found.append((*(part.clone() for part in output), texture_of(maps)))
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    scan_logit, slice_logit, attention, x = _together(found, mine, offsets, model, ranks)
+    shapes = [(), (), (), (model.classifier.in_features,), (2 * parts.channels,)]
+    scan_logit, slice_logit, attention, x, texture = _together(found, mine, offsets, shapes, ranks)
     table = pd.concat([prepared.slices(scan) for scan in scans])
     about = prepared.scans.loc[list(scans)]
     features = FeatureSet(
@@ -150,19 +157,32 @@ def extract_features(
         cnn_slice=slice_logit.sigmoid(),
         attention=attention,
         positions_mm=torch.tensor(table.position_mm.tolist(), dtype=torch.float64),
+        texture=texture,
     )
     check_features(features, str(prepared.folder))
     return features
 
 
+def texture_of(maps: Tensor) -> Tensor:
+    """Mean and deviation of each channel of low maps (n, F, h, w), (n, 2F): noise, sharpness, contrast."""
+    return torch.cat([maps.mean((2, 3)), maps.std((2, 3), correction=0)], 1).float()
+
+
 def _together(
-    found: Sequence[BagOutput], mine: Tensor, offsets: Tensor, model: AttentionCnn, ranks: Ranks
-) -> BagOutput:
-    """What was found of all scans, on the CPU: the sum over ranks, each with its own scans `mine`."""
-    n_bags, n, width = len(offsets) - 1, int(offsets[-1]), model.classifier.in_features
-    whole = BagOutput(*(torch.zeros(shape) for shape in ((n_bags,), (n,), (n,), (n, width))))
+    found: Sequence[tuple[Tensor, ...]],
+    mine: Tensor,
+    offsets: Tensor,
+    shapes: Sequence[tuple[int, ...]],
+    ranks: Ranks,
+) -> list[Tensor]:
+    """What was found of all scans, on the CPU: the sum over ranks, each with its own scans `mine`.
+
+    The first of each `found` is of scans, the others are of slices, each of one of the `shapes`.
+    """
+    n_bags, n = len(offsets) - 1, int(offsets[-1])
+    whole = [torch.zeros(n if k else n_bags, *shape) for k, shape in enumerate(shapes)]
     if found:
         rows, _ = take_bags(offsets, mine)
-        for place, to, parts in zip((mine, rows, rows, rows), whole, zip(*found, strict=True), strict=True):
-            to[place] = torch.cat(parts).cpu()
-    return BagOutput(*map(ranks.total, whole))
+        for k, (to, parts) in enumerate(zip(whole, zip(*found, strict=True), strict=True)):
+            to[rows if k else mine] = torch.cat(parts).cpu()
+    return [ranks.total(one) for one in whole]

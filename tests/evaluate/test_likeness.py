@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from ich_mil.data.features import bare_features
 from ich_mil.errors import ModelError
@@ -18,7 +19,8 @@ def scans(n, *, seed, size=5, shift=0.0):
     names = [f"s{seed}-{b}" for b in range(n)]
     labels = np.arange(n) % 2
     slices = [f"{name}-{i}" for name in names for i in range(size)]
-    return bare_features(x.reshape(-1, 4), np.full(n, size), names, labels, slices)
+    features = bare_features(np.zeros((n * size, 1)), np.full(n, size), names, labels, slices)
+    return replace(features, texture=torch.tensor(x.reshape(-1, 4)))
 
 
 def test_a_score_is_the_mean_distance_of_the_slices():
@@ -26,6 +28,7 @@ def test_a_score_is_the_mean_distance_of_the_slices():
     like = Likeness(np.array([1.0, 0.0]), precision, 1.0, 0.0)
     x = np.array([[2.0, 2.0], [1.0, 0.0], [1.0, 4.0]])
     features = bare_features(x, np.array([2, 1]), ["a", "b"], np.array([0, 1]), ["0", "1", "2"])
+    features = replace(features, texture=torch.tensor(x))
     np.testing.assert_allclose(like.scores(features), [(2 + 2) / 2, 8.0])
 
 
