@@ -40,9 +40,12 @@ class EncoderSettings:
         size: side S of the pictures in pixels; the papers use 512.
         channels: display windows, a channel each: `papers`, `winners`, or a list of [level, width] in HU.
         neighbours: slices above and below whose windows are channels too (2.5D); 0 shows a slice alone.
+        blocks: use only so many lower blocks; None: all. Fewer have fewer weights and finer maps.
         crop: crop each scan to the head before resizing (`ich_mil.dicom.head_box`).
         freeze: blocks of the encoder that keep their initial weights: `none`, `all`, or the number of lower
-            ones. Blocks are the modules of its trunk in turn (stem layers, then stages).
+            ones.
+
+    Blocks are the modules of the encoder's trunk in turn, stem layers and then stages.
     """
 
     name: str = PAPER
@@ -50,6 +53,7 @@ class EncoderSettings:
     size: int = 512
     channels: str | list[list[float]] = "papers"
     neighbours: Literal[0, 1] = 0
+    blocks: int | None = None
     crop: bool = False
     freeze: int | Literal["all", "none"] = "none"
 
@@ -59,6 +63,8 @@ class EncoderSettings:
             raise ValueError(f"encoder.size must lie in 32..1024, got {self.size}")
         if self.neighbours not in (0, 1):
             raise ValueError(f"encoder.neighbours must be 0 or 1, got {self.neighbours}")
+        if self.blocks is not None and self.blocks < 1:
+            raise ValueError(f"encoder.blocks must be at least 1, got {self.blocks}")
         number = isinstance(self.freeze, int) and not isinstance(self.freeze, bool) and self.freeze >= 0
         if not number and self.freeze not in ("all", "none"):
             raise ValueError(
@@ -114,9 +120,19 @@ def build_encoder(settings: EncoderSettings) -> nn.Sequential:
     """The encoder, a sequence of blocks, with its initial weights.
 
     Raises:
-        ModelError: an unknown name, a model without a convolutional trunk, channels or pictures that do not
-            fit it, or weights that do not load.
+        ModelError: an unknown name, a model without a convolutional trunk or with fewer blocks than asked
+            for, channels or pictures that do not fit it, or weights that do not load.
     """
+    encoder = _whole(settings)
+    for name, blocks in (("blocks", settings.blocks), ("freeze", settings.freeze)):
+        if isinstance(blocks, int) and blocks > len(encoder):
+            raise ModelError(
+                f"encoder {settings.name!r} has {len(encoder)} blocks; lower encoder.{name}, {blocks}"
+            )
+    return encoder[: settings.blocks]
+
+
+def _whole(settings: EncoderSettings) -> nn.Sequential:
     if settings.name == PAPER:
         if settings.weights is not None:
             raise ModelError(
@@ -245,11 +261,7 @@ def map_shape(encoder: nn.Module, settings: EncoderSettings) -> tuple[int, int, 
 
 
 def frozen_blocks(settings: EncoderSettings, blocks: int) -> int:
-    """Number of lower blocks that keep their initial weights. `ModelError`: more than the encoder has."""
-    if not isinstance(settings.freeze, int):
-        return blocks if settings.freeze == "all" else 0
-    if settings.freeze > blocks:
-        raise ModelError(
-            f"encoder {settings.name!r} has {blocks} blocks; lower encoder.freeze, {settings.freeze}"
-        )
-    return settings.freeze
+    """Number of lower blocks, of so many, that keep their initial weights."""
+    if isinstance(settings.freeze, int):
+        return min(settings.freeze, blocks)
+    return blocks if settings.freeze == "all" else 0

@@ -241,6 +241,7 @@ def test_a_weight_file_that_was_saved_on_a_gpu_is_read_without_one(tmp_path, mon
         ({"name": "fcn_resnet50"}, "nor a model of timm or torchvision"),
         ({"weights": "w.pth"}, "the paper's CNN has no weight file"),
         ({"freeze": 9, "size": 32}, "has 2 blocks; lower encoder.freeze"),
+        ({"blocks": 3, "size": 32}, "has 2 blocks; lower encoder.blocks"),
     ],
 )
 def test_encoders_that_cannot_be_built(settings, message):

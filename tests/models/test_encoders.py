@@ -139,3 +139,14 @@ def test_batch_norms_of_timm_keep_their_activations():
     x = torch.rand(4, 3, 64, 64)
     # each of 40 batch norms of few values enlarges what rounding differs by
     torch.testing.assert_close(model.encoder(x), plain(x), rtol=0, atol=1e-2)
+
+
+def test_fewer_blocks_are_the_lower_ones_of_the_whole(package):
+    whole = build_encoder(replace(LITE, weights=package)).eval()
+    part = AttentionCnn(replace(LITE, weights=package, blocks=6, freeze="all"), CnnSettings()).eval()
+    x = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        maps = whole[:6](x)
+        torch.testing.assert_close(part.encoder(x), maps, rtol=1e-4, atol=1e-5)
+    assert part.project.in_features == maps.shape[1] < 320
+    assert not any(value.requires_grad for value in part.encoder.parameters())

@@ -88,11 +88,11 @@ def predictions(model, prepared):
 def test_features_are_extracted_with_all_bits_of_float32(prepared, monkeypatch):
     cudnn, seen = torch.backends.cudnn, []
     model = AttentionCnn(ENCODER, CNN).eval()
-    encode = model.encode
+    encode = model.encode_maps
     monkeypatch.setattr(
         model,
-        "encode",
-        lambda pictures: seen.append((cudnn.enabled, cudnn.allow_tf32)) or encode(pictures),
+        "encode_maps",
+        lambda maps, **blocks: seen.append((cudnn.enabled, cudnn.allow_tf32)) or encode(maps, **blocks),
     )
     predictions(model, prepared)
     assert set(seen) == {(True, False)}
