@@ -1,10 +1,10 @@
-# make demo | make test | make test-gpu | make test-services | make install | make lint | make clean
+# make demo | make headct-base | make test | make test-gpu | make test-services | make install | make lint | make clean
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test test-gpu test-services lint clean
+.PHONY: install demo headct-base test test-gpu test-services lint clean
 
 install: $(STAMP)
 
@@ -18,6 +18,13 @@ demo: $(STAMP)
 	rm -rf data/demo checkpoints/demo
 	$(BIN)/python -m ich_mil.dicom.phantom data/demo --studies-a 240 --studies-b 40 --size 128
 	$(BIN)/python train.py --config configs/demo.yaml
+
+# the bundled model, from the public pictures beside the project: half an hour on two cores
+headct-base: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[headct]'
+	$(BIN)/python ../shared/tools/ctich_to_dicom.py ../shared/data/ctich data/ctich/rsna --layout rsna
+	$(BIN)/python train.py --config configs/headct_base.yaml
+	$(BIN)/python -m benchmarks.bundle checkpoints/headct_base checkpoints/headct-base
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -38,12 +38,14 @@ class SetSettings:
         window: [level, width] in HU of 8-bit pictures; needed for them.
         slice_labels: train on the labels of slices: a scan all of whose slices are labelled is used as scans
             of one slice each, in the CNN and in the head. Other scans keep their scan label.
+        networks: whether networks are trained on this set; heads always are.
     """
 
     layout: SetLayout
     root: str
     window: list[float] | None = None
     slice_labels: bool = False
+    networks: bool = True
 
     def __post_init__(self) -> None:
         _ = self.picture_window
@@ -209,6 +211,8 @@ class RunConfig:
             check_seeds(name, *{seed, seed + self.members - 1})
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
+        if not any(one.networks for one in self.training_sets.values()):
+            raise ValueError("networks is false for every set to train on; no network could be trained")
         if any(one.layout == "features" for one in self.also):
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
         if self.external and self.external.slice_labels:

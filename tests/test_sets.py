@@ -10,7 +10,7 @@ from ich_mil.config import RunConfig, SetSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.pipeline import sets as module
-from ich_mil.pipeline.sets import head_scans, in_slices, slice_labels_digest, whole_scans
+from ich_mil.pipeline.sets import head_scans, heads_only, in_slices, slice_labels_digest, whole_scans
 from tests.feature_table import write_features
 
 
@@ -100,3 +100,11 @@ def test_a_head_is_calibrated_on_whole_scans_or_where_they_are_few_on_folds(
     beside = replace(config, also=[SetSettings("slices", "b")])
     wanted = (mixed.scans[:2], mixed.scans[2:5]) if least == 3 else (mixed.scans, None)
     assert head_scans(mixed, splits, beside) == wanted
+
+
+def test_sets_that_networks_are_not_trained_on_are_for_heads_alone(config, tables):
+    assert heads_only(config) == set()
+    run = replace(config, also=[replace(config.also[0], networks=False), config.also[1]])
+    assert heads_only(run) == {*tables["also_1"].scan}
+    with pytest.raises(ValueError, match="no network could be trained"):
+        replace(config, train=replace(config.train, networks=False), also=[])

@@ -64,6 +64,12 @@ def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]
     return {*_labelled_slices(config, features).scan}
 
 
+def heads_only(config: RunConfig) -> set[str]:
+    """Scans of sets that networks are not trained on."""
+    sets = [name for name, one in config.training_sets.items() if not one.networks]
+    return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
+
+
 def slice_labels_digest(config: RunConfig) -> str:
     """Digest of the slice labels that a run on pictures is trained on; '' where there are none."""
     rows = _labelled_slices(config, None)

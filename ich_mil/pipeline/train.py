@@ -58,6 +58,7 @@ from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
 from ich_mil.pipeline.sets import (
     head_scans,
+    heads_only,
     in_slices,
     open_training,
     prepare_set,
@@ -268,7 +269,7 @@ def _cnn_features(
     else:
         model = fit_cnn(
             prepared,
-            splits,
+            splits[~splits.scan.isin(heads_only(config))],
             config.out / "cnn",
             encoder=config.encoder,
             cnn=config.cnn,

@@ -629,7 +629,7 @@ def test_extraction_asks_a_gpu_for_what_it_found_once_for_all_scans(prepared, mo
             found = extract(model, prepared, some)
             assert found.x.device.type == "cpu"
             seen.append(waits - Counter({"copy to the device": waits["copy to the device"]}))
-        assert seen == [{"copy to the host": 4}] * 2
+        assert seen == [{"copy to the host": 5}] * 2
 
 
 def test_features_that_are_not_finite_are_refused(prepared):

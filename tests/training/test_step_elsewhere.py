@@ -86,7 +86,7 @@ def test_the_host_never_waits_for_a_step(module, batch):
 def test_pictures_are_made_in_float32_whatever_the_encoder_computes_in(module, batch, device, monkeypatch):
     module, batch, fed = module.to(device), batch.to(device), []
     monkeypatch.setattr(
-        module.model, "encode", lambda pictures: fed.append(pictures) or pictures[:, 0, :2, :4].flatten(1)
+        module.model, "encode_maps", lambda maps, **_: fed.append(maps) or maps[:, 0, :2, :4].flatten(1)
     )
     module(batch)
     with torch.autocast(device.type, torch.bfloat16):

@@ -107,7 +107,7 @@ def test_each_chunk_has_the_mixture_of_the_step(drawn, monkeypatch, most):
     monkeypatch.setattr(warmup, "drawn_slices", lambda *_: kinds)
     monkeypatch.setattr(warmup, "vary", lambda pictures, *_: torch.cat(pictures))
     model, chunks = AttentionCnn(ENCODER, replace(CNN, chunk_slices=most)), []
-    model.encoder.register_forward_pre_hook(lambda _, given: chunks.append(given[0][:, 0, 0, 0].tolist()))
+    model.encoder[0].register_forward_pre_hook(lambda _, given: chunks.append(given[0][:, 0, 0, 0].tolist()))
     warm_up(model, drawn, PICTURES, steps=1, seed=0)
     assert len(chunks) >= 48 / most
     for shades in chunks:

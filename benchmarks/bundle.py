@@ -1,0 +1,78 @@
+"""Write a finished run as the bundled model: its files alone, network weights in half precision.
+
+    python -m benchmarks.bundle checkpoints/headct_base checkpoints/headct-base
+
+In: a finished run or ensemble. Out: a folder that `load_model` reads. Both models judge some of the run's own
+scans, and the largest difference of a scan's and of a slice's probability is printed; above `MOST` it fails.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from ich_mil.config import read_config
+from ich_mil.data.views import Views
+from ich_mil.files import copy_files
+from ich_mil.model import ENSEMBLE, TrainedModel, copy_run, load_model
+from ich_mil.pipeline.sets import open_training
+
+MOST = 5e-3
+"""Largest difference of a probability that half precision may make."""
+SCANS = 10
+"""Scans of several slices that both models judge."""
+
+
+def write_bundle(run: Path, out: Path) -> None:
+    """Copy the model of `run` to `out`, with the networks' weights as float16."""
+    model = load_model(run)
+    if len(model.members) > 1:
+        copy_files(run, out, "config.yaml", "splits.csv", "run.json", "cnn_sigmoid.json")
+    for member in model.members:
+        to = out if member.folder == run else out / member.folder.name
+        copy_run(member.folder, to)
+        weights = load_file(to / "cnn.safetensors")
+        half = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
+        save_file(half, to / "cnn.safetensors")
+    copy_files(run, out, ENSEMBLE)
+
+
+def difference(one: TrainedModel, other: TrainedModel, run: Path, out: Path) -> tuple[float, float]:
+    """Largest difference of a scan's and of a slice's probability on some scans of the run."""
+    config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
+    prepared = open_training(config)
+    scans = list(prepared.scans.index[prepared.scans.slices > 1][:SCANS])
+    prepared.scans = prepared.scans.loc[scans]
+    said = []
+    for k, model in enumerate((one, other)):
+        views: Views = model.features(prepared, out / f"check_{k}" / "features.safetensors")
+        said.append(model.predict(views))
+    return tuple(
+        float((getattr(said[0], name) - getattr(said[1], name)).abs().max())
+        for name in ("scan_mean", "slice_mean")
+    )  # type: ignore[return-value]
+
+
+def main() -> None:
+    """Write and check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    chosen = parser.parse_args()
+    write_bundle(chosen.run, chosen.out)
+    size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file()) / 2**20
+    with torch.inference_mode():
+        scan, slices = difference(
+            load_model(chosen.run), load_model(chosen.out), chosen.run, chosen.run / "bundle"
+        )
+    print(
+        f"{chosen.out}: {size:.1f} MB; half precision moves a scan by up to {scan:.1e}, a slice {slices:.1e}"
+    )
+    if max(scan, slices) > MOST:
+        raise SystemExit(f"more than {MOST:g}: keep the weights in single precision")
+
+
+if __name__ == "__main__":
+    main()
