@@ -513,8 +513,8 @@ def test_models_that_cannot_be_used(place, tmp_path, capsys):
         ("run.json", '"table"', '"tables"', "lacks table; train again"),
         ("run.json", '"config"', '"configuration"', "lacks bootstrap, samples, seed, thickness_mm"),
         ("run.json", "{", "[", "is no run of ich_mil"),
-        ("run.json", "ich_mil.run.3", "ich_mil.run.0", "run.0, this one: ich_mil.run.3); train again"),
-        ("cnn.json", "ich_mil.cnn.1", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),
+        ("run.json", "ich_mil.run.4", "ich_mil.run.0", "run.0, this one: ich_mil.run.4); train again"),
+        ("cnn.json", "ich_mil.cnn.2", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),
         ("head.json", "ich_mil.head.2", "ich_mil.head.0", "ich_mil.head.0"),
         ("cnn.json", '"features": 8', '"features": 32', "holds no CNN that can be read"),
     ):

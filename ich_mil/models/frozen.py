@@ -165,7 +165,7 @@ def extract_features(
 
 def texture_of(maps: Tensor) -> Tensor:
     """Mean and deviation of each channel of low maps (n, F, h, w), (n, 2F): noise, sharpness, contrast."""
-    return torch.cat([maps.mean((2, 3)), maps.std((2, 3), correction=0)], 1).float()
+    return torch.cat([maps.mean((2, 3)), maps.std((2, 3), correction=0)], 1)
 
 
 def _together(
