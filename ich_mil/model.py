@@ -276,6 +276,8 @@ def load_model(folder: str | Path) -> TrainedModel:
     folder = Path(folder)
     if str(folder) == BUNDLED and not folder.exists():
         folder = Path(__file__).parent / "bundled" / BUNDLED
+        if not folder.exists():
+            raise ModelError(f"{BUNDLED}: this installation has no bundled model; name the folder of a run")
     about = read_run(folder)
     if "members" in about:
         return _load_ensemble(folder, about)

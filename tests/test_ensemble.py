@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from ich_mil import cli
+from ich_mil import model as model_module
 from ich_mil.config import RunConfig, SetSettings, SplitSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import load_splits
@@ -383,3 +384,10 @@ def test_pictures_to_predictions_by_members_of_different_sizes(tmp_path):
     assert results["model"]["weights"] == load_model(tmp_path / "new").provenance.weights
     assert results["model"]["name"].startswith("3 x ")
     assert model.calibration is None
+
+
+def test_the_bundled_model_is_named_where_it_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(model_module, "__file__", str(tmp_path / "model.py"))
+    with pytest.raises(ModelError, match="headct-base: this installation has no bundled model"):
+        load_model("headct-base")

@@ -19,6 +19,7 @@ NOTED = {
     "patient-missing",
     "same-slices",
     "learned-from",
+    "unlike-training",
     "label-repeated",
     "label-clash",
     "label-unused",

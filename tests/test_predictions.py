@@ -11,7 +11,7 @@ import torch
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.triage import fit_triage
+from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, fit_triage
 from ich_mil.files import digest
 from ich_mil.gp.counterfactual import Counterfactuals, SliceRun
 from ich_mil.ledger import Code, LedgerEntry
@@ -314,3 +314,13 @@ def test_a_scan_that_says_what_cannot_be_is_refused(results, tmp_path, change, w
     path.write_text(json.dumps(tree))
     with pytest.raises(DataError, match=words):
         read_results(tmp_path)
+
+
+@pytest.mark.parametrize(("away", "decision"), [(0.9, NEGATIVE), (1.1, LOOK)])
+def test_a_scan_unlike_the_training_scans_gets_a_line_and_is_never_negative(away, decision):
+    unlikeness = np.array([1.5, 0.0, away])
+    found = make_results(*parts(), set_name="new", model=MODEL, unlikeness=unlikeness).scans
+    told = [Code.UNLIKE in {entry.code for entry in scan.ledger} for scan in found]
+    assert told == [True, False, away > 1]
+    assert found[0].decision == POSITIVE
+    assert found[2].decision == decision  # its interval lies below a half
