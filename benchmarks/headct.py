@@ -43,7 +43,7 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
     """The model with heads that are fitted to `learn`, calibrated each and as a whole on held-out folds."""
     members, logits = [], []
     for number, (member, own) in enumerate(zip(model.members, learn.members, strict=True)):
-        head = fit_to(own, None, replace(settings, seed=settings.seed + number)).model_
+        head = fit_to(own, None, replace(settings, seed=settings.seed + number), mixed=True).model_
         members.append(Member(member.folder, member.cnn, head, head.calibration, member.seed, None))
         bags = Bags(own.x.double(), own.offsets, own.labels, own.positions_mm)
         both = held_out_logits(bags, head.settings, patients=own.patients, samples=model.samples)

@@ -70,3 +70,8 @@ def test_what_trains_nothing_does_not_wait_for_what_trains():
     code = f"import sys; import {names}; print(sorted({slow} & sys.modules.keys()))"
     told = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert told.stdout == "[]\n", told.stderr
+
+
+def test_the_processes_that_prepare_do_without_torch():
+    code = "import sys, ich_mil.data.prepare; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -25,7 +25,6 @@ from ich_mil.dicom.header import SliceHeader, StoredPixels
 from ich_mil.dicom.refusal import refusal
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
-from ich_mil.windows import parse_windows
 
 Window = tuple[float, float]
 """(level, width) of pictures, HU."""
@@ -50,6 +49,8 @@ def parse_window(values: Sequence[float], *, layout: str) -> Window:
         ValueError: the set has another layout than `slices`; no finite numbers, a width that is not positive,
             or HU that int16 cannot hold.
     """
+    from ich_mil.windows import parse_windows  # torch, which the processes that prepare do without
+
     if layout != "slices":
         raise ValueError(f"window is for layout slices, not for {layout}; leave it out")
     ((level, width),) = parse_windows([values])

@@ -82,8 +82,9 @@ def cross_fit(
     seed: int = 0,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
+    places: Tensor | None = None,
 ) -> Calibration | None:
-    """Calibrate a head of these settings on the scans it is fitted to (`calibrating`), each held out once.
+    """Calibrate a head of these settings on the scans it is fitted to, each held out once.
 
     Args:
         train: features (N, D), offsets (B + 1,), labels (B,), and positions where the settings smooth.
@@ -93,6 +94,7 @@ def cross_fit(
         seed: of the folds and of the samples.
         density: ψ instead of the one the settings name.
         kernel: likewise.
+        places: (K,) of the scans that calibrate, as of `calibrating`; None: all do.
 
     Returns:
         As `calibrate`.
@@ -106,7 +108,7 @@ def cross_fit(
     logits = held_out_logits(
         train, settings, patients=patients, samples=samples, seed=seed, density=density, kernel=kernel
     )
-    used = calibrating(train[1], train[2])
+    used = torch.arange(len(train[2])) if places is None else places
     return Calibration.fit(
         logits[0, :, used],
         logits[1, :, used],

@@ -130,6 +130,7 @@ class Head(BaseEstimator):
         positions: Values | None = None,
         validation: Held | None = None,
         groups: Sequence[str] | None = None,
+        calibrates: Values | None = None,
     ) -> Self:
         """Fit and calibrate.
 
@@ -143,6 +144,8 @@ class Head(BaseEstimator):
                 scans.
             groups: (B,) patients in the order of the labels, whose scans stay in one fold; not needed with
                 `validation`.
+            calibrates: (B,) whether each bag calibrates, in the order of the labels; None: all do. Beside
+                bags that are single labelled instances those of several should do it alone.
 
         Returns:
             Itself.
@@ -160,7 +163,13 @@ class Head(BaseEstimator):
         calibration = None
         if held is None:  # first, so that too few scans for the folds are told at once
             calibration = cross_fit(
-                train, settings, patients=groups, samples=SAMPLES, density=density, kernel=kernel
+                train,
+                settings,
+                patients=groups,
+                samples=SAMPLES,
+                density=density,
+                kernel=kernel,
+                places=None if calibrates is None else torch.as_tensor(calibrates).nonzero().squeeze(1),
             )
         model, report = fit(
             *train[:3],

@@ -41,7 +41,7 @@ from ich_mil.model import (
     samples_each,
     write_ensemble,
 )
-from ich_mil.pipeline.sets import head_scans, in_slices
+from ich_mil.pipeline.sets import has_single_slices, head_scans, in_slices
 from ich_mil.pipeline.validate import training_views
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
@@ -170,7 +170,8 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
             logits = torch.cat([_held_out(*pair, samples, refit=refit) for pair in pairs], 1)
             rule = members[0].head.settings.variant.rule
             bags = features.as_slices(in_slices(runs[0], features)) if refit else features
-            places = calibrating(bags.offsets, bags.labels) if refit else slice(None)
+            mixed = refit and has_single_slices(runs[0])
+            places = calibrating(bags.offsets, bags.labels) if mixed else slice(None)
             of_scan, of_slices = logits[:, :, places]
             joint = Calibration.fit(of_scan, of_slices, bags.labels[places], rule=rule)
         sigmoid = CnnSigmoid.fit(features.cnn_scan, features.labels)

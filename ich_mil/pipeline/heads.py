@@ -1,13 +1,18 @@
 """A head fitted to slice features of a run or a protocol, where there is a GPU on it."""
 
+import torch
+
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError, ScanError
+from ich_mil.gp.calibrate import calibrating
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.ranks import device
 
 
-def fit_to(learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings) -> Head:
+def fit_to(
+    learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings, *, mixed: bool = False
+) -> Head:
     """Fit and calibrate a head.
 
     Args:
@@ -15,6 +20,7 @@ def fit_to(learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings) 
         watch: those it is stopped and calibrated on. None: it is calibrated on held-out folds of `learn`, by
             patient.
         settings: of the head.
+        mixed: whether single slices are among `learn`, which do not calibrate where whole scans can.
 
     Returns:
         The head, on the device it was fitted on.
@@ -23,6 +29,10 @@ def fit_to(learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings) 
         DataError: as in `Head.fit`, a scan by its id.
     """
     held = None if watch is None else (watch.x, watch.offsets, watch.labels, watch.positions_mm)
+    calibrates = None
+    if mixed:
+        calibrates = torch.zeros(learn.n_scans, dtype=torch.bool)
+        calibrates[calibrating(learn.offsets, learn.labels)] = True
     try:
         return Head(**vars(settings)).fit(
             learn.x.to(device()),
@@ -31,6 +41,7 @@ def fit_to(learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings) 
             positions=learn.positions_mm,
             validation=held,
             groups=learn.patients,
+            calibrates=calibrates,
         )
     except ScanError as error:
         scans = (watch or learn).scans  # those it is calibrated on

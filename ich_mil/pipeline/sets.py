@@ -64,6 +64,11 @@ def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]
     return {*_labelled_slices(config, features).scan}
 
 
+def has_single_slices(config: RunConfig) -> bool:
+    """Whether a set of single labelled slices is among those to train on."""
+    return any(one.layout == "slices" for one in config.training_sets.values())
+
+
 def heads_only(config: RunConfig) -> set[str]:
     """Scans of sets that networks are not trained on."""
     sets = [name for name, one in config.training_sets.items() if not one.networks]
@@ -124,7 +129,7 @@ def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) ->
         config: of the run.
     """
     learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
-    if not held or all(one.layout != "slices" for one in config.training_sets.values()):
+    if not held or not has_single_slices(config):
         return HeadScans(learn, held or None)
     size = dict(zip(features.scans, features.offsets.diff().tolist(), strict=True))
     watch = [scan for scan in held if size[scan] > 1]
@@ -147,7 +152,7 @@ def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> li
         scans: their ids.
         config: of the run.
     """
-    if all(one.layout != "slices" for one in config.training_sets.values()):
+    if not has_single_slices(config):
         return scans
     chosen = features.select(scans)
     return [scans[place] for place in calibrating(chosen.offsets, chosen.labels).tolist()]

@@ -57,6 +57,7 @@ from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.pipeline.heads import fit_to
 from ich_mil.pipeline.sets import (
+    has_single_slices,
     head_scans,
     heads_only,
     in_slices,
@@ -298,7 +299,7 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     watch = None if scans.watch is None else features.select(scans.watch)
     learn = features.select(scans.learn).as_slices(in_slices(config, features))
     with named(config.train.path):
-        head = fit_to(learn, watch, config.head)
+        head = fit_to(learn, watch, config.head, mixed=has_single_slices(config))
     if not ranks.first:
         return
     calibrates = watch or features.select(scans.learn)
