@@ -115,6 +115,11 @@ def test_without_validation_it_is_calibrated_on_scans_held_out_once():
     for name in ("slope", "intercept", "slice_slope", "slice_intercept"):
         # other tiles, hence other rounding; BFGS ends where the gradient is below 1e-5
         assert getattr(head.model_.calibration, name) == pytest.approx(getattr(expected, name), rel=1e-5)
+    several = offsets.diff() > 1
+    assert 2 < int(several.sum()) < 30
+    head = Head(**SMALL, calibration_folds=3, seed=2).fit(x, offsets, labels, calibrates=several)
+    expected = Calibration.fit(*(part[:, several] for part in stack), labels[several], rule="max")
+    assert head.model_.calibration.slope == pytest.approx(expected.slope, rel=1e-5)
 
 
 def test_validation_scans_stop_and_calibrate():

@@ -170,9 +170,9 @@ def test_scans_vary_and_follow_each_other_as_settings_and_seed_say(prepared, spl
         stepped.append(self.seed)
         return step(self, *batch)
 
-    def note_kept(self, *words, slices):
+    def note_kept(self, *words, slices, neighbours):
         kept.append(slices)
-        make(self, *words, slices=slices)
+        make(self, *words, slices=slices, neighbours=neighbours)
 
     monkeypatch.setattr(VariedScans, "__getitem__", note)
     monkeypatch.setattr(MilModule, "training_step", note_step)
