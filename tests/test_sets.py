@@ -9,7 +9,10 @@ import pytest
 from ich_mil.config import RunConfig, SetSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
+from ich_mil.gp.head import Head
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.pipeline import sets as module
+from ich_mil.pipeline.heads import fit_to
 from ich_mil.pipeline.sets import head_scans, heads_only, in_slices, slice_labels_digest, whole_scans
 from tests.feature_table import write_features
 
@@ -108,3 +111,20 @@ def test_sets_that_networks_are_not_trained_on_are_for_heads_alone(config, table
     assert heads_only(run) == {*tables["also_1"].scan}
     with pytest.raises(ValueError, match="no network could be trained"):
         replace(config, train=replace(config.train, networks=False), also=[])
+
+
+def test_single_slices_do_not_calibrate_beside_scans(tmp_path):
+    write_features(tmp_path / "f.csv", 40, 0)
+    features = read_feature_csv(tmp_path / "f.csv")
+    learn = features.as_slices(features.scans[20:])
+    settings = HeadSettings(n_inducing=6, sweeps=3)
+    mixed = fit_to(learn, None, settings, mixed=True).model_.calibration
+    head = Head(**vars(settings)).fit(
+        learn.x,
+        learn.offsets,
+        learn.labels,
+        groups=learn.patients,
+        calibrates=learn.offsets.diff() > 1,
+    )
+    assert mixed == head.model_.calibration
+    assert mixed != fit_to(learn, None, settings).model_.calibration

@@ -346,3 +346,12 @@ def test_training_starts_from_the_networks_of_a_finished_run(config, told, monke
     assert told["cnn"] == start.settings
     kept = read_config(["--config", str(config.out / "config.yaml")])
     assert (kept.encoder.size, kept.start) == (64, Path("start"))
+
+
+def test_networks_are_not_trained_on_sets_for_heads_alone(config, told, tmp_path):
+    other = phantoms.rsna(tmp_path / "other", studies=8, seed=1)
+    with pytest.raises(ReachedError):
+        train(replace(config, also=[SetSettings("rsna", str(other), networks=False)]), resume=False)
+    own = {*open_prepared(config.prepared / "train").scans.index}
+    assert {*told["splits"].scan} == own
+    assert {*load_splits(config.out / "splits.csv").scan} > own
