@@ -101,6 +101,7 @@ class AttentionCnn(nn.Module):
         self.attention_u = nn.Linear(settings.features, ATTENTION_HIDDEN)
         self.attention_w = nn.Linear(ATTENTION_HIDDEN, 1)
         self.classifier = nn.Linear(settings.features, 1)
+        self.train()  # of frozen blocks: evaluation; Lightning keeps the modes it finds
 
     def train(self, mode: bool = True) -> Self:
         """Training or evaluation mode; frozen blocks, and their batch norms, stay in evaluation mode."""

@@ -12,18 +12,13 @@ Eq. 1, taken at an inner layer and summed over channels) give each place its sha
     map_l(y, x) = Σ_F (A_F - Ā_F)(y, x) · mean over t of ∂f_l(h(t)) / ∂A_F(y, x)
     Σ_{y,x} map_l = f_l(h(1)) - f_l(h(0))
 
-The integral over t is a mean over `PATH_POINTS` midpoints, with which the sum holds within a few percent. The
-reference is the mean slice of the scan: what the slices have in common is no evidence. Along the way f does
-what it does between a slice without a finding and this one; its slope at h alone says nothing, since f
-flattens far from the training slices.
+The integral over t is a mean over midpoints: `PATH_POINTS` of them for the mean map, with which the sum
+holds within a few percent, and `SPREAD_POINTS` for each sample. The reference is the mean slice of the scan:
+what the slices have in common is no evidence. Along the way f does what it does between a slice without a
+finding and this one; its slope at h alone says nothing, since f flattens far from the training slices.
 
-All samples share the backward passes through the CNN. At a point t their slopes ∂f_l/∂h are the rows of a
-matrix (L, D), and
-
-    slopes = U diag(s) V,     ∂f_l/∂A = Σ_r U_lr s_r ∂(V_r h)/∂A
-
-needs one pass for each direction V_r. Directions that together hold less than `LEFT_OUT` of the slopes'
-norm are left out; they are most of them where D is large. At last each map_l is smoothed by a cell, which
+f is linear in w, so the mean map is that of the posterior mean of w: one backward pass through the CNN. The
+standard deviation is that of a few samples, one pass each. At last each map is smoothed by a cell, which
 keeps its sum.
 
 A sample is f_l = Φᵀ w_l, the part that follows from the inducing points: what these leave open far from all
@@ -31,7 +26,7 @@ training slices belongs to no place, and is in the slice's probability only. So 
 maps are of what the slice shows by itself.
 
 Shapes: n slices of the scan, k slices asked for, C channels, S pixels, D features, F channels, L samples,
-T = `PATH_POINTS`, R directions, g = S / 2 cells of the maps returned.
+T points, g = S / 2 cells of the maps returned.
 """
 
 from collections.abc import Sequence
@@ -44,15 +39,15 @@ from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.encoder_parts import EncoderParts, split_encoder
 
-MAP_SIDE = 64
-"""Most cells a side: 4 mm where the field of view is 230 mm. Coarser maps point worse
-(benchmarks/RESULTS.md), finer ones cost more."""
+MAP_SIDE = 48
+"""Most cells a side: 5 mm where the field of view is 230 mm. Of pictures of 96 pixels coarser maps point
+worse, of 256 pixels finer ones no better (benchmarks/RESULTS.md)."""
 SMOOTH = 1.0
 """Standard deviation of the smoothing, in cells: single cells stand out for no reason a reader could see."""
 PATH_POINTS = 16
-"""Points on the way from the mean slice to the slice."""
-LEFT_OUT = 0.03
-"""Share of the norm of the slopes that need not be carried: a direction costs a pass through the CNN."""
+"""Points on the way from the mean slice to the slice, for the mean map."""
+SPREAD_POINTS = 4
+"""The same for each sample: a standard deviation of few samples is no more exact than this."""
 
 
 @torch.inference_mode(False)
@@ -67,11 +62,12 @@ def slice_maps(
         head: fitted.
         pictures: (n, C, S, S) in [0, 1], all slices of the scan.
         chosen: k indices of slices, at least one.
-        weights: (L, M) whitened posterior samples (`ich_mil.gp.predict.draw_weights`).
+        weights: (L, M) whitened posterior samples (`ich_mil.gp.predict.draw_weights`), at least two.
 
     Returns:
-        Two (k, g, g) float64 tensors on the scale of the latent function f. They cover the picture; a cell is
-        two pixels wide.
+        Two (k, g, g) float64 tensors on the scale of the latent function f: the map of the posterior mean,
+        and the standard deviation of the maps of `weights`. They cover the picture; a cell is two pixels
+        wide.
 
     Raises:
         IndexError: an index that is none of a slice.
@@ -86,11 +82,11 @@ def slice_maps(
     means, stds = [], []
     for n in chosen:
         end = _first_map(parts, pictures[n][None])
-        evidence = _evidence(cnn, parts, head, start, end, weights)  # (L, h, w)
-        place = _placed(parts, evidence.shape[-1], size).to(evidence)  # (g, h)
-        evidence = place @ evidence @ place.mT  # (L, g, g)
-        means.append(evidence.mean(0))
-        stds.append(evidence.std(0))
+        mean = _evidence(cnn, parts, head, start, end, head.q_mean[None], PATH_POINTS)
+        samples = _evidence(cnn, parts, head, start, end, weights, SPREAD_POINTS)
+        place = _placed(parts, mean.shape[-1], size).to(mean)  # (g, h)
+        means.append(place @ mean[0] @ place.mT)
+        stds.append((place @ samples @ place.mT).std(0))
     return torch.stack(means), torch.stack(stds)
 
 
@@ -102,34 +98,33 @@ def _first_map(parts: EncoderParts, picture: Tensor) -> Tensor:
 
 
 def _evidence(
-    cnn: AttentionCnn, parts: EncoderParts, head: SparseGP, start: Tensor, end: Tensor, weights: Tensor
+    cnn: AttentionCnn,
+    parts: EncoderParts,
+    head: SparseGP,
+    start: Tensor,
+    end: Tensor,
+    weights: Tensor,
+    points: int,
 ) -> Tensor:
     """map_l of one slice, (L, h, w) float64 on the head's device."""
-    t = (torch.arange(PATH_POINTS).to(start) + 0.5) / PATH_POINTS
+    t = (torch.arange(points).to(start) + 0.5) / points
     way = (start + t[:, None, None, None] * (end - start)).requires_grad_()  # (T, F, h, w)
     # the rest may work in place, which a leaf does not allow
     features = cnn.features_of_maps(parts.rest(way.clone()))  # (T, D)
-    slopes = _slopes(head, features, weights)  # (T, L, D)
-    U, s, V = torch.linalg.svd(slopes, full_matrices=False)  # (T, L, R), (T, R), (T, R, D)
-    energy = s.square().cumsum(-1)  # (T, R)
-    missing = energy[:, -1:] - energy > LEFT_OUT**2 * energy[:, -1:]
-    directions = 1 + int(missing.sum(-1).max())
-    shares = (U * s[:, None] / PATH_POINTS).unbind(-1)  # R of (T, L)
-    evidence = torch.zeros(len(weights), *way.shape[-2:]).to(slopes)
-    for share, direction in zip(shares[:directions], V.unbind(1), strict=False):
-        (gradient,) = torch.autograd.grad(features, way, direction.to(features), retain_graph=True)
-        places = ((end - start) * gradient).sum(1).to(evidence)  # (T, h, w)
-        evidence += torch.einsum("tl,tyx->lyx", share, places)
-    return evidence
+    maps = []
+    for slopes in _slopes(head, features, weights):
+        (gradient,) = torch.autograd.grad(features, way, slopes.to(features), retain_graph=True)
+        maps.append(((end - start)[0] * gradient.mean(0)).sum(0))  # (h, w)
+    return torch.stack(maps).to(weights)
 
 
 def _slopes(head: SparseGP, features: Tensor, weights: Tensor) -> Tensor:
-    """∂f_l/∂h at each of T features, (T, L, D) float64."""
+    """∂f_l/∂h at each of T features, (L, T, D) float64."""
     # the head may lie elsewhere than the CNN
     x = features.detach().to(head.x_mean.device, torch.float64).requires_grad_()  # (T, D)
     f = latent_samples(head, x, weights)  # (L, T)
     rows = [torch.autograd.grad(sample.sum(), x, retain_graph=True)[0] for sample in f]
-    return torch.stack(rows, dim=1)
+    return torch.stack(rows)
 
 
 def _placed(parts: EncoderParts, cells: int, size: int) -> Tensor:

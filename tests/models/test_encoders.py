@@ -105,7 +105,7 @@ def test_a_deeper_network_of_the_same_family_is_another_architecture(tmp_path):
 @pytest.mark.parametrize(("freeze", "frozen"), [("none", 0), (3, 3), ("all", 11)])
 def test_frozen_blocks_are_not_trained_and_keep_their_statistics(freeze, frozen):
     torch.manual_seed(0)
-    model = AttentionCnn(replace(LITE, freeze=freeze), CnnSettings(dropout=0.0)).train()
+    model = AttentionCnn(replace(LITE, freeze=freeze), CnnSettings(dropout=0.0))  # as Lightning gets it
     assert len(model.encoder) == 11
     before = {name: value.clone() for name, value in model.state_dict().items()}
     trained = [value for value in model.parameters() if value.requires_grad]
