@@ -1,0 +1,69 @@
+"""Does the bundled model know its limits: studies that it was not trained for, through `ich-mil predict`.
+
+    python -m benchmarks.headct_limits --out FOLDER [--model RUN]
+
+A real head of another hospital, no bleed seen by us (GE), ten phantoms, and CT slices of other body parts
+among pydicom's test files. Out: for each study the probability, the decision, and the codes of its ledger.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pydicom.data
+
+from benchmarks.record import table
+from ich_mil.ledger import LedgerEntry
+from ich_mil.predictions import read_results
+
+GE = Path("../shared/data/ge_head_ct")
+PHANTOMS = 10
+OTHERS = ("CT_small.dcm", "693_J2KI.dcm")
+
+
+def gather(folder: Path) -> None:
+    """Put the studies into a folder each."""
+    if GE.is_dir():
+        shutil.copytree(GE, folder / "ge", dirs_exist_ok=True)
+    words = ["--studies-a", str(PHANTOMS), "--studies-b", "2", "--size", "256"]
+    subprocess.run(
+        [sys.executable, "-m", "ich_mil.dicom.phantom", str(folder / "phantoms"), *words], check=True
+    )
+    for name in OTHERS:
+        found = pydicom.data.get_testdata_file(name, download=False)
+        if found is not None:
+            (folder / "other").mkdir(exist_ok=True)
+            shutil.copy(str(found), folder / "other" / name)
+
+
+def main() -> None:
+    """Predict and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", type=Path, default=Path("headct-base"))
+    chosen = parser.parse_args()
+    studies, out = chosen.out / "studies", chosen.out / "predictions"
+    gather(studies)
+    subprocess.run(
+        ["ich-mil", "predict", str(studies), "--model", str(chosen.model), "--out", str(out)], check=True
+    )
+    results = read_results(out)
+    rows = [
+        [scan.scan[-20:], len(scan.slices), f"{scan.probability:.3f}", scan.decision, codes(scan.ledger)]
+        for scan in results.scans
+    ]
+    rows.append(["no scan", "-", "-", "-", codes(results.ledger)])
+    print(table(["scan", "slices", "probability", "decision", "ledger"], rows))
+
+
+def codes(ledger: Iterable[LedgerEntry]) -> str:
+    """The codes of ledger entries, each with its number."""
+    return ", ".join(f"{code} {count}" for code, count in Counter(str(e.code) for e in ledger).items())
+
+
+if __name__ == "__main__":
+    main()
