@@ -28,7 +28,7 @@ from torch import Tensor
 from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.projection import Projection
-from ich_mil.gp.rules import latent_logit, mean_logit, scan_logit
+from ich_mil.gp.rules import latent_logit, mean_logit, sampled_scan_logit
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals, scan_key
@@ -309,7 +309,7 @@ def sample_probabilities(
     if calibration is not None:
         calibration.check(rule)
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
-        logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)
+        logit = sampled_scan_logit(f, rule)  # (L, 1)
         scan = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
         each = torch.sigmoid(f) if calibration is None else calibration.slices(f, scan)  # (L, n)
         yield each, scan
@@ -370,7 +370,6 @@ def scan_samples(
     """
     of_scan, of_slices = [], []
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
-        whole = torch.tensor([0, f.shape[1]])
-        of_scan.append(scan_logit(f, whole, model.settings.variant.rule))
-        of_slices.append(scan_logit(f, whole, SLICE_RULE))
+        of_scan.append(sampled_scan_logit(f, model.settings.variant.rule))
+        of_slices.append(sampled_scan_logit(f, SLICE_RULE))
     return torch.cat(of_scan, 1), torch.cat(of_slices, 1)
