@@ -41,7 +41,7 @@ from tests import phantoms
 from tests.feature_table import name_patients, write_features
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
-pytestmark = pytest.mark.filterwarnings("ignore:probabilities are left uncalibrated")
+pytestmark = pytest.mark.filterwarnings("ignore:probabilities are")
 
 TINY = {
     "split": {"validation": 0.25, "test": 0.25},

@@ -395,7 +395,7 @@ def test_isotonic_regression_gives_way_to_its_sigmoid(place, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:probabilities are left uncalibrated")
+@pytest.mark.filterwarnings("ignore:probabilities are")
 def test_pictures_of_a_site(tmp_path, capsys):
     phantoms.rsna(tmp_path / "a", studies=16)
     phantoms.cq500(tmp_path / "b", studies=24)

@@ -37,6 +37,9 @@ SLOPE_SPREAD = 10.0
 samples spread wider than the labels warrant, steeper is better without end; a sensible slope is 1 to 4 of
 these units."""
 
+FLAT = 1e-3
+"""Least slope, per standard deviation of the logits: the order of scans stays, and says nothing."""
+
 SLICE_RULE: Rule = "top_20%"
 """The rule whose scan logit stands for the slices of a scan. Slice F1 on held-out folds of the RSNA features
 is within 0.01 of itself from 15 to 25 %."""
@@ -90,6 +93,22 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
     found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="BFGS")
     a, b = found.x.tolist()
     return a / scale, b - a * centre / scale, float(found.fun)
+
+
+def _rising(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[float, float]:
+    """Slope and intercept of `platt`, the slope at least `FLAT` per standard deviation of the logits."""
+    slope, shift, _ = platt(logits, labels, intercept=intercept)
+    z = logits.double()
+    least = FLAT / (float(z.std(correction=0)) or 1.0)
+    if slope >= least:
+        return slope, shift
+    warnings.warn(
+        f"probabilities are next to the share of positive scans: the head does not tell the {len(labels)} "
+        f"held-out scans apart (best slope {slope:.3g})",
+        stacklevel=3,
+    )
+    share = float(torch.logit(smoothed_targets(labels.cpu()).mean()))
+    return least, share - least * float(z.mean()) if intercept else 0.0
 
 
 def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -228,8 +247,8 @@ class Calibration:
             method: of the scan map.
 
         Returns:
-            The calibration; None, with a warning, where one label is missing or the best slope is not above 0
-            (scans are ranked no better than by chance).
+            The calibration; None, with a warning, where one label is missing. Where scans are ranked no
+            better than by chance, probabilities are next to the share of positive scans, with a warning.
         """
         n_positive = int((labels == 1).sum())
         if n_positive in (0, len(labels)):
@@ -239,16 +258,8 @@ class Calibration:
                 stacklevel=2,
             )
             return None
-        slope, intercept, _ = platt(logits, labels, intercept=method != "temperature")
-        slice_slope, slice_intercept, _ = platt(slices, labels)
-        if not min(slope, slice_slope) > 0:
-            warnings.warn(
-                f"probabilities are left uncalibrated: the best slope on the {len(labels)} held-out scans is "
-                f"{min(slope, slice_slope):.3g} and would turn their order round; the head does not tell "
-                "them apart",
-                stacklevel=2,
-            )
-            return None
+        slope, intercept = _rising(logits, labels, intercept=method != "temperature")
+        slice_slope, slice_intercept = _rising(slices, labels)
         if method != "isotonic":
             return cls(rule, method, slope, intercept, (), slice_slope, slice_intercept)
         p = torch.sigmoid(slope * torch.atleast_2d(logits).double() + intercept).mean(0)  # (B,)

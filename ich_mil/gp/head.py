@@ -36,6 +36,7 @@ from ich_mil.gp.bags import Bags, Held, Values, check_bags, check_order, pack, p
 from ich_mil.gp.calibrate import calibrate, cross_fit
 from ich_mil.gp.densities import Density
 from ich_mil.gp.fit import fit
+from ich_mil.gp.kernel_choice import choose_kernel
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -160,6 +161,8 @@ class Head(BaseEstimator):
         check_order(groups, bags, "groups")
         held = None if validation is None else _pack_held(validation)
         check_bags(*train[:3], "training scans")
+        if kernel is None:
+            settings = choose_kernel(train, settings, patients=groups, density=density)
         calibration = None
         if held is None:  # first, so that too few scans for the folds are told at once
             calibration = cross_fit(

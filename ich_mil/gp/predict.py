@@ -28,7 +28,7 @@ from torch import Tensor
 from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.projection import Projection
-from ich_mil.gp.rules import latent_logit, mean_logit, scan_logit
+from ich_mil.gp.rules import latent_logit, mean_logit, sampled_scan_logit
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals, scan_key
@@ -37,10 +37,6 @@ from ich_mil.kernels.segments import bag_index
 
 INTERVAL = (0.025, 0.975)
 """Quantiles that bound the reported interval."""
-
-FURTHEST = 1e6
-"""Training deviations that a feature may lie from its mean (N training slices lie within √N). One further out
-would cost the distances between the other slices, which are computed around the scan's mean, their digits."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,9 @@ def mean_logits(
     if offsets is None and positions is not None:
         raise ValueError("positions need the offsets of the scans they lie in")
     whole = torch.tensor([0, len(x)]) if offsets is None else offsets
-    projection = Projection(models[0], x, smoother=make_smoother(models[0].settings, positions, whole))
+    projection = Projection(
+        models[0], models[0].clip(x), smoother=make_smoother(models[0].settings, positions, whole)
+    )
     means, roots = (
         torch.stack(list(part)) for part in zip(*((m.q_mean, m.q_root.mT) for m in models), strict=True)
     )
@@ -156,22 +154,10 @@ def rows_and_keys(
         )
     for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
         scan = _content_id(rows) if scans is None else scans[b]
-        away = model.standardise(rows).abs()  # (n, D)
-        if not bool((measurable(rows) & (away <= FURTHEST).all(1)).all()):  # a GPU is asked once a scan
-            reason = _unusable(rows, away)
+        if not bool(measurable(rows).all()):  # a GPU is asked once a scan
+            reason = f"a feature is NaN or infinite, or beyond {LARGEST}"
             raise ScanError(b, reason) if scans is None else DataError(f"scan {scan!r}: {reason}")
-        yield rows, scan_key(scan)
-
-
-def _unusable(rows: Tensor, away: Tensor) -> str:
-    """What is wrong with features (n, D) that lie so many training deviations away (n, D)."""
-    if not bool(measurable(rows).all()):
-        return f"a feature is NaN or infinite, or beyond {LARGEST}"
-    n, d = divmod(int(away.argmax()), away.shape[1])
-    return (
-        f"feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations from its mean, beyond "
-        f"{FURTHEST:.0e}; correct it, or leave the slice out"
-    )
+        yield model.clip(rows), scan_key(scan)
 
 
 def sample_latents(
@@ -225,7 +211,7 @@ def sample_scans(
         (L, n) float64 for each scan.
 
     Raises:
-        ScanError: features of a scan without an id are not `measurable`, or beyond `FURTHEST`.
+        ScanError: features of a scan without an id are not `measurable`.
         DataError: those of one with an id; features of another width than the head's; offsets or ids that do
             not fit; the head smooths, and where slices lie is not known; a covariance that
             cannot be factorised.
@@ -309,7 +295,7 @@ def sample_probabilities(
     if calibration is not None:
         calibration.check(rule)
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
-        logit = scan_logit(f, torch.tensor([0, f.shape[1]]), rule)  # (L, 1)
+        logit = sampled_scan_logit(f, rule)  # (L, 1)
         scan = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
         each = torch.sigmoid(f) if calibration is None else calibration.slices(f, scan)  # (L, n)
         yield each, scan
@@ -370,7 +356,6 @@ def scan_samples(
     """
     of_scan, of_slices = [], []
     for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
-        whole = torch.tensor([0, f.shape[1]])
-        of_scan.append(scan_logit(f, whole, model.settings.variant.rule))
-        of_slices.append(scan_logit(f, whole, SLICE_RULE))
+        of_scan.append(sampled_scan_logit(f, model.settings.variant.rule))
+        of_slices.append(sampled_scan_logit(f, SLICE_RULE))
     return torch.cat(of_scan, 1), torch.cat(of_slices, 1)

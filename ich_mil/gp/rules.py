@@ -76,9 +76,7 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
         return noisy_or_logit(-bag_sum(logsigmoid(-f), bags, n_bags))
     sizes = offsets.diff().to(f.device)
     longest = int(sizes.max())
-    amount = rule.removeprefix("top_")
-    share = amount.endswith("%")
-    k = (sizes * int(amount[:-1]) + 99) // 100 if share else sizes.clamp(max=int(amount))  # (B,)
+    k = _largest(rule, sizes)  # (B,)
     place = torch.arange(longest, device=f.device)
     there = place < sizes[:, None]  # (B, longest)
     padded = f.new_full((*f.shape[:-1], *there.shape), -torch.inf)
@@ -87,3 +85,37 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
     absent = place[: int(k.max())] >= k[:, None]  # (B, k)
     yes, no = (logsigmoid(side).masked_fill(absent, -torch.inf) for side in (top, -top))
     return torch.logsumexp(yes, -1) - torch.logsumexp(no, -1)
+
+
+def sampled_scan_logit(f: Tensor, rule: Rule) -> Tensor:
+    """Sampled logits of one scan from those of its slices.
+
+    `max` and `top` take the slices with the largest mean probability, the same ones in every sample. Taken
+    sample by sample, the largest of n noisy values grows with n: bags of many instances far from the
+    training instances would rank first.
+
+    Args:
+        f: (L, n) sampled logits of the slices.
+        rule: as in `scan_logit`.
+
+    Returns:
+        (L, 1).
+
+    Raises:
+        ValueError: an unknown rule.
+    """
+    if rule == "noisy_or":
+        return scan_logit(f, torch.tensor([0, f.shape[1]]), rule)
+    k = int(_largest(rule, torch.tensor(f.shape[1])))
+    places = torch.sigmoid(f).mean(0).topk(k).indices
+    return scan_logit(f[:, places], torch.tensor([0, k]), "max" if k == 1 else f"top_{k}")
+
+
+def _largest(rule: Rule, sizes: Tensor) -> Tensor:
+    """How many slices `max` or `top` takes of scans with these numbers of slices."""
+    check_rule(rule)
+    if rule == "max":
+        return torch.ones_like(sizes)
+    amount = rule.removeprefix("top_")
+    share = amount.endswith("%")
+    return (sizes * int(amount[:-1]) + 99) // 100 if share else sizes.clamp(max=int(amount))

@@ -34,7 +34,9 @@ class Variant:
         leave_one_out: of the other slices of a bag, Π(1 - π), or 1 - max π.
         clip: θ(c) is evaluated at min(c, clip).
         unit_prior: the variance inducing points leave open is 1 - ΣΦ², not k(x,x) - ΣΦ².
-        length_per_feature: ℓ / D, where ℓ is not chosen. On held-out folds of the RSNA features the log-loss
+        variance: of the kernel, where it is not given.
+        bias: likewise.
+        length_per_feature: ℓ / D, where ℓ is not given. On held-out folds of the RSNA features the log-loss
             falls until 8 to 32 and is flat there; at 1 the Gamma density overfits.
         start: π from the scan labels, or uniformly random with random first means.
     """
@@ -46,6 +48,8 @@ class Variant:
     leave_one_out: Literal["product", "max"] = "product"
     clip: float = math.inf
     unit_prior: bool = False
+    variance: float = 0.5
+    bias: float = 0.0
     length_per_feature: float = 16.0
     start: Literal["labels", "random"] = "labels"
 
@@ -125,10 +129,11 @@ class HeadSettings:
         n_inducing: M, half of them for the slices of positive scans.
         kernel: a class of `gpytorch.kernels`; it is scaled by a variance.
         ard: a length scale for each feature.
-        variance: v of the kernel v exp(-‖x - x'‖² / (2ℓ)) on standardised features.
+        variance: v of the kernel v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: as in the preset;
+            `Head.fit` chooses what is None of v, bias and ℓ (`ich_mil.gp.kernel_choice`).
         bias: variance of a constant that the kernel adds. Without it the latent function returns to 0 far
-            from all training slices, which is above what it is in negative scans.
-        lengthscale_squared: ℓ. None: as in the preset, times the number of features D.
+            from all training slices, which is above what it is in negative scans. None: likewise.
+        lengthscale_squared: ℓ. None: likewise; the preset's is a multiple of the number of features D.
         learn: what is learned by maximising the objective of Eq. 29 (`ich_mil.gp.hyperparameters`).
         outer: how often; between two, the coordinate ascent goes on for `sweeps`.
         log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out, as the
@@ -165,8 +170,8 @@ class HeadSettings:
     n_inducing: int = 100
     kernel: str = "RBFKernel"
     ard: bool = False
-    variance: float = 0.5
-    bias: float = 0.0
+    variance: float | None = None
+    bias: float | None = None
     lengthscale_squared: float | None = None
     learn: Literal["nothing", "kernel", "kernel_and_inducing"] = "nothing"
     outer: int = 5
@@ -195,13 +200,15 @@ class HeadSettings:
         )
         for name in positive:
             value = getattr(self, name)
-            if value is None and name in ("lengthscale_squared", "log_h"):
+            if value is None and name in ("variance", "lengthscale_squared", "log_h"):
                 continue
             if not (_is_number(value) and value > 0):
                 raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
             object.__setattr__(self, name, float(value))
         for name in ("bias", "margin_v", "smooth_mm"):
             value = getattr(self, name)
+            if value is None and name == "bias":
+                continue
             if not (_is_number(value) and value >= 0):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
             object.__setattr__(self, name, float(value))
@@ -265,7 +272,7 @@ class HeadSettings:
     @property
     def variant(self) -> Variant:
         """The preset, with what was chosen beside it."""
-        names = ("log_h", "logistic_tail", "update", "rule")
+        names = ("log_h", "logistic_tail", "update", "rule", "variance", "bias")
         chosen: dict[str, Any] = {name: getattr(self, name) for name in names}
         return replace(PRESETS[self.preset], **{k: v for k, v in chosen.items() if v is not None})
 

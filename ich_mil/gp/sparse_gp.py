@@ -28,6 +28,10 @@ from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 
+FURTHEST = 1e3
+"""Training deviations from the training mean at which new features are clipped. None of N training slices
+lies further than √N; a new value of a feature that hardly varied in training may lie anywhere."""
+
 
 def identity(m: int, like: Tensor) -> Tensor:
     """I (M, M), made where `like` is: a copy from the host would wait for the device."""
@@ -67,15 +71,15 @@ def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
         ) from error
     scaled = gpytorch.kernels.ScaleKernel(base).double()
     # GPyTorch would round a plain number to float32 on its way in.
-    scaled.outputscale = torch.tensor(settings.variance, dtype=torch.float64)
+    scaled.outputscale = torch.tensor(settings.variant.variance, dtype=torch.float64)
     if base.has_lengthscale:
         # ℓ of the paper is a squared length, GPyTorch's lengthscale is its root.
         root = math.sqrt(settings.lengthscale_squared or settings.variant.length_per_feature * n_features)
         base.lengthscale = torch.full_like(base.lengthscale, root)
-    if settings.bias == 0:
+    if settings.variant.bias == 0:
         return scaled
     constant = gpytorch.kernels.ConstantKernel().double()
-    constant.constant = torch.tensor(settings.bias, dtype=torch.float64)
+    constant.constant = torch.tensor(settings.variant.bias, dtype=torch.float64)
     return scaled + constant
 
 
@@ -170,6 +174,11 @@ class SparseGP(gpytorch.models.ApproximateGP):
         strategy = copy.copy(self.variational_strategy)
         strategy._clear_cache()
         return strategy(self.standardise(inputs), prior=prior, **kwargs)
+
+    def clip(self, x: Tensor) -> Tensor:
+        """Raw features (..., D) within `FURTHEST` training deviations of the training mean."""
+        low, high = (self.x_mean + sign * FURTHEST * self.x_std for sign in (-1, 1))
+        return torch.minimum(torch.maximum(x, low.to(x)), high.to(x))
 
     def standardise(self, x: Tensor) -> Tensor:
         """Raw (..., D) features to standardised float64 ones."""

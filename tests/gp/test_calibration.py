@@ -69,12 +69,25 @@ def test_eight_separable_scans_keep_a_finite_slope(scale):
     assert bool((p < 0.99).all())
 
 
-def test_a_useless_head_or_one_label_leaves_no_calibration_and_says_so():
+def test_a_useless_head_says_the_share_of_positive_scans_and_keeps_their_order():
+    logits = torch.tensor([1.0, 2.0, -1.0, -2.0, 0.0], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    share = float(smoothed_targets(labels).mean())
+    with pytest.warns(UserWarning, match="does not tell the 5 held-out scans apart"):
+        found = Calibration.fit(logits, -logits, labels, rule="max")
+    p = found.scan(logits[None])
+    torch.testing.assert_close(p, torch.full_like(p, share), rtol=2e-3, atol=0)
+    assert torch.equal(p.argsort(), logits.argsort()[None])
+    assert found.slice_slope > 0.1
+    with pytest.warns(UserWarning, match="does not tell"):
+        found = Calibration.fit(-logits, logits, labels, rule="max")
+    assert found.slope > 0.1
+    q = found.slices(logits, torch.ones(1, dtype=torch.float64))
+    torch.testing.assert_close(q, torch.full_like(q, share), rtol=2e-3, atol=0)
+
+
+def test_scans_of_one_label_leave_no_calibration_and_say_so():
     logits = torch.tensor([1.0, 2.0, -1.0, -2.0], dtype=torch.float64)
-    with pytest.warns(UserWarning, match="would turn their order round"):
-        assert Calibration.fit(logits, logits, torch.tensor([0, 0, 1, 1]), rule="max") is None
-    with pytest.warns(UserWarning, match="would turn their order round"):
-        assert Calibration.fit(-logits, logits, torch.tensor([0, 0, 1, 1]), rule="max") is None
     with pytest.warns(UserWarning, match="0 of the 4 held-out scans are positive"):
         assert Calibration.fit(logits, logits, torch.zeros(4), rule="max") is None
     with pytest.warns(UserWarning, match="4 of the 4 held-out scans are positive"):

@@ -25,7 +25,7 @@ from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import make_kernel
 
-SMALL = {"n_inducing": 16, "sweeps": 15}
+SMALL = {"n_inducing": 16, "sweeps": 15, "variance": 0.5, "bias": 0.0, "lengthscale_squared": 48.0}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from scipy.special import expit
 from scipy.stats import norm
 
-from ich_mil.gp.rules import latent_logit, mean_logit, scan_logit
+from ich_mil.gp.rules import latent_logit, mean_logit, sampled_scan_logit, scan_logit
 
 
 def one_scan(f, rule):
@@ -82,3 +82,14 @@ def test_the_logit_of_a_probit_is_exact_in_both_tails():
         latent_logit(f, "probit"), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0
     )
     assert torch.equal(latent_logit(f, "logistic"), f)
+
+
+def test_many_uncertain_slices_do_not_outweigh_a_suspicious_one():
+    noise = torch.randn(2000, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    uncertain, suspicious = 3 * noise - 1, 0.5 * noise[:, :1] + 1
+    said = [torch.sigmoid(sampled_scan_logit(f, "max")).mean() for f in (uncertain, suspicious)]
+    assert said[0] < 0.5 < said[1]
+    assert torch.sigmoid(scan_logit(uncertain, torch.tensor([0, 50]), "max")).mean() > said[1]
+    both = torch.cat([uncertain, suspicious], 1)
+    assert torch.equal(sampled_scan_logit(both, "max"), suspicious)
+    assert torch.equal(sampled_scan_logit(suspicious, "top_3"), suspicious)

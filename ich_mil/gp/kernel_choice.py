@@ -1,0 +1,125 @@
+"""Choose kernel variance, bias and length scale of a head on held-out folds of its training bags.
+
+In: training bags and settings that leave some of the three open. Out: settings with all of them.
+
+The candidates are the preset's kernel, which suits features that a network was trained to give, and a
+kernel of larger variance with a bias and one of several length scales. Each is fitted to folds of the bags,
+and judged on the bags held out. The preset's stays unless the best one lowers the log-loss by more than the
+standard error of their difference (the one-standard-error rule, Breiman et al. 1984, section 3.4.3).
+
+Shapes: B bags, N instances, D features, C candidates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from ich_mil.errors import DataError
+from ich_mil.gp.bags import Bags, take
+from ich_mil.gp.calibration import platt, smoothed_targets
+from ich_mil.gp.densities import Density
+from ich_mil.gp.fit import Job, fit_many
+from ich_mil.gp.folds import Fold, folds_of
+from ich_mil.gp.predict import mean_logits
+from ich_mil.gp.rules import scan_logit
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.shares import on_device
+
+VARIANCE, BIAS = 10.0, 10.0
+"""Of the candidates beside the preset's kernel: on MUSK and on features of CT larger ones change nothing."""
+LENGTHS = (0.25, 1.0, 4.0, 16.0)
+"""Their length scales ℓ / D. The mean squared distance of two standardised instances is 2 D."""
+MOST = 10_000
+"""Instances of the bags that choose, about: more bags tell the candidates apart no better."""
+SWEEPS = 15
+"""Of each fit that chooses, at most."""
+
+
+def choose_kernel(
+    train: Bags,
+    settings: HeadSettings,
+    *,
+    patients: Sequence[str] | None = None,
+    density: Density | None = None,
+) -> HeadSettings:
+    """Settings whose variance, bias and ℓ are chosen where they are None.
+
+    The preset's stay where the kernel is learned or the posterior is sampled, where the preset is that of a
+    paper, and where there are too few bags or patients of a label for `calibration_folds` folds.
+
+    Args:
+        train: the training bags.
+        settings: of the head.
+        patients: (B,) keys that keep bags in one fold.
+        density: ψ instead of the one the settings name.
+    """
+    width = train.x.shape[1]
+    candidates = list(dict.fromkeys(_candidates(settings, width)))
+    if len(candidates) == 1 or settings.learn != "nothing" or settings.family == "gibbs":
+        return candidates[0]
+    chosen, keys = _some(train, patients, seed=settings.seed)
+    try:
+        folds = folds_of(chosen.labels, keys, folds=settings.calibration_folds, seed=settings.seed)
+    except DataError:
+        return candidates[0]
+    losses = _held_out_losses(chosen, candidates, folds, density)  # (C, B)
+    best = int(losses.mean(1).argmin())
+    gain = losses[0] - losses[best]  # (B,)
+    certain = float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
+    return candidates[best if certain else 0]
+
+
+def _candidates(settings: HeadSettings, width: int) -> list[HeadSettings]:
+    """The preset's kernel first; what the settings fix is fixed in all."""
+    own = settings.variant
+    kernels = [(own.variance, own.bias, own.length_per_feature)]
+    if settings.preset == "default":
+        kernels += [(VARIANCE, BIAS, length) for length in LENGTHS]
+    return [
+        replace(
+            settings,
+            variance=variance if settings.variance is None else settings.variance,
+            bias=bias if settings.bias is None else settings.bias,
+            lengthscale_squared=settings.lengthscale_squared or length * width,
+        )
+        for variance, bias, length in kernels
+    ]
+
+
+def _some(train: Bags, patients: Sequence[str] | None, *, seed: int) -> tuple[Bags, Sequence[str] | None]:
+    """Bags with about `MOST` instances, and their patients."""
+    if len(train.x) <= MOST:
+        return train, patients
+    order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
+    within = train.offsets.diff().cpu()[order].cumsum(0) <= MOST
+    bags = tuple(sorted(order[within].tolist()))
+    return take(train, bags), None if patients is None else [patients[b] for b in bags]
+
+
+@torch.no_grad()
+def _held_out_losses(
+    train: Bags, candidates: Sequence[HeadSettings], folds: Sequence[Fold], density: Density | None
+) -> Tensor:
+    """(C, B) log-loss of each bag, held out, after Platt scaling of a candidate's held-out logits."""
+    jobs = [
+        Job(replace(one, sweeps=min(one.sweeps, SWEEPS)), seen) for one in candidates for seen, _ in folds
+    ]
+    bags = on_device(train, train.x.device)
+    logits = torch.empty(len(candidates), len(train.labels), dtype=torch.float64)
+    for group in fit_many(*bags[:3], jobs, positions=bags.positions, density=density):
+        for place, model, _ in group:
+            number, fold = divmod(place, len(folds))
+            held = folds[fold][1]
+            x, offsets, _, positions = take(bags, held)
+            each = mean_logits([model], x, offsets, positions=positions)
+            logits[number, list(held)] = scan_logit(each, offsets, model.settings.variant.rule)[0].cpu()
+    target = smoothed_targets(train.labels.cpu())
+    losses = []
+    for row in logits:
+        slope, intercept, _ = platt(row, train.labels)
+        z = slope * row + intercept if slope > 0 else torch.logit(target.mean()).expand(len(row))
+        losses.append(softplus(z) - target * z)
+    return torch.stack(losses)
