@@ -42,7 +42,7 @@ _UNSIGNED_BYTE = 0x08
 """Third byte of an IDX file whose values are unsigned bytes."""
 
 
-def read_musk(path: Path) -> FeatureSet:
+def read_musk(path: str | Path) -> FeatureSet:
     """Read a set of bags from an npz with `X` (N, D), `bag` (N,) and `label`.
 
     `label` is (B,) in ascending order of the bags' numbers, or (N,), one for each instance. Bags come in that
@@ -55,6 +55,7 @@ def read_musk(path: Path) -> FeatureSet:
         DataError: no npz, a key is missing, sizes do not fit, X holds no real numbers, a label is not 0 or 1
             or varies in a bag, or an instance is not `measurable`.
     """
+    path = Path(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             if missing := [key for key in ("X", "bag", "label") if key not in file]:

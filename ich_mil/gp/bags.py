@@ -88,6 +88,8 @@ def _tensor(values: Values) -> Tensor:
     """A tensor of numbers without a gradient; an array that torch does not take as it is stored is copied."""
     if isinstance(values, Tensor):
         return values.detach()
+    if np.ma.is_masked(values):
+        raise ValueError("it has masked values; fill them in, or leave their rows out")
     array = np.require(values, requirements="W")  # those of pandas are read-only
     if min(array.strides, default=0) < 0 or not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="), order="C")
@@ -160,6 +162,29 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
     order = torch.as_tensor(np.argsort(number, kind="stable"))
     offsets = np.concatenate([[0], np.bincount(number).cumsum()])
     return features[order], torch.as_tensor(offsets), order
+
+
+def canonical_rows(x: Tensor, offsets: Tensor) -> Tensor:
+    """The order (N,) of packed rows x (N, D) in which those of each bag come by their values."""
+    direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    value = (x.detach().cpu().double() @ direction).numpy()  # equal for equal rows alone, almost surely
+    return torch.as_tensor(np.lexsort((value, bag_index(offsets).numpy())))
+
+
+def column_names(x: Values) -> tuple[str, ...] | None:
+    """The columns of a DataFrame; None of what has no named columns."""
+    columns = getattr(x, "columns", None)
+    return None if columns is None else tuple(map(str, columns))
+
+
+def check_columns(x: Values, known: tuple[str, ...] | None) -> None:
+    """Raise `DataError` unless a DataFrame has the columns that are known, in their order."""
+    names = column_names(x)
+    if names is not None and known is not None and names != known:
+        raise DataError(
+            f"X has the columns {', '.join(names)}, the head was fitted to {', '.join(known)}; give these, "
+            "in this order"
+        )
 
 
 def pack_positions(positions: Values | None, order: Tensor) -> Tensor | None:

@@ -32,7 +32,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.errors import DataError
 from ich_mil.gp.ascent import FitReport
-from ich_mil.gp.bags import Bags, Held, Values, check_bags, check_order, pack, pack_labelled, pack_positions
+from ich_mil.gp.bags import (
+    Bags,
+    Held,
+    Values,
+    canonical_rows,
+    check_bags,
+    check_columns,
+    check_order,
+    column_names,
+    pack,
+    pack_labelled,
+    pack_positions,
+)
 from ich_mil.gp.calibrate import calibrate, cross_fit
 from ich_mil.gp.densities import Density
 from ich_mil.gp.fit import fit
@@ -77,9 +89,10 @@ class Head(BaseEstimator):
     kernel, used as it is.
 
     Attributes:
-        model_: the fitted `SparseGP`, with its calibration.
+        model_: the fitted `SparseGP`, with its calibration and the settings that were chosen.
         report_: what happened in the fit.
         n_features_in_: D.
+        feature_names_in_: columns (D,) of a DataFrame, which `predict` then asks of a DataFrame.
         classes_: [0, 1].
     """
 
@@ -159,7 +172,10 @@ class Head(BaseEstimator):
         settings, density, kernel = self._parts()
         train = pack_labelled(X, bags, labels, positions)
         check_order(groups, bags, "groups")
+        names = column_names(X)
         held = None if validation is None else _pack_held(validation)
+        if validation is not None:
+            check_columns(validation[0], names)
         check_bags(*train[:3], "training scans")
         if kernel is None:
             settings = choose_kernel(train, settings, patients=groups, density=density)
@@ -183,10 +199,17 @@ class Head(BaseEstimator):
             kernel=kernel,
         )
         model.calibration = calibration if held is None else calibrate(model, held, samples=SAMPLES)
-        self.model_, self.report_ = model, report
-        self.n_features_in_ = train[0].shape[1]
-        self.classes_ = np.array([0, 1])
+        model.feature_names = names
+        self.report_ = report
+        self._adopt(model)
         return self
+
+    def _adopt(self, model: SparseGP) -> None:
+        """Predict by this model."""
+        self.model_, self.n_features_in_ = model, len(model.x_mean)
+        self.classes_ = np.array([0, 1])
+        if model.feature_names is not None:
+            self.feature_names_in_ = np.array(model.feature_names, dtype=object)
 
     def predict(
         self,
@@ -209,9 +232,8 @@ class Head(BaseEstimator):
         """Calibrated probability (B,) that a bag is positive, and its standard deviation if asked for.
 
         Bags come in the order of the offsets, or of `np.unique(bags)`. Both numbers are over `SAMPLES` draws
-        that follow from the rows of the bag: it has the same numbers in any company, and other draws with its
-        rows in another order or another precision. The means of two sets of draws differ by a thirtieth of
-        the standard deviation, on average.
+        that follow from the values of the bag's rows: it has the same numbers in any company and with its
+        rows in any order.
         """
         predictions, _ = self._predictions(X, bags, positions)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
@@ -248,7 +270,10 @@ class Head(BaseEstimator):
         self, X: Values, bags: Values, positions: Values | None
     ) -> tuple[Predictions, np.ndarray]:
         check_is_fitted(self, "model_")
+        check_columns(X, self.model_.feature_names)
         x, offsets, order = pack(X, bags)
+        place = canonical_rows(x, offsets)
+        x, order = x[place], order[place]
         said = predict(
             self.model_,
             x,
@@ -285,8 +310,7 @@ class Head(BaseEstimator):
         """
         model = load_head(Path(folder), kernel=kernel)
         head = cls(**vars(model.settings) | ({} if kernel is None else {"kernel": kernel}))
-        head.model_, head.n_features_in_ = model, len(model.x_mean)
-        head.classes_ = np.array([0, 1])
+        head._adopt(model)
         return head
 
 

@@ -111,12 +111,14 @@ class SparseGP(gpytorch.models.ApproximateGP):
         draws: (L, M) posterior draws of w where it was fitted by sampling; q(w) is then the normal
             distribution of their mean and covariance, estimated from the conditional ones.
         calibration: of scan probabilities, None until someone fits it.
+        feature_names: names of the D columns it was fitted to; None where they had none.
         x_mean, x_std: (D,) of the training slices; the deviation of a constant feature counts as 1.
     """
 
     x_mean: Tensor
     x_std: Tensor
     draws: Tensor | None
+    feature_names: tuple[str, ...] | None = None
 
     def __init__(
         self,

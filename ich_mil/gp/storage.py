@@ -49,6 +49,8 @@ def save_head(model: SparseGP, folder: Path) -> None:
         "settings": asdict(model.settings),
         "calibration": None if model.calibration is None else asdict(model.calibration),
     }
+    if model.feature_names is not None:
+        description["feature_names"] = list(model.feature_names)
     if "kernel" in model.given:
         description["kernel_values"] = _kernel_values(model)
     # copies: safetensors refuses tensors that share memory, as `active_dims` of GPyTorch's kernels do
@@ -100,6 +102,7 @@ def load_head(
     try:
         width, n_inducing = int(description["n_features"]), int(description["n_inducing"])
         n_draws, given = int(description["n_draws"]), tuple(description["given"])
+        names = description.get("feature_names")
         settings = HeadSettings(**description["settings"])
         values = [float(value) for value in description["kernel_values"]] if "kernel" in given else []
         stored = description["calibration"]
@@ -142,5 +145,5 @@ def load_head(
     if bad:
         raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train the head again")
     model.variational_strategy.jitter_val = jitter
-    model.calibration, model.given = calibration, given
+    model.calibration, model.given, model.feature_names = calibration, given, names and tuple(names)
     return model.eval()

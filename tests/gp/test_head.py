@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from synthetic import scans
 
 from ich_mil.errors import ConfigError, DataError, ModelError
-from ich_mil.gp.bags import pack
+from ich_mil.gp.bags import canonical_rows, pack
 from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.densities import GammaLogisticTail, LogDensity
@@ -84,6 +84,7 @@ def test_numbers_without_a_sign_may_fall(head, kind):
 
 def test_probabilities_are_those_of_predict_with_the_calibration(head):
     x, offsets, labels = scans(12, seed=3)
+    x = x[canonical_rows(x, offsets)]
     got = predict(head.model_, x, offsets, None, calibration=head.model_.calibration)
     p, std = head.predict_bag_proba(x, offsets, return_std=True)
     assert np.array_equal(p, got.scan_mean.numpy())
@@ -507,3 +508,38 @@ def test_settings_beyond_what_float64_can_factorise_are_told(settings):
     head = Head(**settings, n_inducing=60, calibration="none")
     with pytest.raises(DataError, match=r"covariance of the 60 inducing values cannot .* lower them$"):
         head.fit(*scans())
+
+
+def test_rows_of_a_bag_in_another_order_or_precision_have_the_same_probabilities(head):
+    x, offsets, _ = scans(12, seed=3)
+    x = x.float()
+    bags = np.repeat(np.arange(12), offsets.diff())
+    p, std = head.predict_bag_proba(x, bags, return_std=True)
+    q = head.predict_instance_proba(x, bags)
+    order = np.random.default_rng(1).permutation(len(x))
+    other, other_std = head.predict_bag_proba(x[order].double(), bags[order], return_std=True)
+    np.testing.assert_allclose(other, p, rtol=1e-12)
+    np.testing.assert_allclose(other_std, std, rtol=1e-10)
+    np.testing.assert_allclose(head.predict_instance_proba(x[order], bags[order]), q[order], rtol=1e-12)
+
+
+def test_columns_of_a_data_frame_are_asked_for_again(tmp_path):
+    x, offsets, labels = scans(30)
+    frame = pd.DataFrame(x.numpy(), columns=["a", "b", "c"])
+    head = Head(**SMALL, calibration="none").fit(frame, offsets, labels)
+    assert head.feature_names_in_.tolist() == ["a", "b", "c"]
+    head.save(tmp_path)
+    for one in (head, Head.load(tmp_path)):
+        p = one.predict_bag_proba(frame, offsets)
+        assert np.array_equal(p, one.predict_bag_proba(x, offsets))
+        with pytest.raises(DataError, match="columns b, a, c"):
+            one.predict_bag_proba(frame[["b", "a", "c"]], offsets)
+    with pytest.raises(DataError, match="columns c, b, a"):
+        Head(**SMALL).fit(frame, offsets, labels, validation=(frame[["c", "b", "a"]], offsets, labels))
+
+
+def test_masked_values_are_refused():
+    x, offsets, labels = scans(30)
+    masked = np.ma.masked_greater(x.numpy(), 1.0)
+    with pytest.raises(DataError, match="masked"):
+        Head(**SMALL).fit(masked, offsets, labels)
