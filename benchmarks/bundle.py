@@ -10,13 +10,13 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 
 from ich_mil.config import read_config
 from ich_mil.data.views import Views
 from ich_mil.files import copy_files
 from ich_mil.model import ENSEMBLE, TrainedModel, copy_run, load_model
+from ich_mil.models.frozen import extract_features
 from ich_mil.pipeline.sets import open_training
 
 MOST = 5e-3
@@ -39,20 +39,23 @@ def write_bundle(run: Path, out: Path) -> None:
     copy_files(run, out, ENSEMBLE)
 
 
-def difference(one: TrainedModel, other: TrainedModel, run: Path, out: Path) -> tuple[float, float]:
-    """Largest difference of a scan's and of a slice's probability on some scans of the run."""
-    config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
+def difference(one: TrainedModel, other: TrainedModel) -> tuple[float, float]:
+    """Largest difference of a scan's and of a slice's probability on some scans of the run `one`."""
+    config = replace(read_config(["--config", str(one.folder / "config.yaml")]), out=one.folder)
     prepared = open_training(config)
     scans = list(prepared.scans.index[prepared.scans.slices > 1][:SCANS])
-    prepared.scans = prepared.scans.loc[scans]
-    said = []
-    for k, model in enumerate((one, other)):
-        views: Views = model.features(prepared, out / f"check_{k}" / "features.safetensors")
-        said.append(model.predict(views))
-    return tuple(
-        float((getattr(said[0], name) - getattr(said[1], name)).abs().max())
-        for name in ("scan_mean", "slice_mean")
-    )  # type: ignore[return-value]
+    first, second = (
+        model.predict(
+            Views.of(
+                [extract_features(member.cnn, prepared, scans) for member in model.members if member.cnn]
+            )
+        )
+        for model in (one, other)
+    )
+    return (
+        float((first.scan_mean - second.scan_mean).abs().max()),
+        float((first.slice_mean - second.slice_mean).abs().max()),
+    )
 
 
 def main() -> None:
@@ -63,10 +66,7 @@ def main() -> None:
     chosen = parser.parse_args()
     write_bundle(chosen.run, chosen.out)
     size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file()) / 2**20
-    with torch.inference_mode():
-        scan, slices = difference(
-            load_model(chosen.run), load_model(chosen.out), chosen.run, chosen.run / "bundle"
-        )
+    scan, slices = difference(load_model(chosen.run), load_model(chosen.out))
     print(
         f"{chosen.out}: {size:.1f} MB; half precision moves a scan by up to {scan:.1e}, a slice {slices:.1e}"
     )

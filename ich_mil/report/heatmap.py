@@ -44,9 +44,9 @@ MAP_SIDE = 48
 worse, of 256 pixels finer ones no better (benchmarks/RESULTS.md)."""
 SMOOTH = 1.0
 """Standard deviation of the smoothing, in cells: single cells stand out for no reason a reader could see."""
-PATH_POINTS = 16
+PATH_POINTS = 8
 """Points on the way from the mean slice to the slice, for the mean map."""
-SPREAD_POINTS = 4
+SPREAD_POINTS = 2
 """The same for each sample: a standard deviation of few samples is no more exact than this."""
 
 

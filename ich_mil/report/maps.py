@@ -29,8 +29,9 @@ from ich_mil.report.heatmap import slice_maps
 
 MAPPED = 8
 """Slices of a scan that get heatmaps: the most probable ones."""
-MAP_SAMPLES = 16
-"""Posterior samples behind the spread of a map, which is shown as colours: within some 20 %."""
+MAP_SAMPLES = 12
+"""Posterior samples behind the spread of a map, of all members together: a backward pass each. The spread is
+shown as colours, for which a fifth more or less is no matter."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +124,19 @@ def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> S
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
     hu = prepared.hu(scan.scan)
-    found = [_member_maps(member, hu, chosen, model.seed) for member in model.members]
+    samples = max(MAP_SAMPLES // len(model.members), 2)
+    found = [_member_maps(member, hu, chosen, samples, model.seed) for member in model.members]
     return found[0] if len(found) == 1 else _mixture(found, *hu.shape[1:])
 
 
-def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], seed: int) -> ScanMaps:
+def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int, seed: int) -> ScanMaps:
     """The maps of one member, on the grid of its own pictures."""
     cnn = member.cnn
     assert cnn is not None  # maps are for runs with pictures
     box = head_box(hu) if cnn.encoder_settings.crop else None
     shown = torch.from_numpy(hu if box is None else box.crop(hu))
     pictures = cnn.pictures().scan(shown.to(next(cnn.parameters()).device))
-    mean, std = slice_maps(cnn, member.head, pictures, chosen, draw_weights(member.head, MAP_SAMPLES, seed))
+    mean, std = slice_maps(cnn, member.head, pictures, chosen, draw_weights(member.head, samples, seed))
     edges = None if box is None else np.array(box)
     return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy(), edges)
 
