@@ -44,6 +44,9 @@ SLICE_RULE: Rule = "top_20%"
 """The rule whose scan logit stands for the slices of a scan. Slice F1 on held-out folds of the RSNA features
 is within 0.01 of itself from 15 to 25 %."""
 
+SLICE_PART = 0.2
+"""Of the slices of a positive scan, the share that counts as positive where nothing tells them apart."""
+
 NEWTON_STEPS = 30
 """Of `platt_loss`, at most."""
 
@@ -95,8 +98,13 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
     return a / scale, b - a * centre / scale, float(found.fun)
 
 
-def _rising(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[float, float]:
-    """Slope and intercept of `platt`, the slope at least `FLAT` per standard deviation of the logits."""
+def _rising(
+    logits: Tensor, labels: Tensor, *, intercept: bool = True, part: float = 1.0
+) -> tuple[float, float]:
+    """Slope and intercept of `platt`, the slope at least `FLAT` per standard deviation of the logits.
+
+    With that slope probabilities are next to `part` of the share of positive scans.
+    """
     slope, shift, _ = platt(logits, labels, intercept=intercept)
     z = logits.double()
     least = FLAT / (float(z.std(correction=0)) or 1.0)
@@ -107,7 +115,7 @@ def _rising(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[
         f"held-out scans apart (best slope {slope:.3g})",
         stacklevel=3,
     )
-    share = float(torch.logit(smoothed_targets(labels.cpu()).mean()))
+    share = float(torch.logit(part * smoothed_targets(labels.cpu()).mean()))
     return least, share - least * float(z.mean()) if intercept else 0.0
 
 
@@ -259,7 +267,7 @@ class Calibration:
             )
             return None
         slope, intercept = _rising(logits, labels, intercept=method != "temperature")
-        slice_slope, slice_intercept = _rising(slices, labels)
+        slice_slope, slice_intercept = _rising(slices, labels, part=SLICE_PART)
         if method != "isotonic":
             return cls(rule, method, slope, intercept, (), slice_slope, slice_intercept)
         p = torch.sigmoid(slope * torch.atleast_2d(logits).double() + intercept).mean(0)  # (B,)
