@@ -31,7 +31,8 @@ from ich_mil.gp.shares import on_device
 VARIANCE, BIAS = 10.0, 10.0
 """Of the candidates beside the preset's kernel: on MUSK and on features of CT larger ones change nothing."""
 LENGTHS = (0.25, 1.0, 4.0, 16.0)
-"""Their length scales ℓ / D. The mean squared distance of two standardised instances is 2 D."""
+"""Their length scales, over the number of features that vary: the mean squared distance of two standardised
+instances is twice that."""
 MOST = 10_000
 """Instances of the bags that choose, about: more bags tell the candidates apart no better."""
 SWEEPS = 15
@@ -56,8 +57,7 @@ def choose_kernel(
         patients: (B,) keys that keep bags in one fold.
         density: ψ instead of the one the settings name.
     """
-    width = train.x.shape[1]
-    candidates = list(dict.fromkeys(_candidates(settings, width)))
+    candidates = list(dict.fromkeys(_candidates(settings, train.x)))
     if len(candidates) == 1 or settings.learn != "nothing" or settings.family == "gibbs":
         return candidates[0]
     chosen, keys = _some(train, patients, seed=settings.seed)
@@ -72,18 +72,19 @@ def choose_kernel(
     return candidates[best if certain else 0]
 
 
-def _candidates(settings: HeadSettings, width: int) -> list[HeadSettings]:
+def _candidates(settings: HeadSettings, x: Tensor) -> list[HeadSettings]:
     """The preset's kernel first; what the settings fix is fixed in all."""
     own = settings.variant
-    kernels = [(own.variance, own.bias, own.length_per_feature)]
+    kernels = [(own.variance, own.bias, own.length_per_feature * x.shape[1])]
     if settings.preset == "default":
-        kernels += [(VARIANCE, BIAS, length) for length in LENGTHS]
+        vary = int((x.amax(0) > x.amin(0)).sum())
+        kernels += [(VARIANCE, BIAS, length * max(vary, 1)) for length in LENGTHS]
     return [
         replace(
             settings,
             variance=variance if settings.variance is None else settings.variance,
             bias=bias if settings.bias is None else settings.bias,
-            lengthscale_squared=settings.lengthscale_squared or length * width,
+            lengthscale_squared=settings.lengthscale_squared or length,
         )
         for variance, bias, length in kernels
     ]
