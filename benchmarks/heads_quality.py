@@ -155,7 +155,7 @@ def musk_bags() -> str:
             pooled.append(roc_auc_score(np.concatenate(labels), np.concatenate(scores)))
         best = max(fixed, key=lambda place: float(np.mean(fixed[place])))
         s = grid[best]
-        setting = f"v {s.variance:g}, ℓ {s.lengthscale_squared:g}, bias {s.bias:g}, {s.density}"
+        setting = f"v {s.variant.variance:g}, ℓ {s.lengthscale_squared:g}, bias {s.bias:g}, {s.density}"
         with_bias = sum(grid[place].bias > 0 for place in picks)
         lines.append(
             [

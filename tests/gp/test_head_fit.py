@@ -334,7 +334,7 @@ def test_weights_go_into_a_basis_and_back():
 
 def public_textbook(x, offsets, labels, z, settings, pi, m):
     """The public code's sweep as DESIGN.md describes it, dense, from given π and whitened m."""
-    v, ell, eps = settings.variance, float(x.shape[1]), settings.jitter
+    v, ell, eps = settings.variant.variance, float(x.shape[1]), settings.jitter
     log_h = 12 * math.log(10)
 
     def k(a, b):

@@ -54,7 +54,7 @@ def textbook(x, offsets, labels, z, settings):
     Returns μ, σ² and the evidence bound of the last sweep.
     """
     ell = settings.lengthscale_squared or settings.variant.length_per_feature * x.shape[1]
-    v, eps, log_h = settings.variance, settings.jitter, settings.variant.log_h
+    v, eps, log_h = settings.variant.variance, settings.jitter, settings.variant.log_h
 
     def k(a, b):
         return v * torch.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * ell))
