@@ -55,6 +55,10 @@ class ScanMaps:
         if self.mean.shape != self.std.shape or self.mean.shape[:1] != self.slices.shape:
             raise ValueError(f"shapes {self.slices.shape}, {self.mean.shape}, {self.std.shape} do not fit")
 
+    def scaled(self, factor: float) -> Self:
+        """The same maps of slices whose sides are `factor` times as long."""
+        return self if self.box is None else replace(self, box=np.rint(self.box * factor).astype(np.int64))
+
     def on_grid(self, rows: int, columns: int) -> Self:
         """The same maps with a value for each pixel (k, H, W): interpolated, the padding cut away.
 

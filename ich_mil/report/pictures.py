@@ -89,7 +89,7 @@ def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
     """
     scale = min(1.0, OVERLAY_SIDE / max(shape))
     rows, columns = (max(1, round(scale * size)) for size in shape)
-    fine = getattr(maps.on_grid(rows, columns), of)  # (k, rows, columns)
+    fine = getattr(maps.scaled(scale).on_grid(rows, columns), of)  # (k, rows, columns)
     clean = np.nan_to_num(fine, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
     top = float(clean.max(initial=0.0))
     colours = EVIDENCE if of == "mean" else UNCERTAINTY

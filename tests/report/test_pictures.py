@@ -1,5 +1,6 @@
 import base64
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,6 +102,15 @@ def test_overlays_lie_where_the_map_is_and_have_the_shape_of_the_slice():
     assert other.top == pytest.approx(7, rel=0.02)
     key = np.asarray(opened(other.key).convert("RGBA"))
     np.testing.assert_array_equal(key[0, :, 3], np.arange(256))
+
+
+def test_overlays_of_a_part_of_the_slices_lie_in_it():
+    part = replace(maps(np.ones((1, 4, 4))), box=np.array([128, 256, 384, 512]))
+    shown = pictures.overlay(part, "mean", (512, 512)).pictures[4]
+    alpha = np.asarray(opened(shown).convert("RGBA"))[..., 3]
+    assert alpha.shape == (128, 128)
+    assert (alpha[32:96, 64:128] == 255).all()
+    assert alpha.astype(int).sum() == 64 * 64 * 255
 
 
 @pytest.mark.parametrize("colours", [pictures.EVIDENCE, pictures.UNCERTAINTY])
