@@ -19,9 +19,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
+from scipy.optimize import minimize
+from scipy.special import expit, logit
 
 from ich_mil.errors import ConfigError, DataError
+
+LEAST = 1e-9
+"""Least distance of a probability from 0 and 1 in a logit."""
 
 
 def estimated_fdr(proba: np.ndarray, known: np.ndarray, *, count_known: bool = False) -> np.ndarray:
@@ -55,19 +59,24 @@ def select(proba: np.ndarray, known: np.ndarray, *, gamma: float, count_known: b
     return chosen if count_known else chosen | known
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recalibration:
-    """Monotone map p̂ -> event rate, by isotonic regression on words whose truth is known.
+    """Monotone map p̂ -> 1 / (1 + exp(-(u + v logit p̂))), v > 0, fitted to words whose truth is known.
 
-    Two kinds of known truth: words of texts whose keywords are all labelled; or, where no text is,
-    known keywords that were hidden from the fit (`fit_hidden`).
+    Two kinds of known truth: words of texts whose keywords are all labelled (`fit`); or, where no text is,
+    known keywords that were hidden from the fit one by one (`fit_hidden`).
+
+    Attributes:
+        offset: u.
+        slope: v.
     """
 
-    regression: IsotonicRegression
+    offset: float
+    slope: float
 
     @classmethod
     def fit(cls, proba: np.ndarray, keyword: np.ndarray) -> Self:
-        """Learn from words whose labels are complete.
+        """Learn from words whose labels are complete, by maximum likelihood.
 
         Args:
             proba: (n,) p̂ of words that were not known to the fit.
@@ -76,20 +85,19 @@ class Recalibration:
         Raises:
             DataError: no word, or words of one kind only.
         """
-        if len(proba) == 0 or keyword.all() or not keyword.any():
+        keyword = np.asarray(keyword, dtype=bool)
+        if len(keyword) == 0 or keyword.all() or not keyword.any():
             raise DataError("recalibration needs words that are keywords and words that are none")
-        rate = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(
-            proba, keyword.astype(float)
-        )
-        return cls(rate)
+        return cls._most_likely(proba, keyword, np.inf, keyword.mean())
 
     @classmethod
     def fit_hidden(cls, proba: np.ndarray, hidden: np.ndarray, *, keywords: float) -> Self:
         """Learn from keywords hidden in turn, where the labels of all other words are unknown.
 
         With f1 the density of p̂ of hidden keywords, f that of all others, and π = keywords / others, a word
-        among the others is a keyword with probability π f1(p̂) / f(p̂) (learning from positive and unlabelled
-        examples). The ratio is monotone by isotonic regression.
+        among the others is a keyword with probability P(p̂) = π f1(p̂) / f(p̂). So a word drawn from both
+        is a hidden one with odds P(p̂) · hidden / keywords, and the likelihood of that tells P (learning from
+        positive and unlabelled examples).
 
         Args:
             proba: (n,) p̂ of the hidden keywords and of the words that nobody labelled.
@@ -98,9 +106,10 @@ class Recalibration:
                 nor known words tell it.
 
         Raises:
-            DataError: no hidden keyword, or no other word.
+            DataError: no hidden keyword.
             ConfigError: `keywords` is not between 0 and the number of others.
         """
+        hidden = np.asarray(hidden, dtype=bool)
         others = len(hidden) - int(hidden.sum())
         if not 0 < keywords < others:
             raise ConfigError(
@@ -108,15 +117,29 @@ class Recalibration:
             )
         if not hidden.any():
             raise DataError("recalibration needs at least one hidden keyword")
-        # density ratio of hidden keywords and others as a function of p̂: a balanced isotonic rate
-        weight = np.where(hidden, others / hidden.sum(), 1.0)
-        rate = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-        rate.fit(proba, hidden.astype(float), sample_weight=weight)
-        balanced = np.clip(rate.y_thresholds_, 0.0, 1.0 - 1e-9)
-        share = np.minimum(balanced / (1 - balanced) * keywords / others, 1.0)  # π f1 / f of the others
-        mapped = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(rate.X_thresholds_, share)
-        return cls(mapped)
+        return cls._most_likely(proba, hidden, hidden.sum() / keywords, keywords / others)
+
+    @classmethod
+    def _most_likely(cls, proba: np.ndarray, event: np.ndarray, ratio: float, share: float) -> Self:
+        """Maximum likelihood where the odds of an event are `ratio` P, or P / (1 - P) if it is infinite."""
+        x = _logit(proba)
+        centre = x.mean()
+
+        def loss(parameters: np.ndarray) -> float:
+            p = expit(parameters[0] + np.exp(parameters[1]) * (x - centre))
+            rate = p if np.isinf(ratio) else ratio * p / (1 + ratio * p)
+            rate = np.clip(rate, 1e-12, 1 - 1e-12)
+            return -float(np.log(np.where(event, rate, 1 - rate)).mean())
+
+        start = np.array([float(_logit(np.array([share]))[0]), 0.0])
+        found = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-10}).x
+        slope = float(np.exp(found[1]))
+        return cls(float(found[0]) - slope * float(centre), slope)
 
     def __call__(self, proba: np.ndarray) -> np.ndarray:
         """Recalibrated probabilities (n,)."""
-        return self.regression.predict(proba)
+        return expit(self.offset + self.slope * _logit(proba))
+
+
+def _logit(proba: np.ndarray) -> np.ndarray:
+    return logit(np.clip(proba, LEAST, 1 - LEAST))

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.special import expit, logit
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.reports.fdr import Recalibration, estimated_fdr, select
@@ -56,8 +57,10 @@ def test_recalibration_undoes_a_distortion():
     rng = np.random.default_rng(1)
     p = rng.random(50_000)
     truth = rng.random(len(p)) < p
-    corrected = Recalibration.fit(p**3, truth)(p**3)
-    assert np.abs(corrected - p).mean() < 0.02
+    distorted = expit(2 * logit(p) - 1)
+    fitted = Recalibration.fit(distorted, truth)
+    assert (fitted.offset, fitted.slope) == pytest.approx((0.5, 0.5), abs=0.02)
+    np.testing.assert_allclose(fitted(distorted), p, atol=0.01)
 
 
 def test_hidden_keywords_recalibrate_without_labels():
