@@ -70,7 +70,8 @@ def sets(every: int, write: bool) -> None:
         keys = [int(d.truth.sum()) for d in documents]
         text = (
             f"{len(documents)} documents, {np.mean(words):.1f} words and {np.mean(keys):.1f} keywords on "
-            f"average, {KNOWN} known (seed {SEED}). VBSS took {taken:.1f} s of processor time. Precision / recall / F.\n\n"
+            f"average, {KNOWN} known (seed {SEED}). VBSS took {taken:.1f} s of processor time. "
+            "Precision / recall / F.\n\n"
         )
         rows = []
         for gamma, (precision, recall) in zip(GAMMAS, PUBLISHED[name], strict=True):

@@ -47,7 +47,8 @@ def gibbs(every: int, write: bool) -> None:
             means = [f"{error:.4f}" for error in errors[-1]]
             rows.append([number, len(new), *means, correlation, f"{1000 * taken:.1f}", *told])
         rows.append(["mean", "", *(f"{m:.4f}" for m in np.mean(errors, axis=0)), "", "", "", ""])
-        text = f"{label}. Mean absolute difference of new words from two chains of {CHAIN} probit draws; processor time.\n\n"
+        text = f"{label}. Mean absolute difference of new words from two chains of {CHAIN} probit draws; "
+        text += "processor time.\n\n"
         record(
             "VBSS against Gibbs sampling", command_of("gibbs", every), text + table(head, rows), write=write
         )
@@ -97,8 +98,9 @@ def collection(every: int, write: bool) -> None:
         extractor = KeywordExtractor(language=None).fit(texts, known=names[20:30])
         taken, fit = perf_counter() - began, extractor.fit_
         worked = process_time() - worked
-        rows.append([reports, vocabulary, len(extractor.stems_), extractor.graph_.adjacency.nnz // 2,
-                     f"{taken:.1f}", f"{worked:.1f}", f"{1000 * worked / reports:.2f}", fit.sweeps, fit.converged])  # fmt: skip
+        sizes = reports, vocabulary, len(extractor.stems_), extractor.graph_.adjacency.nnz // 2
+        times = f"{taken:.1f}", f"{worked:.1f}", f"{1000 * worked / reports:.2f}"
+        rows.append([*sizes, *times, fit.sweeps, fit.converged])
     head = [
         "reports",
         "vocabulary",
