@@ -71,7 +71,7 @@ def _extrapolated(first: State, second: State, third: State) -> State | None:
     return _state(x - 2 * s * r + s * s * v, third)
 
 
-def ascend(vbss: Vbss, *, tol: float = 1e-8, max_sweeps: int = 2000) -> VbssFit:
+def ascend(vbss: Vbss, *, tol: float = 1e-6, max_sweeps: int = 2000) -> VbssFit:
     """Maximise the ELBO from the thesis' starting point.
 
     Args:

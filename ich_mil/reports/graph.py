@@ -110,7 +110,9 @@ class WordGraph:
         """Q = D^-1/2 A D^-1/2 (n, n), eigenvalues in [-1, 1]; rows of words without neighbours are empty."""
         degrees = self.degrees
         root = np.where(degrees > 0, degrees, 1.0) ** -0.5
-        return sparse.csr_array(sparse.diags_array(root) @ self.adjacency @ sparse.diags_array(root))
+        edges = self.adjacency.tocoo()
+        scaled = root[edges.row] * edges.data * root[edges.col]
+        return sparse.csr_array(sparse.coo_array((scaled, (edges.row, edges.col)), shape=edges.shape))
 
 
 def _log_likelihood(counts: sparse.csr_array) -> sparse.csr_array:

@@ -93,7 +93,7 @@ class KeywordExtractor(BaseEstimator):
         var_a: float = 10.0,
         var_b: float = 10.0,
         covariance: Covariance = "full",
-        tol: float = 1e-8,
+        tol: float = 1e-6,
         max_sweeps: int = 2000,
         link: Link = "logistic",
         draws: int = 5000,

@@ -23,9 +23,14 @@ DAMPING = 0.85
 RESIDUAL = 1e-12
 """Relative residual at which conjugate gradients stop."""
 
+DIRECT = 200
+"""Words up to which a dense solution is the faster one."""
+
 
 def solve_walk(Q: sparse.csr_array, b: np.ndarray, *, damping: float = DAMPING) -> np.ndarray:
     """Solve (I - d Q) x = b for x (n,)."""
+    if Q.shape[0] <= DIRECT:
+        return np.linalg.solve(np.eye(Q.shape[0]) - damping * Q.toarray(), b)
     system = LinearOperator(Q.shape, matvec=lambda x: x - damping * (Q @ x), dtype=float)
     x, _ = cg(system, b, rtol=RESIDUAL, atol=0.0, maxiter=1000)
     return x

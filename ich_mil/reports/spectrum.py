@@ -69,20 +69,14 @@ class Spectrum(Protocol):
         ...
 
 
-def _precision_diagonal(Q: sparse.csr_array, damping: float) -> np.ndarray:
-    """(B²)_ii = (1 - d Q_ii)² + d² Σ_{j≠i} Q_ij² (n,)."""
-    own = Q.diagonal()
-    squares = np.asarray((Q * Q).sum(axis=1)).ravel()
-    return (1 - damping * own) ** 2 + damping**2 * (squares - own**2)
-
-
 class DenseSpectrum:
     """Exact, by the eigendecomposition Q = V diag(λ) Vᵀ."""
 
     def __init__(self, Q: sparse.csr_array, *, damping: float = DAMPING) -> None:
         self.n = Q.shape[0]
-        self.Q, self.damping = Q, damping
-        values, self.vectors = eigh(Q.toarray(), overwrite_a=True, check_finite=False)
+        dense = Q.toarray()
+        self._B = np.eye(self.n) - damping * dense
+        values, self.vectors = eigh(dense, overwrite_a=True, check_finite=False)
         self.eigenvalues = (1 - damping * values) ** 2
         """Of U^-1 (n,); `vectors` (n, n) holds their eigenvectors as columns."""
 
@@ -98,11 +92,11 @@ class DenseSpectrum:
 
     def apply(self, v: np.ndarray) -> np.ndarray:
         """B v (n,)."""
-        return v - self.damping * (self.Q @ v)
+        return self._B @ v
 
     def precision_diagonal(self) -> np.ndarray:
         """Diagonal (n,) of U^-1."""
-        return _precision_diagonal(self.Q, self.damping)
+        return (self._B**2).sum(axis=1)
 
     def covariance_diagonal(self) -> np.ndarray:
         """Diagonal (n,) of U."""
@@ -173,8 +167,9 @@ class SparseSpectrum:
         return w * self.apply(self.apply(v)) + c * v
 
     def precision_diagonal(self) -> np.ndarray:
-        """Diagonal (n,) of U^-1, exact."""
-        return _precision_diagonal(self.Q, self.damping)
+        """Diagonal (n,) of U^-1, exact: (1 - d Q_ii)² + d² Σ_{j≠i} Q_ij²."""
+        own, squares = self.Q.diagonal(), np.asarray((self.Q * self.Q).sum(axis=1)).ravel()
+        return (1 - self.damping * own) ** 2 + self.damping**2 * (squares - own**2)
 
     def covariance_diagonal(self) -> np.ndarray:
         """Diagonal (n,) of U by Hutchinson's estimate: the mean of v ∘ X v over random sign vectors v.
