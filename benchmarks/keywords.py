@@ -61,11 +61,7 @@ def sets(every: int, write: bool) -> None:
         }
         taken = (process_time() - began) / 2
         as_printed = [vbss(d.graph, d.known, Prior(prior_mean="restart"), "printed") for d in documents]
-        baselines = {
-            "SS": ([semi_supervised(d.graph, d.known) for d in documents], False),
-            "TextRank": ([textrank(d.graph) for d in documents], True),
-            "YAKE": ([yake_scores(d) for d in documents], True),
-        }
+        baselines = _baselines(documents)
         words = [len(d.truth) for d in documents]
         keys = [int(d.truth.sum()) for d in documents]
         text = (
@@ -114,6 +110,15 @@ def sets(every: int, write: bool) -> None:
     record("Keywords of PubMed", command_of("sets", every), text, write=write)
 
 
+def _baselines(documents: Sequence[Document]) -> dict[str, tuple[list[np.ndarray], bool]]:
+    """Scores of methods without probabilities, and whether they are given the known words."""
+    return {
+        "SS": ([semi_supervised(d.graph, d.known) for d in documents], False),
+        "TextRank": ([textrank(d.graph) for d in documents], True),
+        "YAKE": ([yake_scores(d) for d in documents], True),
+    }
+
+
 def _at_published(
     documents: Sequence[Document], scores: Sequence[np.ndarray], precision: float, recall: float
 ) -> tuple[float, float, float]:
@@ -151,6 +156,19 @@ def calibration(every: int, write: bool) -> None:
                 row.append(f"{number}: {said:.3f} / {true:.3f}" if number else "0")
             rows.append(row)
         text += table(["γ", *estimates], rows)
+        recalibrated = list(estimates)[2]
+        baselines = _baselines(documents)
+        rows = []
+        for gamma in (*GAMMAS, 0.4, 0.5):
+            chosen = at_level(estimates[recalibrated], documents, gamma, count_known=False)
+            row = [gamma, f"{sum(int(c.sum()) for c in chosen) / len(documents):.1f}"]
+            row.append(rounded(measures(chosen, documents)))
+            for scores, force in baselines.values():
+                as_many = by_share(scores, documents, share_of(chosen), force=force)
+                row.append(rounded(measures(as_many, documents)))
+            rows.append(row)
+        text += f"\n\nPrecision / recall / F of {recalibrated}.\n\n"
+        text += table(["γ", "words", "VBSS", *baselines], rows)
         text += "\n\nReliability of p̂ of new words: mean p̂ / share of keywords (words).\n\n"
         edges = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.01)
         rows = []
