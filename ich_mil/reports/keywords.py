@@ -1,0 +1,234 @@
+"""Keyword extraction as scikit-learn users expect it: an estimator over texts.
+
+In: one text or a collection, and some words known to be keywords. Out: the probability of every other word.
+
+    extractor = KeywordExtractor(alpha=0.7).fit(reports, known=["hemorrhage"])
+    extractor.keywords_           # terms selected at gamma, the most probable first
+    extractor.table()             # term, probability, fdr
+    extractor.select(gamma=0.3)   # another level of the false discovery rate
+
+A collection is one graph: windows end at the end of a text, counts are summed. Words are known by their
+stems, and shown in their most frequent written form.
+
+Exactness: up to `spectrum.EXACT` words `vbss` is exact to rounding and tolerance; beyond, linear systems are
+still solved to tolerance, while traces are stochastic (`spectrum`), seeded by `random_state`. `bss` works on
+the dense graph and refuses more than `BSS_WORDS` words.
+
+Shapes: n words.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.reports.ascent import VbssFit, ascend
+from ich_mil.reports.fdr import estimated_fdr, select
+from ich_mil.reports.gibbs import GibbsFit, Link, sample
+from ich_mil.reports.graph import Tokenizer, Weights, WordGraph, Words, build_graph
+from ich_mil.reports.rank import DAMPING, semi_supervised, textrank
+from ich_mil.reports.spectrum import DenseSpectrum, spectrum_of
+from ich_mil.reports.vbss import Alpha, Covariance, Prior, PriorMean, Vbss
+
+METHODS = ("vbss", "bss", "ss", "textrank")
+
+BSS_WORDS = 3000
+"""Words up to which Gibbs sampling is tried."""
+
+TOP_SHARE = 1 / 3
+"""Share of the words that `ss` and `textrank` select, the customary third (thesis, section 1.3.3)."""
+
+
+class KeywordExtractor(BaseEstimator):
+    """Semi-supervised keywords of texts, with probabilities and a controlled false discovery rate.
+
+    Parameters:
+        method: `vbss`; `bss` (Gibbs sampling); `ss` or `textrank` (scores without probabilities).
+        gamma: level of the estimated false discovery rate of `keywords_`; known words do not count.
+        language, stop_words, tokenizer: how texts become words (`graph.Words`); `language=None` and a
+            `tokenizer` for languages without a stemmer.
+        window, min_count, weights: the word graph (`graph.build_graph`).
+        damping: d.
+        alpha: share of keywords that are not known. `one` or one a `word`, learned under a uniform prior;
+            or a number, held. The texts say little about it, and probabilities depend on it: state it where
+            it is roughly known (the thesis suggests 0.5 to 0.7).
+        prior_mean, tau, var_a, var_b: the model (`vbss.Prior`).
+        covariance: of q(θ), `full` or as `printed` (`vbss`).
+        tol, max_sweeps: end of the ascent of `vbss`.
+        link, draws, burn_in: of `bss`.
+        random_state: seed of stochastic traces and of `bss`.
+
+    Attributes:
+        graph_: the `WordGraph`.
+        terms_: n terms, the most frequent written form of each stem.
+        stems_: n stems.
+        known_: (n,) mask of known keywords.
+        proba_: (n,) P(keyword | y), 1 for known ones; NaN for `ss` and `textrank`.
+        fdr_: (n,) estimated false discovery rate of the terms at least as probable, 0 for known ones; NaN
+            for `ss` and `textrank`.
+        scores_: (n,) what terms are ranked by: `proba_`, or θ.
+        keywords_: terms selected at `gamma` (`ss`, `textrank`: the top third), the highest first.
+        fit_: the `VbssFit` or `GibbsFit`; absent for `ss` and `textrank`.
+    """
+
+    def __init__(
+        self,
+        method: str = "vbss",
+        *,
+        gamma: float = 0.1,
+        language: str | None = "english",
+        stop_words: Sequence[str] | None = None,
+        tokenizer: Tokenizer | None = None,
+        window: int = 2,
+        min_count: int = 1,
+        weights: Weights = "count",
+        damping: float = DAMPING,
+        alpha: Alpha = "one",
+        prior_mean: PriorMean = "unit",
+        tau: float = 0.1,
+        var_a: float = 10.0,
+        var_b: float = 10.0,
+        covariance: Covariance = "full",
+        tol: float = 1e-6,
+        max_sweeps: int = 2000,
+        link: Link = "logistic",
+        draws: int = 5000,
+        burn_in: int = 1000,
+        random_state: int = 0,
+    ) -> None:
+        """Take parameters; they are checked in `fit`."""
+        self.method, self.gamma = method, gamma
+        self.language, self.stop_words, self.tokenizer = language, stop_words, tokenizer
+        self.window, self.min_count, self.weights = window, min_count, weights
+        self.damping, self.alpha, self.prior_mean = damping, alpha, prior_mean
+        self.tau, self.var_a, self.var_b = tau, var_a, var_b
+        self.covariance, self.tol, self.max_sweeps = covariance, tol, max_sweeps
+        self.link, self.draws, self.burn_in = link, draws, burn_in
+        self.random_state = random_state
+
+    def fit(self, texts: str | Sequence[str], known: Sequence[str] = ()) -> Self:
+        """Extract keywords.
+
+        Args:
+            texts: one text or a collection.
+            known: known keywords in any written form; every word of a phrase is one. Needed by all methods
+                but `textrank`.
+
+        Raises:
+            DataError: texts without two different words, no known keyword, or one that is in no text.
+            ConfigError: a parameter out of range.
+        """
+        self._check()
+        words = Words(self.language, self.stop_words, self.tokenizer)
+        self.graph_ = build_graph(
+            [texts] if isinstance(texts, str) else texts,
+            words=words,
+            window=self.window,
+            min_count=self.min_count,
+            weights=self.weights,
+        )
+        self.stems_, self.terms_ = self.graph_.stems, self.graph_.forms
+        self.known_ = self._mask([known] if isinstance(known, str) else known, words)
+        self._score(self.graph_, self.known_)
+        self.keywords_ = self.select(self.gamma)
+        return self
+
+    def _check(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}")
+        if not 0 < self.damping < 1:
+            raise ConfigError(f"damping must be between 0 and 1; got {self.damping}")
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(f"gamma must be in [0, 1]; got {self.gamma}")
+
+    def _mask(self, known: Sequence[str], words: Words) -> np.ndarray:
+        """Mask (n,) of known keywords."""
+        place = {stem: i for i, stem in enumerate(self.stems_)}
+        mask = np.zeros(len(place), dtype=bool)
+        for term in known:
+            stems = [stem for stem in words.stems(words.split(term)) if stem]
+            absent = [stem for stem in stems if stem not in place]
+            if absent or not stems:
+                often = "" if self.min_count == 1 else f" {self.min_count} times or more"
+                raise DataError(f"known keyword {term!r}: no text has it{often}, or it is a stop word")
+            mask[[place[stem] for stem in stems]] = True
+        if not mask.any() and self.method != "textrank":
+            raise DataError(f"method {self.method} needs at least one known keyword; textrank needs none")
+        return mask
+
+    def _score(self, graph: WordGraph, known: np.ndarray) -> None:
+        n = len(known)
+        self.proba_, self.fdr_ = np.full(n, np.nan), np.full(n, np.nan)
+        if self.method == "textrank":
+            self.scores_ = textrank(graph, damping=self.damping)
+            return
+        if self.method == "ss":
+            self.scores_ = semi_supervised(graph, known, damping=self.damping)
+            return
+        self.fit_ = self._infer(graph, known)
+        self.proba_ = self.scores_ = self.fit_.proba
+        self.fdr_ = estimated_fdr(self.proba_, known)
+
+    def _infer(self, graph: WordGraph, known: np.ndarray) -> VbssFit | GibbsFit:
+        prior = Prior(self.tau, self.var_a, self.var_b, self.alpha, self.prior_mean)
+        prior.check()
+        Q, rng = graph.normalised(), np.random.default_rng(self.random_state)
+        theta0 = prior.theta0(Q, known, damping=self.damping)
+        if self.method == "vbss":
+            spectrum = spectrum_of(Q, damping=self.damping, rng=rng)
+            model = Vbss(spectrum, theta0, known, prior, covariance=self.covariance)
+            return ascend(model, tol=self.tol, max_sweeps=self.max_sweeps)
+        if len(known) > BSS_WORDS:
+            raise ConfigError(f"bss takes at most {BSS_WORDS} words, there are {len(known)}; use vbss")
+        return sample(
+            DenseSpectrum(Q, damping=self.damping),
+            theta0,
+            known,
+            prior,
+            link=self.link,
+            sweeps=self.draws,
+            burn_in=self.burn_in,
+            rng=rng,
+        )
+
+    def _order(self) -> np.ndarray:
+        """Terms (n,) by falling score, known ones first; ties by θ where there is one, then the alphabet."""
+        tie = self.fit_.mean if hasattr(self, "fit_") else self.scores_
+        first = self.known_ if self.method in ("vbss", "bss") else np.zeros(len(self.known_), dtype=bool)
+        return np.lexsort((-tie, -self.scores_, ~first))
+
+    def select(self, gamma: float) -> list[str]:
+        """Terms at an estimated false discovery rate of at most γ, the most probable first.
+
+        `ss` and `textrank` have no rate: they give the top third at any γ.
+
+        Raises:
+            NotFittedError: before `fit`.
+            ConfigError: γ is not in [0, 1].
+        """
+        check_is_fitted(self, "scores_")
+        order = self._order()
+        if self.method in ("ss", "textrank"):
+            return [self.terms_[i] for i in order[: max(1, round(TOP_SHARE * len(order)))]]
+        chosen = select(self.proba_, self.known_, gamma=gamma)
+        return [self.terms_[i] for i in order if chosen[i]]
+
+    def table(self) -> pd.DataFrame:
+        """All terms, the highest first: columns `term`, `probability`, `fdr`.
+
+        Raises:
+            NotFittedError: before `fit`.
+        """
+        check_is_fitted(self, "scores_")
+        order = self._order()
+        return pd.DataFrame(
+            {
+                "term": [self.terms_[i] for i in order],
+                "probability": self.proba_[order],
+                "fdr": self.fdr_[order],
+            }
+        )
