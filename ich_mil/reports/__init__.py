@@ -1,0 +1,1 @@
+"""Radiology reports: key terms of a collection, and scan labels from what sentences state about blood."""

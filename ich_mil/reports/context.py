@@ -1,0 +1,229 @@
+"""What a sentence of a report states about blood in the head, with the words that decided.
+
+In: one sentence. Out: a `Verdict` of five labels:
+
+* `present`: blood within the skull is stated, of any age, unless it is hedged or gone.
+* `absent`: blood is negated, or stated to be gone.
+* `uncertain`: blood is hedged, or only implied ("no new hemorrhage", a size of an earlier examination).
+* `other`: blood outside of the skull or of the past, or a density whose nature is not named.
+* `none`: nothing of these.
+
+Each word that names a finding is judged by the cues in its clause that reach it (`rules.csv`); the sentence
+takes the strongest of its findings, in the order above.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+from ich_mil.reports.rules import Finding, Match, Rules, default_rules, word_spans
+
+Label = Literal["present", "absent", "uncertain", "other", "none"]
+LABELS: tuple[Label, ...] = get_args(Label)
+_STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
+_FINDINGS = get_args(Finding)
+_CUES = ("absent", "uncertain", "implied", "present", "past", "history")
+_NEAR = 14
+"""Words between a finding and the name of its compartment, at most."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one sentence states.
+
+    Attributes:
+        label: one of the five.
+        kinds: compartments of blood that is present or uncertain, sorted.
+        evidence: the words that decided, as they stand in the sentence.
+        hedged: whether an uncertain sentence hedges; False for what is only implied ("no new hemorrhage").
+        general: whether an absent sentence speaks of blood as such, without compartment or age.
+        normal: whether the examination as a whole is called normal.
+    """
+
+    label: Label
+    kinds: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    hedged: bool = False
+    general: bool = False
+    normal: bool = False
+
+
+@dataclass(frozen=True)
+class _Mention:
+    """One finding with its judgement."""
+
+    label: Label
+    match: Match
+    cue: Match | None = None
+    hedged: bool = False
+
+
+@lru_cache(maxsize=1 << 16)
+def classify(sentence: str, rules: Rules | None = None) -> Verdict:
+    """Label one sentence.
+
+    Args:
+        sentence: its text; a section heading in it ends with a colon.
+        rules: the table; None takes that of the package.
+    """
+    spans = word_spans(sentence)
+    words = [word for word, _, _ in spans]
+    matches = (rules or default_rules()).find(words)
+    mentions: list[tuple[_Mention, tuple[str, ...], bool]] = []
+    for clause in _clauses(words, matches):
+        mentions += [(one, _kinds(one, clause), _is_general(one, clause)) for one in _judge(clause, words)]
+    normal = [match for match in matches if match.of("normal")]
+
+    def text(match: Match) -> str:
+        return " ".join(sentence[spans[match.start][1] : spans[match.end - 1][2]].split())
+
+    for label in _STRENGTH:
+        found = [row for row in mentions if row[0].label == label]
+        if found:
+            told = [text(one) for row in found for one in (row[0].cue, row[0].match) if one]
+            bleeds = label in ("present", "uncertain")
+            return Verdict(
+                label,
+                tuple(sorted({kind for _, kinds, _ in found for kind in kinds})) if bleeds else (),
+                tuple(dict.fromkeys(told)),
+                hedged=any(one.hedged for one, _, _ in found),
+                general=label == "absent" and any(general for _, _, general in found),
+                normal=bool(normal),
+            )
+    return Verdict("none", evidence=tuple(text(match) for match in normal), normal=bool(normal))
+
+
+def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]]:
+    """The matches between full stops, colons and semicolons; a point between digits is a decimal point."""
+    ends = []
+    for place, word in enumerate(words):
+        between = 0 < place < len(words) - 1 and words[place - 1][-1].isdigit() and words[place + 1][0].isdigit()
+        if word in "?!:;" or (word == "." and not between):
+            ends.append(place)
+    ends.append(len(words))
+    clauses, start = [], 0
+    for end in ends:
+        clauses.append([match for match in matches if start <= match.start < end])
+        start = end
+    return [clause for clause in clauses if clause]
+
+
+def _judge(clause: Sequence[Match], words: Sequence[str]) -> list[_Mention]:
+    """The findings of a clause, each with its label."""
+    return [_judge_one(match, clause, words) for match in clause if match.of(*_FINDINGS, "history")
+            and (match.of(*_FINDINGS) or not match.rules[0].side)]  # fmt: skip
+
+
+def _judge_one(match: Match, clause: Sequence[Match], words: Sequence[str]) -> _Mention:
+    if not match.of(*_FINDINGS):  # blood and its operation in one phrase
+        return _Mention("other", match)
+    reaching = {role: _cue(role, match, clause) for role in _CUES}
+    absent, uncertain, implied = reaching["absent"], reaching["uncertain"], reaching["implied"]
+    dense = not match.of("blood", "suspect")
+    if outside := _outside(match, clause):
+        return _Mention("other", match, outside)
+    if cue := reaching["history"]:
+        return _Mention("other", match, cue)
+    if dense:
+        return _Mention("other", match, absent)
+    if cue := reaching["present"]:
+        return _Mention("present", match, cue)
+    if implied:
+        return _Mention("uncertain", match, implied)
+    if absent:
+        return _Mention("absent", match, absent)
+    if uncertain:
+        return _Mention("uncertain", match, uncertain, hedged=True)
+    if (cue := reaching["past"]) and not any(one.of("now") for one in clause):
+        return _Mention("uncertain", match, cue)
+    if cue := next((one for one in clause if one.of("unsure") and _gap(match, one) <= _scope(one)), None):
+        if not _inside(match, clause):
+            return _Mention("uncertain", match, cue, hedged=True)
+    if match.of("suspect"):
+        return _Mention("uncertain", match, hedged=True)
+    return _Mention("present", match)
+
+
+def _cue(role: str, match: Match, clause: Sequence[Match]) -> Match | None:
+    """The nearest cue of a role that reaches a finding."""
+    best: Match | None = None
+    for one in clause:
+        for rule in one.of(role):
+            if one is match or not _reaches(one, rule.side, rule.scope, match, clause):
+                continue
+            if best is None or _gap(match, one) < _gap(match, best):
+                best = one
+    return best
+
+
+def _reaches(cue: Match, side: str, scope: int, match: Match, clause: Sequence[Match]) -> bool:
+    if scope and _gap(match, cue) > scope:
+        return False
+    if cue.end <= match.start:
+        ends = any(
+            rule.side in ("before", "both")
+            for one in clause
+            if cue.end <= one.start and one.end <= match.start
+            for rule in one.of("ends")
+        )
+        return side in ("before", "both") and not ends
+    ends = any(
+        rule.side == "both"
+        for one in clause
+        if match.end <= one.start and one.end <= cue.start
+        for rule in one.of("ends")
+    )
+    return side in ("after", "both") and not ends
+
+
+def _gap(match: Match, other: Match) -> int:
+    """Words between two matches."""
+    return max(other.start - match.end, match.start - other.end)
+
+
+def _scope(match: Match) -> int:
+    return max(rule.scope for rule in match.rules)
+
+
+def _outside(match: Match, clause: Sequence[Match]) -> Match | None:
+    """A place outside of the skull that is nearer than any inside, and not parted from the finding."""
+    near = [one for one in clause if (r := one.of("outside")) and _gap(match, one) <= max(x.scope for x in r)]
+    near = [one for one in near if not _parted(one, match, clause)]
+    if not near or any(rule.kinds for rule in match.rules if rule.role != "place"):
+        return None
+    nearest = min(near, key=lambda one: _gap(match, one))
+    inside = _inside(match, clause)
+    return nearest if inside is None or _gap(match, nearest) < _gap(match, inside) else None
+
+
+def _parted(place: Match, match: Match, clause: Sequence[Match]) -> bool:
+    """Whether a negation, or another finding, stands between a place and a finding."""
+    low, high = min(place.end, match.end), max(place.start, match.start)
+    between = [one for one in clause if low <= one.start and one.end <= high]
+    return any(one.of("absent", "implied", *_FINDINGS) for one in between)
+
+
+def _inside(match: Match, clause: Sequence[Match]) -> Match | None:
+    """The nearest place within the skull."""
+    places = [one for one in clause if one is not match and one.of("site", "kind", "place")]
+    return min(places, key=lambda one: _gap(match, one), default=None)
+
+
+def _kinds(mention: _Mention, clause: Sequence[Match]) -> tuple[str, ...]:
+    """Compartments of a finding: its own, else those named nearer to it than to another, else its place."""
+    own = [kind for rule in mention.match.rules if rule.role in _FINDINGS for kind in rule.kinds]
+    findings = [one for one in clause if one.of(*_FINDINGS)]
+    for role in ("kind", "place"):
+        if own:
+            break
+        for one in clause:
+            nearest = min(findings, key=lambda found: _gap(found, one))
+            if nearest is mention.match and _gap(nearest, one) <= _NEAR:
+                own += [kind for rule in one.of(role) for kind in rule.kinds]
+    return tuple(own)
+
+
+def _is_general(mention: _Mention, clause: Sequence[Match]) -> bool:
+    """Whether a finding is named without compartment."""
+    return not _kinds(mention, clause)

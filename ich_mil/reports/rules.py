@@ -1,0 +1,198 @@
+"""The rule table of report language: phrases with what they mean, and where a sentence holds them.
+
+In: `rules.csv` (columns phrase, role, side, scope, kinds, comment) and the words of a sentence. Out: the
+`Match`es, each a span of words with its rules.
+
+Phrases are matched word by word, in lower case; hyphens and slashes count as spaces. In a phrase `(a|b c)`
+means either, `word*` any word that begins so, `~` up to three words that neither name blood nor join, `^` the
+beginning of a sentence. The longest of overlapping phrases counts. Idea of such tables: NegEx (Chapman et al.
+2001) and ConText (Harkema et al. 2009).
+"""
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+import pandas as pd
+
+from ich_mil.errors import DataError
+
+TABLE = Path(__file__).with_name("rules.csv")
+COLUMNS = ["phrase", "role", "side", "scope", "kinds", "comment"]
+KINDS = ("edh", "iph", "ivh", "sah", "sdh")
+"""Epidural, intraparenchymal, intraventricular, subarachnoid, subdural."""
+
+Finding = Literal["blood", "suspect", "density"]
+"""Words that name blood, that imply it, and that name a density alone."""
+Role = Literal[
+    "blood", "suspect", "density", "absent", "uncertain", "implied", "present", "past", "now", "history",
+    "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal",
+]  # fmt: skip
+SIDES = ("", "before", "after", "both")
+"""Where a cue stands, as seen from the finding it changes."""
+WIDEST = 3
+"""Words that `~` may stand for."""
+
+_WORD = re.compile(r"\d+(?:\.\d+)+|[^\W_]+(?:'[^\W_]+)*|[^\w\s]")
+_JOINS = frozenset({"and", "or", "nor", "of", "but", "with", "from", "the", "is", "are"})
+_BLOOD = re.compile(r"ha?em[oa]|blood|bleed|contusion")
+_ORDER = {role: rank for rank, role in enumerate(["ignore", *get_args(Role)])}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table."""
+
+    phrase: str
+    role: Role
+    side: str
+    scope: int
+    kinds: tuple[str, ...]
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A phrase found in a sentence: words `start` to `end` (exclusive) and the rules of that phrase."""
+
+    start: int
+    end: int
+    rules: tuple[Rule, ...]
+
+    def of(self, *roles: str) -> tuple[Rule, ...]:
+        """The rules of these roles."""
+        return tuple(rule for rule in self.rules if rule.role in roles)
+
+
+class Rules:
+    """A rule table, ready to find its phrases."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._by_start: dict[str, list[tuple[tuple[str, ...], Rule]]] = defaultdict(list)
+        for rule in self.rules:
+            for pattern in _spelled_out(rule.phrase):
+                self._by_start[_key(pattern[0])].append((pattern, rule))
+
+    def find(self, words: Sequence[str]) -> list[Match]:
+        """The phrases in `words`, in their order; of overlapping ones the longest."""
+        spans: dict[tuple[int, int], list[Rule]] = defaultdict(list)
+        for start, word in enumerate(words):
+            for pattern, rule in self._by_start.get(_key(word), ()):
+                end = _match(pattern, words, start)
+                if end and rule not in spans[start, end]:
+                    spans[start, end].append(rule)
+        for pattern, rule in self._by_start.get("^", ()):
+            if end := _match(pattern[1:], words, 0):
+                spans[0, end].append(rule)
+        taken: set[int] = set()
+        found = []
+        for (start, end), rules in sorted(spans.items(), key=_longest_first):
+            if rules and taken.isdisjoint(range(start, end)):
+                taken.update(range(start, end))
+                found.append(Match(start, end, tuple(rules)))
+        return sorted(found, key=lambda match: match.start)
+
+    def with_terms(self, terms: Iterable[str]) -> "Rules":
+        """The same rules, and those of `terms` that no rule knows as words that name blood."""
+        new = [
+            Rule(" ".join(words), "blood", "", 0, (), "a seed of this run")
+            for term in terms
+            if (words := split_words(term)) and not self.find(words)
+        ]
+        return Rules([*self.rules, *new]) if new else self
+
+
+def split_words(text: str) -> list[str]:
+    """`text` as words and marks in lower case; hyphens and slashes part words."""
+    return [word for word, _, _ in word_spans(text)]
+
+
+def word_spans(text: str) -> list[tuple[str, int, int]]:
+    """Each word of `text` with its place there."""
+    plain = re.sub(r"[-/_\u2010-\u2015]", " ", text.lower().replace("\u2019", "'"))
+    if len(plain) != len(text):  # a letter whose lower case is longer
+        plain = "".join(c.lower() if len(c.lower()) == 1 else c for c in plain)
+    return [(found[0], found.start(), found.end()) for found in _WORD.finditer(plain)]
+
+
+def read_rules(path: Path = TABLE) -> Rules:
+    """A rule table.
+
+    Raises:
+        DataError: a column is missing, or a row has an unknown role, side or kind, or no scope that is a number.
+    """
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a rule table ({error}); put it there") from error
+    if list(table.columns) != COLUMNS:
+        raise DataError(f"{path}: its columns must be {', '.join(COLUMNS)}")
+    rules = []
+    for line, row in enumerate(table.itertuples(index=False), start=2):
+        kinds = tuple(str(row.kinds).split())
+        if row.role not in get_args(Role) or row.side not in SIDES or not set(kinds) <= set(KINDS):
+            raise DataError(
+                f"{path}: line {line}: role, side and kinds must be among {', '.join(get_args(Role))}; "
+                f"before, after, both; {', '.join(KINDS)}"
+            )
+        if not str(row.scope).isdecimal() and row.scope != "" or not split_words(str(row.phrase)):
+            raise DataError(f"{path}: line {line}: needs a phrase, and as scope a number of words or nothing")
+        rules.append(
+            Rule(str(row.phrase), row.role, str(row.side), int(row.scope or 0), kinds, str(row.comment))  # type: ignore[arg-type]
+        )
+    return Rules(rules)
+
+
+@cache
+def default_rules() -> Rules:
+    """The table of the package, read once."""
+    return read_rules()
+
+
+def _spelled_out(phrase: str) -> list[tuple[str, ...]]:
+    """The word patterns of a phrase with alternatives."""
+    parts = re.findall(r"\([^)]*\)|[^\s()]+", phrase)
+    choices = [part[1:-1].split("|") if part.startswith("(") else [part] for part in parts]
+    spelled = (" ".join(chosen).split() for chosen in itertools.product(*choices))
+    return list(dict.fromkeys(tuple(words) for words in spelled if words))
+
+
+def _key(word: str) -> str:
+    """Words of one key may match: the first two letters, which every `word*` has."""
+    return word[:2]
+
+
+def _longest_first(item: tuple[tuple[int, int], list[Rule]]) -> tuple[int, int, int]:
+    (start, end), rules = item
+    return start - end, min((_ORDER[rule.role] for rule in rules), default=0), start
+
+
+def _match(pattern: Sequence[str], words: Sequence[str], at: int) -> int:
+    """Where `pattern`, laid at word `at`, ends; 0 where it does not match. `~` takes as few words as it can."""
+    for place, part in enumerate(pattern):
+        if part == "~":
+            rest = pattern[place + 1 :]
+            for width in range(WIDEST + 1):
+                if width and (at + width > len(words) or not _may_skip(words[at + width - 1])):
+                    return 0
+                if end := _match(rest, words, at + width):
+                    return end
+            return 0
+        if at >= len(words) or not _same(part, words[at]):
+            return 0
+        at += 1
+    return at
+
+
+def _same(part: str, word: str) -> bool:
+    return word.startswith(part[:-1]) if part.endswith("*") else word == part
+
+
+def _may_skip(word: str) -> bool:
+    return word[0].isalnum() and word not in _JOINS and not _BLOOD.match(word)
