@@ -21,9 +21,12 @@ from ich_mil.reports.rules import Finding, Match, Rules, default_rules, word_spa
 
 Label = Literal["present", "absent", "uncertain", "other", "none"]
 LABELS: tuple[Label, ...] = get_args(Label)
+Denied = Literal["", "any", "acute", "gone", "part"]
 _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
 _FINDINGS = get_args(Finding)
 _CUES = ("absent", "uncertain", "implied", "present", "past", "history")
+_OWN: dict[str, Label] = {"absent": "absent", "history": "other"}
+_AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
 _NEAR = 14
 """Words between a finding and the name of its compartment, at most."""
 
@@ -37,7 +40,8 @@ class Verdict:
         kinds: compartments of blood that is present or uncertain, sorted.
         evidence: the words that decided, as they stand in the sentence.
         hedged: whether an uncertain sentence hedges; False for what is only implied ("no new hemorrhage").
-        general: whether an absent sentence speaks of blood as such, without compartment or age.
+        denied: what an absent sentence denies: `any` blood, `acute` blood or several compartments, blood that
+            is `gone`, or `part`, one compartment; '' for other labels.
         normal: whether the examination as a whole is called normal.
     """
 
@@ -45,7 +49,7 @@ class Verdict:
     kinds: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     hedged: bool = False
-    general: bool = False
+    denied: Denied = ""
     normal: bool = False
 
 
@@ -70,9 +74,9 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
     spans = word_spans(sentence)
     words = [word for word, _, _ in spans]
     matches = (rules or default_rules()).find(words)
-    mentions: list[tuple[_Mention, tuple[str, ...], bool]] = []
-    for clause in _clauses(words, matches):
-        mentions += [(one, _kinds(one, clause), _is_general(one, clause)) for one in _judge(clause, words)]
+    mentions = [
+        (one, _kinds(one, clause)) for clause in _clauses(words, matches) for one in _judge(clause)
+    ]
     normal = [match for match in matches if match.of("normal")]
 
     def text(match: Match) -> str:
@@ -81,25 +85,29 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
     for label in _STRENGTH:
         found = [row for row in mentions if row[0].label == label]
         if found:
-            told = [text(one) for row in found for one in (row[0].cue, row[0].match) if one]
-            bleeds = label in ("present", "uncertain")
+            told = [text(part) for one, _ in found for part in (one.cue, one.match) if part]
+            kinds = tuple(sorted({kind for _, kinds in found for kind in kinds}))
             return Verdict(
                 label,
-                tuple(sorted({kind for _, kinds, _ in found for kind in kinds})) if bleeds else (),
+                kinds if label in ("present", "uncertain") else (),
                 tuple(dict.fromkeys(told)),
-                hedged=any(one.hedged for one, _, _ in found),
-                general=label == "absent" and any(general for _, _, general in found),
+                hedged=any(one.hedged for one, _ in found),
+                denied=_denied([one for one, _ in found], kinds, words) if label == "absent" else "",
                 normal=bool(normal),
             )
     return Verdict("none", evidence=tuple(text(match) for match in normal), normal=bool(normal))
 
 
 def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]]:
-    """The matches between full stops, colons and semicolons; a point between digits is a decimal point."""
+    """The matches between full stops, colons and semicolons; a point between digits is a decimal point.
+
+    A colon of a phrase ("hemorrhage: none") parts nothing.
+    """
+    entries = {match.start for match in matches}
     ends = []
     for place, word in enumerate(words):
         between = 0 < place < len(words) - 1 and words[place - 1][-1].isdigit() and words[place + 1][0].isdigit()
-        if word in "?!:;" or (word == "." and not between):
+        if word in "?!;" or (word == ":" and place not in entries) or (word == "." and not between):
             ends.append(place)
     ends.append(len(words))
     clauses, start = [], 0
@@ -109,15 +117,19 @@ def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]
     return [clause for clause in clauses if clause]
 
 
-def _judge(clause: Sequence[Match], words: Sequence[str]) -> list[_Mention]:
+def _judge(clause: Sequence[Match]) -> list[_Mention]:
     """The findings of a clause, each with its label."""
-    return [_judge_one(match, clause, words) for match in clause if match.of(*_FINDINGS, "history")
-            and (match.of(*_FINDINGS) or not match.rules[0].side)]  # fmt: skip
+    return [_judge_one(one, clause) for one in clause if one.of(*_FINDINGS) or _own(one)]
 
 
-def _judge_one(match: Match, clause: Sequence[Match], words: Sequence[str]) -> _Mention:
-    if not match.of(*_FINDINGS):  # blood and its operation in one phrase
-        return _Mention("other", match)
+def _own(match: Match) -> Label | None:
+    """What a phrase states of itself, as "hematoma evacuation" does: its cue has no side."""
+    return next((_OWN[rule.role] for rule in match.of(*_OWN) if not rule.side), None)
+
+
+def _judge_one(match: Match, clause: Sequence[Match]) -> _Mention:
+    if label := _own(match):
+        return _Mention(label, match)
     reaching = {role: _cue(role, match, clause) for role in _CUES}
     absent, uncertain, implied = reaching["absent"], reaching["uncertain"], reaching["implied"]
     dense = not match.of("blood", "suspect")
@@ -157,8 +169,8 @@ def _cue(role: str, match: Match, clause: Sequence[Match]) -> Match | None:
     return best
 
 
-def _reaches(cue: Match, side: str, scope: int, match: Match, clause: Sequence[Match]) -> bool:
-    if scope and _gap(match, cue) > scope:
+def _reaches(cue: Match, side: str, scope: int | None, match: Match, clause: Sequence[Match]) -> bool:
+    if scope is not None and _gap(match, cue) > scope:
         return False
     if cue.end <= match.start:
         ends = any(
@@ -183,12 +195,12 @@ def _gap(match: Match, other: Match) -> int:
 
 
 def _scope(match: Match) -> int:
-    return max(rule.scope for rule in match.rules)
+    return max(rule.scope or 0 for rule in match.rules)
 
 
 def _outside(match: Match, clause: Sequence[Match]) -> Match | None:
     """A place outside of the skull that is nearer than any inside, and not parted from the finding."""
-    near = [one for one in clause if (r := one.of("outside")) and _gap(match, one) <= max(x.scope for x in r)]
+    near = [one for one in clause if (r := one.of("outside")) and _gap(match, one) <= max(x.scope or 0 for x in r)]
     near = [one for one in near if not _parted(one, match, clause)]
     if not near or any(rule.kinds for rule in match.rules if rule.role != "place"):
         return None
@@ -213,7 +225,7 @@ def _inside(match: Match, clause: Sequence[Match]) -> Match | None:
 def _kinds(mention: _Mention, clause: Sequence[Match]) -> tuple[str, ...]:
     """Compartments of a finding: its own, else those named nearer to it than to another, else its place."""
     own = [kind for rule in mention.match.rules if rule.role in _FINDINGS for kind in rule.kinds]
-    findings = [one for one in clause if one.of(*_FINDINGS)]
+    findings = [one for one in clause if one.of(*_FINDINGS) or one is mention.match]
     for role in ("kind", "place"):
         if own:
             break
@@ -224,6 +236,16 @@ def _kinds(mention: _Mention, clause: Sequence[Match]) -> tuple[str, ...]:
     return tuple(own)
 
 
-def _is_general(mention: _Mention, clause: Sequence[Match]) -> bool:
-    """Whether a finding is named without compartment."""
-    return not _kinds(mention, clause)
+def _denied(mentions: Sequence[_Mention], kinds: Sequence[str], words: Sequence[str]) -> Denied:
+    """The widest of what absent findings deny; `kinds` are those of all of them."""
+    before = [
+        one for one in mentions if one.cue and (one.cue.end <= one.match.start or words[one.cue.start] == ":")
+    ]
+    if before and len(set(kinds)) == 1:
+        return "part"
+    if before and not kinds:
+        aged = [_AGES & set(words[one.cue.end : one.match.start]) for one in before if one.cue]
+        return "any" if not all(aged) else "acute"
+    if before or any(one.cue is None for one in mentions):
+        return "acute" if before else "part"
+    return "gone"

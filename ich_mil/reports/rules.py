@@ -4,8 +4,8 @@ In: `rules.csv` (columns phrase, role, side, scope, kinds, comment) and the word
 `Match`es, each a span of words with its rules.
 
 Phrases are matched word by word, in lower case; hyphens and slashes count as spaces. In a phrase `(a|b c)`
-means either, `word*` any word that begins so, `~` up to three words that neither name blood nor join, `^` the
-beginning of a sentence. The longest of overlapping phrases counts. Idea of such tables: NegEx (Chapman et al.
+means either, `word*` any word that begins so, `~` up to three words that neither name blood nor join, `^` and
+`$` the beginning and the end of a sentence. The longest of overlapping phrases counts. Idea of such tables: NegEx (Chapman et al.
 2001) and ConText (Harkema et al. 2009).
 """
 
@@ -31,7 +31,7 @@ Finding = Literal["blood", "suspect", "density"]
 """Words that name blood, that imply it, and that name a density alone."""
 Role = Literal[
     "blood", "suspect", "density", "absent", "uncertain", "implied", "present", "past", "now", "history",
-    "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal",
+    "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading",
 ]  # fmt: skip
 SIDES = ("", "before", "after", "both")
 """Where a cue stands, as seen from the finding it changes."""
@@ -41,7 +41,7 @@ WIDEST = 3
 _WORD = re.compile(r"\d+(?:\.\d+)+|[^\W_]+(?:'[^\W_]+)*|[^\w\s]")
 _JOINS = frozenset({"and", "or", "nor", "of", "but", "with", "from", "the", "is", "are"})
 _BLOOD = re.compile(r"ha?em[oa]|blood|bleed|contusion")
-_ORDER = {role: rank for rank, role in enumerate(["ignore", *get_args(Role)])}
+_ORDER = {role: rank for rank, role in enumerate(get_args(Role))} | {"ignore": -1}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Rule:
     phrase: str
     role: Role
     side: str
-    scope: int
+    scope: int | None
     kinds: tuple[str, ...]
     comment: str = ""
 
@@ -95,13 +95,14 @@ class Rules:
         for (start, end), rules in sorted(spans.items(), key=_longest_first):
             if rules and taken.isdisjoint(range(start, end)):
                 taken.update(range(start, end))
-                found.append(Match(start, end, tuple(rules)))
+                void = [rule for rule in rules if rule.role == "ignore"]
+                found.append(Match(start, end, tuple(void or rules)))
         return sorted(found, key=lambda match: match.start)
 
     def with_terms(self, terms: Iterable[str]) -> "Rules":
         """The same rules, and those of `terms` that no rule knows as words that name blood."""
         new = [
-            Rule(" ".join(words), "blood", "", 0, (), "a seed of this run")
+            Rule(" ".join(words), "blood", "", None, (), "a seed of this run")
             for term in terms
             if (words := split_words(term)) and not self.find(words)
         ]
@@ -144,7 +145,7 @@ def read_rules(path: Path = TABLE) -> Rules:
         if not str(row.scope).isdecimal() and row.scope != "" or not split_words(str(row.phrase)):
             raise DataError(f"{path}: line {line}: needs a phrase, and as scope a number of words or nothing")
         rules.append(
-            Rule(str(row.phrase), row.role, str(row.side), int(row.scope or 0), kinds, str(row.comment))  # type: ignore[arg-type]
+            Rule(str(row.phrase), row.role, str(row.side), int(row.scope) if row.scope else None, kinds, str(row.comment))  # type: ignore[arg-type]
         )
     return Rules(rules)
 
@@ -184,6 +185,8 @@ def _match(pattern: Sequence[str], words: Sequence[str], at: int) -> int:
                 if end := _match(rest, words, at + width):
                     return end
             return 0
+        if part == "$":
+            return at if at == len(words) else 0
         if at >= len(words) or not _same(part, words[at]):
             return 0
         at += 1
