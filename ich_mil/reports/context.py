@@ -24,7 +24,7 @@ LABELS: tuple[Label, ...] = get_args(Label)
 Denied = Literal["", "any", "acute", "gone", "part"]
 _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
 _FINDINGS = get_args(Finding)
-_CUES = ("absent", "uncertain", "implied", "present", "past", "history")
+_CUES = ("absent", "uncertain", "implied", "rest", "present", "past", "history")
 _OWN: dict[str, Label] = {"absent": "absent", "history": "other"}
 _AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
 _NEAR = 14
@@ -74,9 +74,7 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
     spans = word_spans(sentence)
     words = [word for word, _, _ in spans]
     matches = (rules or default_rules()).find(words)
-    mentions = [
-        (one, _kinds(one, clause)) for clause in _clauses(words, matches) for one in _judge(clause)
-    ]
+    mentions = [(one, _kinds(one, clause)) for clause in _clauses(words, matches) for one in _judge(clause)]
     normal = [match for match in matches if match.of("normal")]
 
     def text(match: Match) -> str:
@@ -106,8 +104,8 @@ def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]
     entries = {match.start for match in matches}
     ends = []
     for place, word in enumerate(words):
-        between = 0 < place < len(words) - 1 and words[place - 1][-1].isdigit() and words[place + 1][0].isdigit()
-        if word in "?!;" or (word == ":" and place not in entries) or (word == "." and not between):
+        decimal = 0 < place < len(words) - 1 and words[place - 1].isdigit() and words[place + 1].isdigit()
+        if word in "?!;" or (word == ":" and place not in entries) or (word == "." and not decimal):
             ends.append(place)
     ends.append(len(words))
     clauses, start = [], 0
@@ -141,17 +139,16 @@ def _judge_one(match: Match, clause: Sequence[Match]) -> _Mention:
         return _Mention("other", match, absent)
     if cue := reaching["present"]:
         return _Mention("present", match, cue)
-    if implied:
-        return _Mention("uncertain", match, implied)
+    if implied or (absent and reaching["rest"]):
+        return _Mention("uncertain", match, implied or absent)
     if absent:
         return _Mention("absent", match, absent)
     if uncertain:
         return _Mention("uncertain", match, uncertain, hedged=True)
     if (cue := reaching["past"]) and not any(one.of("now") for one in clause):
         return _Mention("uncertain", match, cue)
-    if cue := next((one for one in clause if one.of("unsure") and _gap(match, one) <= _scope(one)), None):
-        if not _inside(match, clause):
-            return _Mention("uncertain", match, cue, hedged=True)
+    if (cue := _placed(match, clause, "unsure")) and not _inside(match, clause):
+        return _Mention("uncertain", match, cue, hedged=True)
     if match.of("suspect"):
         return _Mention("uncertain", match, hedged=True)
     return _Mention("present", match)
@@ -194,19 +191,24 @@ def _gap(match: Match, other: Match) -> int:
     return max(other.start - match.end, match.start - other.end)
 
 
-def _scope(match: Match) -> int:
-    return max(rule.scope or 0 for rule in match.rules)
+def _placed(match: Match, clause: Sequence[Match], role: str) -> Match | None:
+    """The nearest place of a role within its scope, not parted from the finding."""
+    near = [
+        one
+        for one in clause
+        if any(_gap(match, one) <= (rule.scope or 0) for rule in one.of(role))
+        and not _parted(one, match, clause)
+    ]
+    return min(near, key=lambda one: _gap(match, one), default=None)
 
 
 def _outside(match: Match, clause: Sequence[Match]) -> Match | None:
-    """A place outside of the skull that is nearer than any inside, and not parted from the finding."""
-    near = [one for one in clause if (r := one.of("outside")) and _gap(match, one) <= max(x.scope or 0 for x in r)]
-    near = [one for one in near if not _parted(one, match, clause)]
-    if not near or any(rule.kinds for rule in match.rules if rule.role != "place"):
+    """A place outside of the skull that is nearer than any inside; a named compartment is inside."""
+    place = _placed(match, clause, "outside")
+    if place is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
         return None
-    nearest = min(near, key=lambda one: _gap(match, one))
     inside = _inside(match, clause)
-    return nearest if inside is None or _gap(match, nearest) < _gap(match, inside) else None
+    return place if inside is None or _gap(match, place) < _gap(match, inside) else None
 
 
 def _parted(place: Match, match: Match, clause: Sequence[Match]) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal
 from ich_mil.data.labels import name_some, read_label_csv
 from ich_mil.errors import DataError
 from ich_mil.reports.context import Verdict, classify
-from ich_mil.reports.read import Report, scans_of
+from ich_mil.reports.read import Report
 from ich_mil.reports.rules import Rules
 from ich_mil.reports.sentences import Sentence, split_report
 
@@ -22,8 +22,8 @@ DECISIONS: Mapping[str, Outcome] = {"1": "positive", "0": "negative", "out": "un
 """Labels of `corrections.csv`."""
 
 PROBABILITY = {"stated": 0.98, "denied": 0.02, "normal": 0.05, "gone": 0.1, "uncertain": 0.5}
-"""Probability of blood by what decided, a constant each. `stated`: on the 102 gold sentences that no rule had
-seen, 61 of 62 sentences labelled present were so (docs/reports.md); the others are judgement and no measurement."""
+"""Probability of blood by what decided, a constant each: judgement, no measurement. Only `stated` leans on
+one: of 102 sentences from which no rule was written, 61 of 62 called present were so (docs/reports.md)."""
 REASONS = {
     "hedged": "blood is hedged",
     "implied": "an older or another bleed is implied and not stated",
@@ -37,13 +37,12 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence of a report with its verdict; `section` is '' outside of sections that state no finding."""
+    """One sentence of a report with its verdict."""
 
     report: str
     scan: str
     text: str
     verdict: Verdict
-    section: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,47 +66,26 @@ class ScanLabel:
     corrected: bool = False
 
 
-def read_sentences(reports: Sequence[Report], rules: Rules | None = None) -> list[Statement]:
-    """Label every sentence. Findings in the history and such sections count as `other`."""
-    statements = []
-    for report in reports:
-        for sentence in split_report(report.text, rules):
-            verdict, section = _in_section(sentence, classify(sentence.text, rules))
-            statements.append(Statement(report.name, report.scan, sentence.text, verdict, section))
-    return statements
+def read_sentences(reports: Sequence[Report], rules: Rules | None = None) -> list[list[Statement]]:
+    """Label every sentence of each report. Findings in the history and such sections count as `other`."""
+    return [[_state(report, one, rules) for one in split_report(report.text, rules)] for report in reports]
 
 
-def _in_section(sentence: Sentence, verdict: Verdict) -> tuple[Verdict, str]:
-    if sentence.finding:
-        return verdict, ""
-    label = verdict.label if verdict.label == "none" else "other"
-    return Verdict(label, evidence=(f"{sentence.section}:", *verdict.evidence)), sentence.section
+def _state(report: Report, sentence: Sentence, rules: Rules | None) -> Statement:
+    verdict = classify(sentence.text, rules)
+    if not sentence.finding:
+        label = verdict.label if verdict.label == "none" else "other"
+        verdict = Verdict(label, evidence=(f"{sentence.section}:", *verdict.evidence))
+    return Statement(report.name, report.scan, sentence.text, verdict)
 
 
-def label_scans(reports: Sequence[Report], statements: Sequence[Statement]) -> list[ScanLabel]:
-    """One label a scan, in the order of the reports."""
-    by_report: dict[tuple[str, str], list[Statement]] = {}
-    for one in statements:
-        by_report.setdefault((one.scan, one.report), []).append(one)
-    labels = []
-    for scan, of_scan in scans_of(reports).items():
-        names = dict.fromkeys(report.name for report in of_scan)
-        if len(names) < len(of_scan):  # rows of one id: each is told apart by its sentences alone
-            single = [_label_report(scan, read) for read in _apart(of_scan, by_report[scan, of_scan[0].name])]
-        else:
-            single = [_label_report(scan, by_report.get((scan, name), [])) for name in names]
-        labels.append(_joined(single))
-    return labels
-
-
-def _apart(reports: Sequence[Report], statements: Sequence[Statement]) -> list[list[Statement]]:
-    """The statements of reports with one name, which stand one after the other."""
-    apart, start = [], 0
-    for report in reports:
-        length = len(split_report(report.text))
-        apart.append(list(statements[start : start + length]))
-        start += length
-    return apart
+def label_scans(statements: Sequence[Sequence[Statement]]) -> list[ScanLabel]:
+    """One label a scan, from the statements of each report, in the order of the reports."""
+    by_scan: dict[str, list[ScanLabel]] = {}
+    for of_report in statements:
+        scan = of_report[0].scan
+        by_scan.setdefault(scan, []).append(_label_report(scan, of_report))
+    return [_joined(labels) for labels in by_scan.values()]
 
 
 def _label_report(scan: str, statements: Sequence[Statement]) -> ScanLabel:

@@ -8,8 +8,9 @@ No error quotes a report: texts may name patients.
 """
 
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -123,9 +124,9 @@ def _csv(path: Path) -> pd.DataFrame:
     first = text.split("\n", 1)[0]
     mark = next((mark for mark in (",", ";", "\t") if mark in first), ",")
     try:
-        from io import StringIO
-
-        table = pd.read_csv(StringIO(text), sep=mark, dtype=str, keep_default_na=False, header=None, index_col=False)
+        table = pd.read_csv(
+            StringIO(text), sep=mark, dtype=str, keep_default_na=False, header=None, index_col=False
+        )
     except ValueError as error:
         raise DataError(
             f"{path}: cannot be read as a CSV table; put texts into double quotes and save it again"
@@ -139,7 +140,7 @@ def _excel(path: Path) -> pd.DataFrame:
     except ImportError as error:
         raise DataError(f"{path}: Excel needs openpyxl; 'pip install openpyxl', or save it as CSV") from error
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read as an Excel table; save it as .xlsx again, or as CSV") from error
+        raise DataError(f"{path}: is no Excel table; save it as .xlsx again, or as CSV") from error
     return _headed(table)
 
 
@@ -166,13 +167,13 @@ def _read_dicom(path: Path) -> Report | None:
     try:
         data = dcmread(path, stop_before_pixels=True)
         kind = str(data.get("SOPClassUID", ""))
+        mime = str(data.get("MIMETypeOfEncapsulatedDocument", ""))
         if kind.startswith(STRUCTURED_REPORTS):
             text = "\n".join(_content(data))
-        elif kind == ENCAPSULATED_CDA or str(data.get("MIMETypeOfEncapsulatedDocument", "")).startswith("text/"):
+        elif kind == ENCAPSULATED_CDA or mime.startswith("text/"):
             text = _document(data, path)
         elif "EncapsulatedDocument" in data:
-            kind = data.get("MIMETypeOfEncapsulatedDocument", "no known type")
-            raise DataError(f"{path}: encapsulates a document ({kind}) that is no text; export its text")
+            raise DataError(f"{path}: encapsulates a document of type {mime!r}, no text; export its text")
         else:
             return None
         scan, name = str(data.StudyInstanceUID), str(data.SOPInstanceUID)
@@ -184,15 +185,21 @@ def _read_dicom(path: Path) -> Report | None:
 def _content(item: Dataset) -> Iterator[str]:
     """The texts of a content tree (PS3.3 C.17.3), each after the heading it stands below."""
     for one in item.get("ContentSequence", []):
-        heading = "".join(str(name.get("CodeMeaning", "")) for name in one.get("ConceptNameCodeSequence", []))
-        if one.get("ValueType") == "TEXT":
-            yield f"{heading.upper()}: {one.get('TextValue', '')}\n" if heading else str(one.get("TextValue", ""))
-        elif one.get("ValueType") == "CODE":
-            values = [str(code.get("CodeMeaning", "")) for code in one.get("ConceptCodeSequence", [])]
-            yield f"{heading.upper()}: {', '.join(values)}\n"
-        elif heading and one.get("ValueType") == "CONTAINER":
-            yield f"{heading.upper()}:\n"
+        heading = _meaning(one, "ConceptNameCodeSequence").upper()
+        begin = f"{heading}: " if heading else ""
+        match one.get("ValueType"):
+            case "TEXT":
+                yield f"{begin}{one.get('TextValue', '')}\n"
+            case "CODE":
+                yield f"{begin}{_meaning(one, 'ConceptCodeSequence')}\n"
+            case "CONTAINER" if heading:
+                yield f"{begin}\n"
         yield from _content(one)
+
+
+def _meaning(item: Dataset, keyword: str) -> str:
+    """Code meanings of a sequence, in words."""
+    return ", ".join(str(code.get("CodeMeaning", "")) for code in item.get(keyword, []))
 
 
 def _document(data: Dataset, path: Path) -> str:
@@ -221,7 +228,9 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); put it where it can be") from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}); put it where it can be"
+        ) from error
 
 
 def _decoded(content: bytes, path: Path) -> str:
@@ -243,11 +252,3 @@ def _checked(text: str, where: str) -> str:
             "whether a quote is missing, or several reports are joined"
         )
     return text
-
-
-def scans_of(reports: Sequence[Report]) -> Mapping[str, list[Report]]:
-    """The reports of each scan, in their order."""
-    grouped: dict[str, list[Report]] = {}
-    for report in reports:
-        grouped.setdefault(report.scan, []).append(report)
-    return grouped

@@ -5,10 +5,11 @@ In: `rules.csv` (columns phrase, role, side, scope, kinds, comment) and the word
 
 Phrases are matched word by word, in lower case; hyphens and slashes count as spaces. In a phrase `(a|b c)`
 means either, `word*` any word that begins so, `~` up to three words that neither name blood nor join, `^` and
-`$` the beginning and the end of a sentence. The longest of overlapping phrases counts. Idea of such tables: NegEx (Chapman et al.
-2001) and ConText (Harkema et al. 2009).
+`$` the beginning and the end of a sentence. The longest of overlapping phrases counts. Idea of such tables:
+NegEx (Chapman et al. 2001) and ConText (Harkema et al. 2009).
 """
 
+import csv
 import itertools
 import re
 from collections import defaultdict
@@ -16,9 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
-
-import pandas as pd
+from typing import Literal, cast, get_args
 
 from ich_mil.errors import DataError
 
@@ -30,8 +29,8 @@ KINDS = ("edh", "iph", "ivh", "sah", "sdh")
 Finding = Literal["blood", "suspect", "density"]
 """Words that name blood, that imply it, and that name a density alone."""
 Role = Literal[
-    "blood", "suspect", "density", "absent", "uncertain", "implied", "present", "past", "now", "history",
-    "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading",
+    "blood", "suspect", "density", "absent", "uncertain", "implied", "rest", "present", "past", "now",
+    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading",
 ]  # fmt: skip
 SIDES = ("", "before", "after", "both")
 """Where a cue stands, as seen from the finding it changes."""
@@ -126,27 +125,29 @@ def read_rules(path: Path = TABLE) -> Rules:
     """A rule table.
 
     Raises:
-        DataError: a column is missing, or a row has an unknown role, side or kind, or no scope that is a number.
+        DataError: a column is missing, a role, side or kind is unknown, or a scope is no number.
     """
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a rule table ({error}); put it there") from error
-    if list(table.columns) != COLUMNS:
+    if header != COLUMNS:
         raise DataError(f"{path}: its columns must be {', '.join(COLUMNS)}")
     rules = []
-    for line, row in enumerate(table.itertuples(index=False), start=2):
-        kinds = tuple(str(row.kinds).split())
-        if row.role not in get_args(Role) or row.side not in SIDES or not set(kinds) <= set(KINDS):
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(COLUMNS):
+            raise DataError(f"{path}: line {line}: {len(row)} fields, not {len(COLUMNS)}")
+        phrase, role, side, scope, kinds, comment = row
+        if role not in _ORDER or side not in SIDES or not set(kinds.split()) <= set(KINDS):
             raise DataError(
-                f"{path}: line {line}: role, side and kinds must be among {', '.join(get_args(Role))}; "
-                f"before, after, both; {', '.join(KINDS)}"
+                f"{path}: line {line}: role, side, kinds must be among {', '.join(_ORDER)}; before, after, "
+                f"both; {', '.join(KINDS)}"
             )
-        if not str(row.scope).isdecimal() and row.scope != "" or not split_words(str(row.phrase)):
+        if (scope and not scope.isdecimal()) or not phrase.strip():
             raise DataError(f"{path}: line {line}: needs a phrase, and as scope a number of words or nothing")
-        rules.append(
-            Rule(str(row.phrase), row.role, str(row.side), int(row.scope) if row.scope else None, kinds, str(row.comment))  # type: ignore[arg-type]
-        )
+        words = int(scope) if scope else None
+        rules.append(Rule(phrase, cast(Role, role), side, words, tuple(kinds.split()), comment))
     return Rules(rules)
 
 
@@ -175,7 +176,7 @@ def _longest_first(item: tuple[tuple[int, int], list[Rule]]) -> tuple[int, int, 
 
 
 def _match(pattern: Sequence[str], words: Sequence[str], at: int) -> int:
-    """Where `pattern`, laid at word `at`, ends; 0 where it does not match. `~` takes as few words as it can."""
+    """Where `pattern`, laid at word `at`, ends; 0 for no match. `~` takes as few words as it can."""
     for place, part in enumerate(pattern):
         if part == "~":
             rest = pattern[place + 1 :]

@@ -12,10 +12,11 @@ from ich_mil.reports.rules import Rules, default_rules, split_words
 _HEADING = re.compile(r"([A-Za-z][A-Za-z /&()\-]{1,40}?)\s?:(?=\s|$)")
 """Words before a colon at the beginning of a line or sentence."""
 _BREAK = re.compile(
-    r"""(?<=[.?!])[)"'\u201d]?\s+                                         # after a sentence
-    | \s*\n\s*\n\s*                                                     # at an empty line
-    | \s*\n\s*(?=[*\u2022\u00b7-]|\d+[.)]\s|[A-Z][A-Za-z /&()-]{1,40}:)  # before a list item or a heading
-    | (?<![A-Z/&])\s+(?=[A-Z][A-Z /&]{3,40}:(?:\s|$))                                # before a heading in capitals
+    r"""
+    (?<=[.?!])[)"'\u201d]?\s+           # after a sentence
+    | \s*\n\s*\n\s*                     # at an empty line
+    | \s*\n\s*(?=[*\u2022\u00b7-]|\d+[.)]\s|[A-Z][A-Za-z /&()-]{1,40}:)  # before an item or a heading
+    | (?<![A-Z/&])\s+(?=[A-Z][A-Z /&]{3,40}:(?:\s|$))  # before a heading in capitals
     """,
     re.X,
 )
