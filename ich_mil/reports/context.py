@@ -74,7 +74,9 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
     spans = word_spans(sentence)
     words = [word for word, _, _ in spans]
     matches = (rules or default_rules()).find(words)
-    mentions = [(one, _kinds(one, clause)) for clause in _clauses(words, matches) for one in _judge(clause)]
+    mentions = [
+        (one, _kinds(one, clause)) for clause in _clauses(words, matches) for one in _judge(clause, words)
+    ]
     normal = [match for match in matches if match.of("normal")]
 
     def text(match: Match) -> str:
@@ -90,7 +92,7 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
                 kinds if label in ("present", "uncertain") else (),
                 tuple(dict.fromkeys(told)),
                 hedged=any(one.hedged for one, _ in found),
-                denied=_denied([one for one, _ in found], kinds, words) if label == "absent" else "",
+                denied=_denied(found, words) if label == "absent" else "",
                 normal=bool(normal),
             )
     return Verdict("none", evidence=tuple(text(match) for match in normal), normal=bool(normal))
@@ -99,9 +101,9 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
 def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]]:
     """The matches between full stops, colons and semicolons; a point between digits is a decimal point.
 
-    A colon of a phrase ("hemorrhage: none") parts nothing.
+    A colon after a finding parts nothing: it begins an entry, as in "hemorrhage: none".
     """
-    entries = {match.start for match in matches}
+    entries = {match.end for match in matches if match.of(*_FINDINGS)} | {match.start for match in matches}
     ends = []
     for place, word in enumerate(words):
         decimal = 0 < place < len(words) - 1 and words[place - 1].isdigit() and words[place + 1].isdigit()
@@ -115,9 +117,9 @@ def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]
     return [clause for clause in clauses if clause]
 
 
-def _judge(clause: Sequence[Match]) -> list[_Mention]:
+def _judge(clause: Sequence[Match], words: Sequence[str]) -> list[_Mention]:
     """The findings of a clause, each with its label."""
-    return [_judge_one(one, clause) for one in clause if one.of(*_FINDINGS) or _own(one)]
+    return [_judge_one(one, clause, words) for one in clause if one.of(*_FINDINGS) or _own(one)]
 
 
 def _own(match: Match) -> Label | None:
@@ -125,10 +127,14 @@ def _own(match: Match) -> Label | None:
     return next((_OWN[rule.role] for rule in match.of(*_OWN) if not rule.side), None)
 
 
-def _judge_one(match: Match, clause: Sequence[Match]) -> _Mention:
+def _judge_one(match: Match, clause: Sequence[Match], words: Sequence[str]) -> _Mention:
     if label := _own(match):
         return _Mention(label, match)
     reaching = {role: _cue(role, match, clause) for role in _CUES}
+    if words[match.end : match.end + 1] == [":"]:  # "hemorrhage: no acute bleed"
+        entry = [one for one in clause if one.start == match.end + 1]
+        for role in ("absent", "implied"):
+            reaching[role] = reaching[role] or next((one for one in entry if one.of(role)), None)
     absent, uncertain, implied = reaching["absent"], reaching["uncertain"], reaching["implied"]
     dense = not match.of("blood", "suspect")
     if outside := _outside(match, clause):
@@ -238,16 +244,17 @@ def _kinds(mention: _Mention, clause: Sequence[Match]) -> tuple[str, ...]:
     return tuple(own)
 
 
-def _denied(mentions: Sequence[_Mention], kinds: Sequence[str], words: Sequence[str]) -> Denied:
-    """The widest of what absent findings deny; `kinds` are those of all of them."""
+def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:
+    """The widest of what absent findings deny."""
     before = [
-        one for one in mentions if one.cue and (one.cue.end <= one.match.start or words[one.cue.start] == ":")
+        (one, kinds)
+        for one, kinds in mentions
+        if one.cue and (one.cue.end <= one.match.start or ":" in words[one.match.end : one.cue.end])
     ]
-    if before and len(set(kinds)) == 1:
-        return "part"
-    if before and not kinds:
-        aged = [_AGES & set(words[one.cue.end : one.match.start]) for one in before if one.cue]
-        return "any" if not all(aged) else "acute"
-    if before or any(one.cue is None for one in mentions):
-        return "acute" if before else "part"
-    return "gone"
+    wide = [one for one, kinds in before if not kinds]
+    if any(one.cue and not _AGES & set(words[one.cue.end : one.match.start]) for one in wide):
+        return "any"
+    if wide or len({kind for _, kinds in before for kind in kinds}) > 1:
+        return "acute"
+    gone = any(one.cue and one.cue.start >= one.match.end for one, _ in mentions)
+    return "gone" if gone and not before else "part"

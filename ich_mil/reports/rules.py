@@ -13,7 +13,7 @@ import csv
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -68,34 +68,67 @@ class Match:
         return tuple(rule for rule in self.rules if rule.role in roles)
 
 
+class _Node:
+    """A word of the tree of phrases: what may follow it, and the rules whose phrase ends here."""
+
+    __slots__ = ("any_words", "beginnings", "ends", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, _Node] = {}
+        self.beginnings: dict[int, dict[str, _Node]] = {}
+        self.any_words: _Node | None = None
+        self.ends: list[Rule] = []
+
+    def below(self, part: str) -> "_Node":
+        """The node of one more part of a phrase."""
+        if part == "~":
+            self.any_words = self.any_words or _Node()
+            return self.any_words
+        if part.endswith("*"):
+            nodes = self.beginnings.setdefault(len(part) - 1, {})
+            return nodes.setdefault(part[:-1], _Node())
+        return self.words.setdefault(part, _Node())
+
+    def after(self, word: str) -> Iterator["_Node"]:
+        """The nodes that one more word of a sentence leads to."""
+        if word in self.words:
+            yield self.words[word]
+        for length, nodes in self.beginnings.items():
+            if word[:length] in nodes:
+                yield nodes[word[:length]]
+
+
 class Rules:
     """A rule table, ready to find its phrases."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self._by_start: dict[str, list[tuple[tuple[str, ...], Rule]]] = defaultdict(list)
+        self._tree = _Node()
         for rule in self.rules:
             for pattern in _spelled_out(rule.phrase):
-                self._by_start[_key(pattern[0])].append((pattern, rule))
+                node = self._tree
+                for part in pattern:
+                    node = node.below(part)
+                node.ends.append(rule)
 
     def find(self, words: Sequence[str]) -> list[Match]:
         """The phrases in `words`, in their order; of overlapping ones the longest."""
         spans: dict[tuple[int, int], list[Rule]] = defaultdict(list)
-        for start, word in enumerate(words):
-            for pattern, rule in self._by_start.get(_key(word), ()):
-                end = _match(pattern, words, start)
-                if end and rule not in spans[start, end]:
-                    spans[start, end].append(rule)
-        for pattern, rule in self._by_start.get("^", ()):
-            if end := _match(pattern[1:], words, 0):
-                spans[0, end].append(rule)
+        closed = [*words, "$"]
+        for start in range(len(words)):
+            nearest: dict[int, tuple[int, _Node]] = {}
+            _walk(self._tree, closed, start, nearest)
+            if start == 0 and (first := self._tree.words.get("^")):
+                _walk(first, closed, start, nearest)
+            for end, node in nearest.values():
+                spans[start, min(end, len(words))] += node.ends
         taken: set[int] = set()
         found = []
         for (start, end), rules in sorted(spans.items(), key=_longest_first):
-            if rules and taken.isdisjoint(range(start, end)):
+            if taken.isdisjoint(range(start, end)):
                 taken.update(range(start, end))
                 void = [rule for rule in rules if rule.role == "ignore"]
-                found.append(Match(start, end, tuple(void or rules)))
+                found.append(Match(start, end, tuple(dict.fromkeys(void or rules))))
         return sorted(found, key=lambda match: match.start)
 
     def with_terms(self, terms: Iterable[str]) -> "Rules":
@@ -165,37 +198,26 @@ def _spelled_out(phrase: str) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(tuple(words) for words in spelled if words))
 
 
-def _key(word: str) -> str:
-    """Words of one key may match: the first two letters, which every `word*` has."""
-    return word[:2]
-
-
 def _longest_first(item: tuple[tuple[int, int], list[Rule]]) -> tuple[int, int, int]:
     (start, end), rules = item
     return start - end, min((_ORDER[rule.role] for rule in rules), default=0), start
 
 
-def _match(pattern: Sequence[str], words: Sequence[str], at: int) -> int:
-    """Where `pattern`, laid at word `at`, ends; 0 for no match. `~` takes as few words as it can."""
-    for place, part in enumerate(pattern):
-        if part == "~":
-            rest = pattern[place + 1 :]
-            for width in range(WIDEST + 1):
-                if width and (at + width > len(words) or not _may_skip(words[at + width - 1])):
-                    return 0
-                if end := _match(rest, words, at + width):
-                    return end
-            return 0
-        if part == "$":
-            return at if at == len(words) else 0
-        if at >= len(words) or not _same(part, words[at]):
-            return 0
-        at += 1
-    return at
-
-
-def _same(part: str, word: str) -> bool:
-    return word.startswith(part[:-1]) if part.endswith("*") else word == part
+def _walk(node: _Node, words: Sequence[str], at: int, nearest: dict[int, tuple[int, _Node]]) -> None:
+    """Note where the phrases below `node`, laid at word `at`, end; of a phrase with `~` the nearest end."""
+    if node.ends and (id(node) not in nearest or nearest[id(node)][0] > at):
+        nearest[id(node)] = at, node
+    if at == len(words):
+        return
+    for one in node.after(words[at]):
+        _walk(one, words, at + 1, nearest)
+    if node.any_words:
+        for width in range(WIDEST + 1):
+            if width and not _may_skip(words[at + width - 1]):
+                break
+            _walk(node.any_words, words, at + width, nearest)
+            if at + width == len(words):
+                break
 
 
 def _may_skip(word: str) -> bool:
