@@ -148,9 +148,10 @@ def split_words(text: str) -> list[str]:
 
 def word_spans(text: str) -> list[tuple[str, int, int]]:
     """Each word of `text` with its place there."""
-    plain = re.sub(r"[-/_\u2010-\u2015]", " ", text.lower().replace("\u2019", "'"))
-    if len(plain) != len(text):  # a letter whose lower case is longer
-        plain = "".join(c.lower() if len(c.lower()) == 1 else c for c in plain)
+    lower = text.lower()
+    if len(lower) != len(text):  # a letter whose lower case is longer
+        lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+    plain = re.sub(r"[-/_\u2010-\u2015]", " ", lower.replace("\u2019", "'"))
     return [(found[0], found.start(), found.end()) for found in _WORD.finditer(plain)]
 
 
