@@ -17,7 +17,9 @@ class CountedWords:
 
     def fit(self, texts, known=()):
         counts = Counter(word.strip(".,:").lower() for text in texts for word in text.split())
-        others = [word for word, n in counts.most_common() if word and word not in known and n >= self.min_count]
+        others = [
+            word for word, n in counts.most_common() if word and word not in known and n >= self.min_count
+        ]
         self.keywords_ = [*known, *others[:3]]
         rows = [(word, 1.0, 0.0) for word in known] + [(word, 0.25, 0.75) for word in others]
         self._table = pd.DataFrame(rows, columns=["term", "probability", "fdr"])
