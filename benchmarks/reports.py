@@ -80,7 +80,7 @@ def scores(truth: np.ndarray, told: np.ndarray) -> np.ndarray:
 
 
 def _row(name: str, gold: pd.DataFrame, labels: Sequence[str]) -> list[str]:
-    place = {label: i for i, label in enumerate(LABELS)}
+    place: dict[str, int] = {label: i for i, label in enumerate(LABELS)}
     truth, told = (np.array([place[one] for one in given]) for given in (gold.label, labels))
     rng = np.random.default_rng(0)
     drawn = (rng.integers(0, len(truth), len(truth)) for _ in range(RESAMPLES))
@@ -165,7 +165,7 @@ def accepted(shared: Path, simulated: Sequence[Simulated]) -> str:
         positive = int((prepared.scans.label == 1).sum())
         return (
             f"`labels.csv` of the command for the {len(first)} studies as DICOM: {len(labels)} rows, {right} "
-            f"right, {away} left out and their studies taken away; `ich-mil prepare --layout folder` took it: "
+            f"right, {away} left out (their studies removed); `ich-mil prepare --layout folder` took it: "
             f"{len(prepared.scans)} scans, {positive} positive."
         )
 
@@ -177,15 +177,17 @@ def throughput(lines: Sequence[str], *, reports: int = 10_000, words: int = 200)
     for i in range(reports):
         text: list[str] = []
         while len(text) < words:
-            text += f"{lines[rng.integers(len(lines))].rstrip(' .')} ( {rng.integers(1 << 30)} ) .".split()
+            text += (
+                f"{lines[int(rng.integers(len(lines)))].rstrip(' .')} ( {rng.integers(1 << 30)} ) .".split()
+            )
         made.append(Report(str(i), str(i), " ".join(text[:words])))
     start = perf_counter()
     statements = read_sentences(made)
     labels = label_scans(statements)
     taken = perf_counter() - start
     return (
-        f"{reports:,} reports of {words} words ({sum(map(len, statements)):,} sentences, {len(labels):,} labels): "
-        f"{taken:.1f} s on one thread."
+        f"{reports:,} reports of {words} words ({sum(map(len, statements)):,} sentences, {len(labels):,} "
+        f"labels): {taken:.1f} s on one thread."
     )
 
 

@@ -153,7 +153,7 @@ def from_templates(patients: Mapping[int, Sequence[str]], *, draws: int, seed: i
 def from_gold(
     patients: Mapping[int, Sequence[str]], gold: pd.DataFrame, *, draws: int, seed: int
 ) -> list[Simulated]:
-    """The same with real sentences: one of each kind of the patient or a denial, and two that state nothing."""
+    """The same with real sentences: one of each kind of the patient or a denial, and two others."""
     rng = np.random.default_rng(seed)
     beside = gold[gold.label.isin(["none", "other"])].sentence.to_numpy()
     denials = gold[gold.label == "absent"].sentence.to_numpy()

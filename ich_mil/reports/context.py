@@ -25,7 +25,7 @@ Denied = Literal["", "any", "acute", "gone", "part"]
 _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
 _FINDINGS = get_args(Finding)
 _CUES = ("absent", "uncertain", "implied", "rest", "present", "past", "history")
-_OWN: dict[str, Label] = {"absent": "absent", "history": "other"}
+_OWN: dict[str, Label] = {"absent": "absent", "implied": "uncertain", "history": "other"}
 _AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
 _NEAR = 14
 """Words between a finding and the name of its compartment, at most."""
@@ -139,7 +139,7 @@ def _judge_one(match: Match, clause: Sequence[Match], words: Sequence[str]) -> _
     dense = not match.of("blood", "suspect")
     if outside := _outside(match, clause):
         return _Mention("other", match, outside)
-    if cue := reaching["history"]:
+    if (cue := reaching["history"]) and not absent:
         return _Mention("other", match, cue)
     if dense:
         return _Mention("other", match, absent)
