@@ -131,7 +131,7 @@ LATER = {
         "the dominant bleed in the right frontal lobe is stable .",
         "previously noted 3 cm left frontal hematoma is now 2 . 2 cm .",
         "interval evacuation of the left subdural hematoma with residual 5 mm subdural hematoma .",
-        "mildly increased size of the intraparenchymal hemorrhage , which may be due to differences in slice selection .",
+        "mildly increased size of the parenchymal hemorrhage , which may be due to slice selection .",
     ],
     "absent": [
         "previously noted blood products in the third ventricle are not appreciated today .",
@@ -156,7 +156,7 @@ LATER = {
     "uncertain": [
         "prior study showed a subdural hematoma measuring 8 mm .",
         "the hematoma had measured 3 . 2 cm on the earlier study .",
-        "small focus of hyperattenuation along the tentorium , which may reflect trace subdural hemorrhage or asymmetric dural reflection .",
+        "small hyperattenuation of the tentorium , which may reflect subdural hemorrhage or dural reflection .",
         "questionable tiny subarachnoid hemorrhage at the right vertex .",
         "no further hemorrhage is identified .",
         "this is suspicious for a small contusion .",
