@@ -156,7 +156,7 @@ LATER = {
     "uncertain": [
         "prior study showed a subdural hematoma measuring 8 mm .",
         "the hematoma had measured 3 . 2 cm on the earlier study .",
-        "small hyperattenuation of the tentorium , which may reflect subdural hemorrhage or dural reflection .",
+        "small tentorial hyperattenuation , which may reflect subdural hemorrhage or dural reflection .",
         "questionable tiny subarachnoid hemorrhage at the right vertex .",
         "no further hemorrhage is identified .",
         "this is suspicious for a small contusion .",
