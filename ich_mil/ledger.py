@@ -54,6 +54,8 @@ class Code(StrEnum):
     """One scan that was stored in several parts."""
     SERIES_KIND = "series-kind"
     """The series that stands for the scan is no plain axial one of the head."""
+    CONTRAST_UNSURE = "contrast-unsure"
+    """Its description is not understood, or contradicts its header, in whether a contrast agent was given."""
     PART_OF_HEAD = "part-of-head"
     """The series that stands for the scan covers less than a head."""
     GAP = "gap"

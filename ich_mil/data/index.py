@@ -29,7 +29,7 @@ from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
 
-FORMAT = "ich_mil.index.7"
+FORMAT = "ich_mil.index.8"
 CHUNK = 64
 """Files a worker takes at a time: reading a header takes a third of a millisecond, handing it over longer."""
 SEPARATORS = (",", ":")

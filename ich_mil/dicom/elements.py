@@ -78,7 +78,7 @@ class Elements:
         syntax: transfer syntax UID; where the file names none, DICOM's default (PS3.5 10.1).
         media_sop_class: MediaStorageSOPClassUID (0002,0002), or ''.
         little_endian: byte order of binary values.
-        values: tag -> raw value.
+        values: tag -> raw value, empty of a sequence with an end mark.
         pixel_offset: first byte of the Pixel Data value in the (inflated) file; -1 where there is none.
         pixel_length: bytes of the Pixel Data value; -1 where it is undefined.
         n_bytes: bytes of the file.
@@ -239,7 +239,9 @@ def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
         if tag == PIXEL_DATA:
             pixel_offset, pixel_length = at, -1 if length == UNDEFINED else length
             break
-        if tag in tags and at + length <= len(content):  # half a UID would be another one
+        if tag in tags and length == UNDEFINED:  # a sequence: that it is there
+            values[tag] = b""
+        elif tag in tags and at + length <= len(content):  # half a UID would be another one
             values[tag] = content[at : at + length]
 
     def sequences() -> Dataset:

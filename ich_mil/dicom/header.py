@@ -13,6 +13,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from ich_mil.dicom.contrast import contrast_words
 from ich_mil.dicom.elements import Elements, EmptyFileError, NotDicomError, read_elements
 from ich_mil.dicom.frames import Frame, read_frames
 from ich_mil.dicom.refusal import (
@@ -31,6 +32,7 @@ from ich_mil.dicom.tags import (
     ACQUISITION,
     AGENT,
     AGENT_ROUTE,
+    AGENT_SEQUENCE,
     AGENT_VOLUME,
     BODY_PART,
     DESCRIPTION,
@@ -59,10 +61,6 @@ from ich_mil.ledger import Code
 
 # Names of archives; a .nii.gz or .csv.gz is no archive but a NIfTI file or a table.
 _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|zst))", re.IGNORECASE)
-# What stands in ContrastBolusAgent where none was given.
-_NO_CONTRAST = re.compile(
-    r"(none|no|non(?!\W*ionic)|nil|n|n/?a|0|without|w/?o|unenhanced|plain)\b.*|\W*", re.IGNORECASE
-)
 # ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, a map of iodine or a picture
 # without its iodine: all are made of an angiography (PS3.3 C.8.2.1.1.1, C.8.16.1).
 _OF_ANGIOGRAPHY = re.compile(r"\b(mip|m(ax|in)[ _]?ip|subtraction|mat_(specific|removed))\b", re.IGNORECASE)
@@ -122,6 +120,7 @@ class SliceHeader:
             FrameType do: a projection, a subtraction, a map of a material or a picture without it.
         pixels: how its pixels are stored.
         notes: what was accepted though the standard asks for more, as (code, detail).
+        no_contrast: the file or the frame says that no agent was given.
     """
 
     path: str
@@ -144,6 +143,7 @@ class SliceHeader:
     contrast: bool
     pixels: StoredPixels
     notes: tuple[tuple[Code, str], ...]
+    no_contrast: bool = False
 
 
 def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
@@ -209,11 +209,13 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
     signed = elements.short(SIGNED) == 1
     padding = _padding(elements, signed=signed)
-    with_agent, kind = _has_agent(elements), elements.text(IMAGE_TYPE)
+    agent, kind = _agent(elements), elements.text(IMAGE_TYPE)
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = check_geometry(path, frame)
         slope, intercept = check_rescale(path, frame, needs_hu=multi_frame)
+        given = agent if frame.contrast is None else frame.contrast
+        contrast = bool(given) or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.kind}") is not None
         headers.append(
             SliceHeader(
                 path=str(path),
@@ -233,9 +235,8 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
                 description=elements.text(DESCRIPTION),
                 kernel=frame.kernel,
                 body_part=elements.text(BODY_PART).upper(),
-                contrast=with_agent
-                or frame.contrast
-                or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.kind}") is not None,
+                contrast=contrast,
+                no_contrast=given is False and not contrast,
                 pixels=StoredPixels(
                     syntax=elements.syntax,
                     offset=elements.pixel_offset,
@@ -266,21 +267,28 @@ def _only_frame(elements: Elements) -> Frame:
         intercept=intercept[0],
         rescale_type=elements.text(RESCALE_TYPE),
         kernel=elements.text(KERNEL),
-        contrast=False,  # said of the file
+        contrast=None,  # said of the file
         kind="",
     )
 
 
-def _has_agent(elements: Elements) -> bool:
-    """Whether a contrast agent is named; where none is, whether its route or its volume is told.
+def _agent(elements: Elements) -> bool | None:
+    """Whether a contrast agent was given; None where neither agent, sequence, route nor volume tells.
 
-    De-identification empties ContrastBolusAgent and leaves these (PS3.15 table E.1-1).
+    Of these the first that tells counts: de-identification empties ContrastBolusAgent and leaves the others
+    (PS3.15 table E.1-1).
     """
-    agent, route = elements.text(AGENT), elements.text(AGENT_ROUTE)
-    if re.search(r"\w", agent):
-        return _NO_CONTRAST.fullmatch(agent) is None
-    (volume,) = elements.decimals(AGENT_VOLUME, 1) or (0.0,)
-    return volume > 0 or _NO_CONTRAST.fullmatch(route) is None
+    none_given = contrast_words().means_none
+    if re.search(r"\w", agent := elements.text(AGENT)):
+        return not none_given(agent)
+    if AGENT_SEQUENCE in elements.values:
+        agents = elements.sequences().get("ContrastBolusAgentSequence") or []
+        if names := [str(one.get("CodeMeaning") or "agent") for one in agents if len(one)]:
+            return not all(map(none_given, names))
+    if re.search(r"\w", route := elements.text(AGENT_ROUTE)):
+        return not none_given(route)
+    volume = elements.decimals(AGENT_VOLUME, 1)
+    return None if volume is None else volume[0] > 0
 
 
 def _padding(elements: Elements, *, signed: bool) -> tuple[int, int] | None:

@@ -61,6 +61,7 @@ CODES = {
     Code.SERIES_CHOSEN: "series chosen by rule",
     Code.SERIES_JOINED: "series stored in parts, joined",
     Code.SERIES_KIND: "not a plain axial head series",
+    Code.CONTRAST_UNSURE: "whether contrast agent was given is not sure",
     Code.PART_OF_HEAD: "only a part of a head",
     Code.GAP: "gap between slices",
     Code.SPACING_CHANGES: "slice distance changes",
@@ -97,6 +98,7 @@ ROUTINE = frozenset(
 NOTED = frozenset(
     {
         Code.SERIES_KIND,
+        Code.CONTRAST_UNSURE,
         Code.PART_OF_HEAD,
         Code.GAP,
         Code.FLIPPED,

@@ -4,6 +4,7 @@ import numpy as np
 import pydicom
 import pytest
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
@@ -133,6 +134,37 @@ def test_contrast(tmp_path, agent, contrast):
 def test_route_and_volume_tell_of_contrast_where_the_agent_is_empty(tmp_path, changes, contrast):
     path = write(tmp_path, **{"ContrastBolusAgent": ""} | changes)
     assert read_headers(path)[0].contrast is contrast
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, (False, False)),
+        ({"ContrastBolusAgent": "OMNIPAQUE"}, (True, False)),
+        ({"ContrastBolusAgent": "none given"}, (False, True)),
+        ({"ContrastBolusAgent": "ohne KM"}, (False, True)),
+        ({"ContrastBolusAgent": "なし", "SpecificCharacterSet": "ISO_IR 192"}, (False, True)),
+        ({"ContrastBolusAgent": "", "ContrastBolusRoute": "", "ContrastBolusVolume": ""}, (False, False)),
+        ({"ContrastBolusAgent": "", "ContrastBolusVolume": 0}, (False, True)),
+        ({"ContrastBolusAgent": "", "ContrastBolusRoute": "IV", "ContrastBolusVolume": 0}, (True, False)),
+        ({"ContrastBolusAgentSequence": []}, (False, False)),
+        ({"ContrastBolusAgentSequence": ["Iohexol"]}, (True, False)),
+        ({"ContrastBolusAgentSequence": ["No contrast"]}, (False, True)),
+        ({"ContrastBolusAgentSequence": ["None", "Iohexol"]}, (True, False)),
+        ({"ContrastBolusAgent": "NONE", "ImageType": ["DERIVED", "SECONDARY", "MIP"]}, (True, False)),
+    ],
+)
+@pytest.mark.parametrize("has_end_mark", [False, True])
+def test_that_no_agent_was_given_is_told_apart_from_silence(tmp_path, changes, told, has_end_mark):
+    items = []
+    for meaning in changes.get("ContrastBolusAgentSequence", ()):
+        items.append(Dataset())
+        items[-1].CodeMeaning = meaning
+    if "ContrastBolusAgentSequence" in changes:
+        changes = {"ContrastBolusAgentSequence": Sequence(items)}
+        changes["ContrastBolusAgentSequence"].is_undefined_length = has_end_mark
+    header = read_headers(write(tmp_path, **changes))[0]
+    assert (header.contrast, header.no_contrast) == told
 
 
 @pytest.mark.parametrize(
