@@ -69,6 +69,10 @@ class Code(StrEnum):
     """Of two slices in one place, which differ, one takes no part."""
     OTHER_RESCALE = "other-rescale"
     """Most slices of the series have another RescaleSlope or RescaleIntercept."""
+    LOSSY = "lossy"
+    """Its pixels were compressed with loss, or have the grey values of an 8-bit picture."""
+    COARSE = "coarse-grey"
+    """Its grey values are so far apart that blood and brain may look alike."""
     SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"
     SEVERAL_PATIENTS = "several-patients"
@@ -134,6 +138,7 @@ INCOMPLETE = _UNSEEN | frozenset(
         Code.GAP,
         Code.OTHER_PICTURE,
         Code.OTHER_RESCALE,
+        Code.COARSE,
         Code.SEVERAL_PATIENTS,
         Code.UNLIKE,
     }

@@ -13,7 +13,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from ich_mil.dicom.contrast import contrast_words
+from ich_mil.dicom.agent import agent_given
 from ich_mil.dicom.elements import Elements, EmptyFileError, NotDicomError, read_elements
 from ich_mil.dicom.frames import Frame, read_frames
 from ich_mil.dicom.refusal import (
@@ -30,10 +30,6 @@ from ich_mil.dicom.refusal import (
 )
 from ich_mil.dicom.tags import (
     ACQUISITION,
-    AGENT,
-    AGENT_ROUTE,
-    AGENT_SEQUENCE,
-    AGENT_VOLUME,
     BODY_PART,
     DESCRIPTION,
     HEADER_TAGS,
@@ -41,6 +37,7 @@ from ich_mil.dicom.tags import (
     INSTANCE,
     INTERCEPT,
     KERNEL,
+    LOSSY,
     NUMBER_OF_FRAMES,
     ORIENTATION,
     PADDING,
@@ -81,6 +78,7 @@ class StoredPixels:
         intercept: RescaleIntercept (0028,1052) of this slice, HU.
         padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first; twice the
             value where there is no limit; None where there is no padding.
+        lossy: LossyImageCompression (0028,2110) is 01.
     """
 
     syntax: str
@@ -92,6 +90,7 @@ class StoredPixels:
     slope: float
     intercept: float
     padding: tuple[int, int] | None
+    lossy: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,16 +184,24 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
                 raise
         except DicomError:
             raise
-        except EmptyFileError as error:
-            failed = "it is empty, or zeros stand where it should begin: a copy that failed"
-            raise refusal(path, Code.UNREADABLE, failed) from error
-        except NotDicomError as error:
-            if _ARCHIVE.fullmatch(path.name):
-                packed = "it is an archive, and what is in it was not looked at: unpack it"
-                raise refusal(path, Code.NOT_OPENED, packed) from error
-            raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
-            raise refusal_of(path, error, failed="its header cannot be parsed") from error
+            raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: Exception) -> DicomError:
+    """The refusal of a file that could not be opened or parsed."""
+    if isinstance(error, EmptyFileError):
+        failed = "it is empty, or zeros stand where it should begin: a copy that failed"
+        refused = refusal(path, Code.UNREADABLE, failed)
+    elif isinstance(error, NotDicomError) and _ARCHIVE.fullmatch(path.name):
+        packed = "it is an archive, and what is in it was not looked at: unpack it"
+        refused = refusal(path, Code.NOT_OPENED, packed)
+    elif isinstance(error, NotDicomError):
+        refused = refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)")
+    else:
+        refused = refusal_of(path, error, failed="its header cannot be parsed")
+    refused.is_dicom = not isinstance(error, NotDicomError) and refused.code != Code.NOT_OPENED
+    return refused
 
 
 def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
@@ -209,7 +216,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
     signed = elements.short(SIGNED) == 1
     padding = _padding(elements, signed=signed)
-    agent, kind = _agent(elements), elements.text(IMAGE_TYPE)
+    agent, kind = agent_given(elements), elements.text(IMAGE_TYPE)
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = check_geometry(path, frame)
@@ -247,6 +254,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
                     slope=slope,
                     intercept=intercept,
                     padding=padding,
+                    lossy=elements.text(LOSSY) == "01",
                 ),
                 notes=notes,
             )
@@ -270,25 +278,6 @@ def _only_frame(elements: Elements) -> Frame:
         contrast=None,  # said of the file
         kind="",
     )
-
-
-def _agent(elements: Elements) -> bool | None:
-    """Whether a contrast agent was given; None where neither agent, sequence, route nor volume tells.
-
-    Of these the first that tells counts: de-identification empties ContrastBolusAgent and leaves the others
-    (PS3.15 table E.1-1).
-    """
-    none_given = contrast_words().means_none
-    if re.search(r"\w", agent := elements.text(AGENT)):
-        return not none_given(agent)
-    if AGENT_SEQUENCE in elements.values:
-        agents = elements.sequences().get("ContrastBolusAgentSequence") or []
-        if names := [str(one.get("CodeMeaning") or "agent") for one in agents if len(one)]:
-            return not all(map(none_given, names))
-    if re.search(r"\w", route := elements.text(AGENT_ROUTE)):
-        return not none_given(route)
-    volume = elements.decimals(AGENT_VOLUME, 1)
-    return None if volume is None else volume[0] > 0
 
 
 def _padding(elements: Elements, *, signed: bool) -> tuple[int, int] | None:

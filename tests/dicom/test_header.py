@@ -186,6 +186,14 @@ def test_what_is_made_of_an_angiography_by_its_image_type_is_no_plain_slice(tmp_
     assert read_headers(write(tmp_path, ImageType=image_type))[0].contrast is contrast
 
 
+@pytest.mark.parametrize(("flag", "lossy"), [("01", True), ("00", False), (None, False)])
+def test_a_file_that_was_compressed_with_loss_has_a_note(tmp_path, flag, lossy):
+    path = write(tmp_path, LossyImageCompression=flag)
+    (header,) = read_headers(path)
+    assert header.pixels.lossy is lossy
+    assert (Code.LOSSY in [code for code, _ in read(path)[1]]) is lossy
+
+
 def test_a_picture_that_is_not_square(tmp_path):
     path = write(tmp_path, Rows=2, Columns=8, AcquisitionNumber=3)
     (header,) = read_headers(path)
