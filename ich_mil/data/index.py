@@ -93,7 +93,7 @@ class HeaderIndex:
     def __init__(self, path: Path, collection: Collection, *, layout: str, leave_out: Path) -> None:
         self.path = path
         self.collection = collection
-        self._about = (FORMAT, layout, str(collection.root.resolve()))
+        self._about = (FORMAT, layout, escaped(str(collection.root.resolve())))
         self._leave_out = os.path.join(leave_out.resolve(), "")  # noqa: PTH118 - with its last separator
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

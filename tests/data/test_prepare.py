@@ -320,6 +320,41 @@ def test_two_runs_cannot_write_one_folder(study, tmp_path):
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF])
+def test_where_the_file_system_has_no_locks_a_line_says_so(tmp_path, monkeypatch, capsys, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.alone(tmp_path / "out", doing="writing"):
+        (tmp_path / "out" / "a").touch()
+    assert "its file system has no locks" in capsys.readouterr().out
+    with pytest.raises(ZeroDivisionError), files.alone(tmp_path / "new" / "out", doing="writing"):
+        1 / 0  # noqa: B018
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_root_whose_name_is_no_utf_8_is_prepared_in_any_locale(study, tmp_path):
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(study / "a", root / "a")
+    code = (
+        "import sys; from pathlib import Path; from ich_mil.data.prepare import prepare; import os\n"
+        "root, out = (Path(os.fsdecode(bytes.fromhex(word))) for word in sys.argv[1:])\n"
+        "for _ in range(2): print(len(prepare('unlabelled', root, out, jobs=1).table))"
+    )
+    for locale in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        out = root.with_name(f"{root.name}{len(locale)}")
+        words = [os.fsencode(path).hex() for path in (root, out)]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env={**os.environ, **locale},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads((out / "prepared.json").read_text("utf-8"))["root"] == str(root)
+
+
 def test_after_an_error_a_lock_and_folders_without_anything_else_are_gone(tmp_path):
     place = tmp_path / "a" / "b"
 
