@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def _import_matplotlib() -> None:
-    """Import matplotlib whatever MPLBACKEND says: that of a notebook may be unknown here, and ends the import.
+    """Import matplotlib whatever MPLBACKEND says: the backend of a notebook may be unknown here.
 
     Figures have a canvas of their own (`ich_mil.report.canvas`); the backend is for the caller's.
     """

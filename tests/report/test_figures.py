@@ -156,11 +156,12 @@ def test_grey_text_is_read_on_both_grounds_of_the_page():
 
 
 def test_the_settings_of_a_user_have_no_part_in_figures(tmp_path):
-    """A backend of a notebook that is not installed here ends the import of matplotlib; TeX is slow or absent."""
+    """A backend that is not installed here ends the import of matplotlib; TeX is slow or absent."""
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nlines.linewidth: 9\n")
     code = (
         "import numpy as np, sys\nfrom ich_mil.report.figures import roc_curves\n"
-        "import os, matplotlib\nassert matplotlib.rcParams['text.usetex'] == bool(os.environ.get('MPLBACKEND'))\n"
+        "import os, matplotlib\n"
+        "assert matplotlib.rcParams['text.usetex'] == bool(os.environ.get('MPLBACKEND'))\n"
         "sys.stdout.buffer.write(roc_curves(np.array([0, 1, 0, 1]), {'a_$b': np.array([.1, .9, .4, .3])}))"
     )
     drawn = []
