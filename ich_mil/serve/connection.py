@@ -9,7 +9,7 @@ Source: DICOM PS3.8 9.3.2 (A-ASSOCIATE-RQ), table 9-21 (reasons of a rejection).
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from pynetdicom import evt
 from pynetdicom.association import Association
@@ -66,12 +66,14 @@ class Watch:
         self._requested = self._requested or isinstance(event.pdu, A_ASSOCIATE_RQ)
 
     def _answered(self, event: evt.Event) -> None:
-        if getattr(event.primitive, "result", 0) in (1, 2):
-            self.why = event.primitive.reason_str
+        answer = cast(Any, event).primitive
+        if getattr(answer, "result", 0) in (1, 2):
+            self.why = answer.reason_str
 
     def _ended(self, event: evt.Event) -> None:
-        if isinstance(event.primitive, (A_ABORT, A_P_ABORT)) and not self.why:
-            by_caller = isinstance(event.primitive, A_ABORT)
+        end = cast(Any, event).primitive
+        if isinstance(end, (A_ABORT, A_P_ABORT)) and not self.why:
+            by_caller = isinstance(end, A_ABORT)
             self.why = "by the caller" if by_caller else "the connection was lost or fell silent"
 
     def _rejected(self, _: evt.Event) -> None:
