@@ -27,7 +27,7 @@ from ich_mil.dicom import header as header_module
 from ich_mil.dicom import read as read_module
 from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.read import read_slice
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
 from ich_mil.predictions import incomplete
 from tests import phantoms
@@ -318,6 +318,22 @@ def test_two_runs_cannot_write_one_folder(study, tmp_path):
         with pytest.raises(DataError, match="out: another process is preparing it"):
             prepare("unlabelled", study, tmp_path / "out", jobs=1)
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
+def test_contrast_words_of_the_site_are_read_and_new_ones_prepare_the_scan_again(study, tmp_path):
+    for path in (study / "a").iterdir():
+        phantoms.rewrite(path, SeriesDescription="Qwert")
+    words = tmp_path / "words.csv"
+    told = {}
+    for meaning in ("contrast", "plain"):
+        words.write_text(f"phrase,meaning\nqwert,{meaning}\n", "utf-8")
+        prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=words)
+        told[meaning] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    told["nothing"] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
+    assert told == {"contrast": {Code.SERIES_KIND}, "plain": set(), "nothing": {Code.CONTRAST_UNSURE}}
+    with pytest.raises(ConfigError, match=r"none\.csv"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=tmp_path / "none.csv")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF])
