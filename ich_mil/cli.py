@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="of 8-bit pictures, in HU; layout slices",
     )
     one.add_argument("--explain", metavar="SCAN", help="only tell how a scan of the prepared set came about")
-    _add_jobs(one)
+    _add_reading(one)
 
     commands.add_parser("train", help="prepare, train the CNN and fit the head; see 'ich-mil train --help'")
 
@@ -76,21 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
     one.add_argument("--triage", type=Path, metavar="T.json", help="decide by the thresholds of 'triage'")
     _add_shown(one)
-    _add_jobs(one)
+    _add_reading(one)
 
     one = commands.add_parser("validate", help="metrics on a labelled set the model has not seen")
     one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
     one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
-    _add_jobs(one)
+    _add_reading(one)
 
     one = commands.add_parser("recalibrate", help="a model whose probabilities fit labelled scans of a site")
     one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
     one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, required=True, help="folder of the new run")
-    _add_jobs(one)
+    _add_reading(one)
 
     one = commands.add_parser("ensemble", help="finished runs as one model, their predictions pooled")
     one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
@@ -147,9 +147,12 @@ def _add_shown(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--names", action="store_true", help="show names and other DICOM texts on the pages")
 
 
-def _add_jobs(parser: argparse.ArgumentParser) -> None:
+def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=_jobs, default="0", help="worker processes; 0 (default) means one a core"
+    )
+    parser.add_argument(
+        "--contrast-words", type=Path, metavar="CSV", help="phrases of the site: columns phrase,meaning"
     )
 
 
@@ -230,7 +233,7 @@ def _serve(words: list[str]) -> None:
     from ich_mil.settings import read_settings
 
     settings = read_settings(ServeSettings, words, program="ich-mil serve")
-    serve(settings, ModelJudge(settings.model, settings.triage))
+    serve(settings, ModelJudge(settings.model, settings.triage, settings.contrast_words))
 
 
 def _run(chosen: argparse.Namespace) -> None:
@@ -248,18 +251,31 @@ def _run(chosen: argparse.Namespace) -> None:
                 out=out,
                 jobs=chosen.jobs,
                 triage=chosen.triage,
+                contrast_words=chosen.contrast_words,
                 shown=Shown(dicom=chosen.dicom, names=chosen.names),
             )
         case "validate":
             from ich_mil.pipeline.validate import validate_folder
 
             out = chosen.out or Path("validations") / chosen.root.resolve().name
-            validate_folder(chosen.root, layout=chosen.layout, model=chosen.model, out=out, jobs=chosen.jobs)
+            validate_folder(
+                chosen.root,
+                layout=chosen.layout,
+                model=chosen.model,
+                out=out,
+                jobs=chosen.jobs,
+                contrast_words=chosen.contrast_words,
+            )
         case "recalibrate":
             from ich_mil.pipeline.recalibrate import recalibrate_run
 
             recalibrate_run(
-                chosen.root, layout=chosen.layout, model=chosen.model, out=chosen.out, jobs=chosen.jobs
+                chosen.root,
+                layout=chosen.layout,
+                model=chosen.model,
+                out=chosen.out,
+                jobs=chosen.jobs,
+                contrast_words=chosen.contrast_words,
             )
         case "ensemble":
             from ich_mil.pipeline.ensemble import join_runs
@@ -303,6 +319,7 @@ def _prepare(chosen: argparse.Namespace) -> None:
             jobs=chosen.jobs,
             thickness_mm=chosen.thickness,
             window=window,
+            contrast_words=chosen.contrast_words,
         )
 
 

@@ -167,6 +167,7 @@ class RunConfig:
         external: the set to validate on.
         prepared: folder of the prepared sets (`train`, `also_1`, `also_2` ... and `external` below it).
         thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
+        contrast_words: a CSV of the site with columns phrase,meaning; it outranks the built-in table.
         split: how the scans to train on are divided.
         encoder: the slice encoder, and the pictures it reads.
         cnn: what follows the encoder.
@@ -191,6 +192,7 @@ class RunConfig:
     external: SetSettings | None = None
     prepared: Path = Path("data/prepared")
     thickness_mm: float = AVERAGE_TO_MM
+    contrast_words: Path | None = None
     split: SplitSettings = field(default_factory=SplitSettings)
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     cnn: CnnSettings = field(default_factory=CnnSettings)
@@ -262,8 +264,10 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """12 hex digits that name these settings; the fields in `PLACES` take no part."""
-        alike = replace(self, training=replace(self.training, workers=0))
-        return settings_digest({k: v for k, v in asdict(alike).items() if k not in PLACES})
+        alike = asdict(replace(self, training=replace(self.training, workers=0)))
+        if self.contrast_words is None:  # runs begun before there were any keep their name
+            del alike["contrast_words"]
+        return settings_digest({k: v for k, v in alike.items() if k not in PLACES})
 
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:

@@ -39,7 +39,8 @@ class DicomError(IchMilError):
     """One DICOM file that is refused.
 
     `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` and `series_uid` what it is of and
-    `sop_uid` its own name, '' where not known; `orientation` its direction cosines, None where it has none.
+    `sop_uid` its own name, '' where not known; `orientation` its direction cosines, None where it has none;
+    `is_dicom` is False where nothing in it shows that it is DICOM at all, or nothing could be seen.
     """
 
     def __init__(self, message: str, *, code: str) -> None:
@@ -47,6 +48,7 @@ class DicomError(IchMilError):
         self.code = code
         self.study_uid = self.series_uid = self.sop_uid = ""
         self.orientation: tuple[float, ...] | None = None
+        self.is_dicom = True
 
 
 class ModelError(IchMilError):

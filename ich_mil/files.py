@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from ich_mil.errors import ConfigError, DataError, DiskFullError
+from ich_mil.progress import say
 
 
 def _umask() -> int:
@@ -76,6 +77,7 @@ os.register_at_fork(after_in_child=lambda: [file.close() for file in _HELD])
 def alone(folder: Path, *, doing: str) -> Iterator[None]:
     """Hold a folder for one process; the system lets go of it when the process ends, however it ends.
 
+    Some file systems have no such locks (Lustre, NFS): then nothing holds the folder, and a line says so.
     After an error the lock goes again, and the folders made for it, unless they hold something by then.
 
     Raises:
@@ -93,8 +95,11 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = os.fstat(file.fileno()).st_nlink > 0  # else the one before us has just removed it
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError):
             held = False
+        except OSError as error:
+            say(f"{folder}: its file system has no locks ({error.strerror}); run one command at a time on it")
+            held = True
         if not held:
             raise DataError(
                 f"{folder}: another process is {doing} it; wait for that one, or choose another folder"

@@ -54,6 +54,8 @@ class Code(StrEnum):
     """One scan that was stored in several parts."""
     SERIES_KIND = "series-kind"
     """The series that stands for the scan is no plain axial one of the head."""
+    CONTRAST_UNSURE = "contrast-unsure"
+    """Its description is not understood, or contradicts its header, in whether a contrast agent was given."""
     PART_OF_HEAD = "part-of-head"
     """The series that stands for the scan covers less than a head."""
     GAP = "gap"
@@ -67,6 +69,10 @@ class Code(StrEnum):
     """Of two slices in one place, which differ, one takes no part."""
     OTHER_RESCALE = "other-rescale"
     """Most slices of the series have another RescaleSlope or RescaleIntercept."""
+    LOSSY = "lossy"
+    """Its pixels were compressed with loss, or have the grey values of an 8-bit picture."""
+    COARSE = "coarse-grey"
+    """Its grey values are so far apart that blood and brain may look alike."""
     SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"
     SEVERAL_PATIENTS = "several-patients"
@@ -132,6 +138,7 @@ INCOMPLETE = _UNSEEN | frozenset(
         Code.GAP,
         Code.OTHER_PICTURE,
         Code.OTHER_RESCALE,
+        Code.COARSE,
         Code.SEVERAL_PATIENTS,
         Code.UNLIKE,
     }

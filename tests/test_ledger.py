@@ -4,6 +4,7 @@ from ich_mil.ledger import CHOICES, CORRECTED, INCOMPLETE, PASSING, REFUSED, Cod
 
 NOTED = {
     "series-kind",
+    "contrast-unsure",
     "part-of-head",
     "gap",
     "spacing-changes",
@@ -13,6 +14,8 @@ NOTED = {
     "centre-moves",
     "other-picture",
     "other-rescale",
+    "lossy",
+    "coarse-grey",
     "sop-repeated",
     "modality-missing",
     "several-patients",

@@ -21,19 +21,19 @@ from typing import Any, NamedTuple
 from joblib import Parallel, delayed
 
 from ich_mil.data.collection import Collection, Source
+from ich_mil.data.neighbours import Neighbours
 from ich_mil.data.slice_pictures import is_picture, picture_headers
 from ich_mil.data.splits import patient_key
-from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
+from ich_mil.dicom.header import SliceHeader, read_headers
+from ich_mil.dicom.header_json import SEPARATORS, header_of, header_text
 from ich_mil.errors import DataError, DicomError, DiskFullError
 from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
 
-FORMAT = "ich_mil.index.7"
+FORMAT = "ich_mil.index.8"
 CHUNK = 64
 """Files a worker takes at a time: reading a header takes a third of a millisecond, handing it over longer."""
-SEPARATORS = (",", ":")
-"""Of JSON, in which headers are compared as text."""
 COMMIT_SECONDS = 2.0
 """A killed run loses at most so much of its work."""
 
@@ -41,7 +41,7 @@ _TABLES = """
 CREATE TABLE about (format TEXT, layout TEXT, root TEXT);
 CREATE TABLE file (
     path BLOB PRIMARY KEY, size INTEGER, mtime INTEGER, scan TEXT, sop TEXT, code TEXT, detail TEXT,
-    series TEXT, orientation TEXT
+    series TEXT, orientation TEXT, is_dicom INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE slice (
     scan TEXT, path BLOB, frame INTEGER, sop TEXT, header TEXT, PRIMARY KEY (scan, path, frame)
@@ -64,7 +64,7 @@ class IndexedScan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Found:
-    """What a worker says of one file; `series` and `orientation` are of one that is refused."""
+    """What a worker says of one file; the last three are of one that is refused."""
 
     path: str
     headers: tuple[SliceHeader, ...]
@@ -74,6 +74,7 @@ class _Found:
     detail: str
     series: str = ""
     orientation: tuple[float, ...] | None = None
+    is_dicom: bool = True
 
 
 class HeaderIndex:
@@ -92,7 +93,7 @@ class HeaderIndex:
     def __init__(self, path: Path, collection: Collection, *, layout: str, leave_out: Path) -> None:
         self.path = path
         self.collection = collection
-        self._about = (FORMAT, layout, str(collection.root.resolve()))
+        self._about = (FORMAT, layout, escaped(str(collection.root.resolve())))
         self._leave_out = os.path.join(leave_out.resolve(), "")  # noqa: PTH118 - with its last separator
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,19 +142,31 @@ class HeaderIndex:
         rows = self._database.execute(
             "SELECT path, header FROM slice WHERE scan = ? ORDER BY path, frame", (scan,)
         )
-        return [_header(os.fsdecode(path), text) for path, text in rows]
+        return [header_of(os.fsdecode(path), text) for path, text in rows]
 
     def refused(self) -> Iterator[LedgerEntry]:
         """A ledger line for each file that is not a usable slice, by path.
 
         One that may be a slice and names no study counts to that whose files alone lie beside or below it.
+        What nothing shows to be DICOM may be a slice if its name is like those of the slices near it.
         """
         rows = self._database.execute(
-            "SELECT scan, path, code, detail FROM file WHERE code != '' ORDER BY path"
+            "SELECT scan, path, code, detail, is_dicom FROM file WHERE code != '' ORDER BY path"
         )
-        for scan, path, code, detail in rows:
-            near = scan or (self._only_scan_near(path) if code in INCOMPLETE else "")
-            yield LedgerEntry(near, os.fsdecode(path), Code(code), detail)
+        slices: dict[bytes, Neighbours] = {}
+        for scan, path, code, detail, is_dicom in rows:
+            folder, name = os.path.split(path)
+            if not is_dicom and not self.collection.pictures:
+                if folder not in slices:
+                    slices[folder] = self._slices_near(folder)
+                near = slices[folder]
+                is_lost = near.may_be_slice(os.fsdecode(name))
+                if code == Code.NOT_DICOM and near and is_lost:
+                    code, detail = Code.UNREADABLE, f"{detail}, but it has the name of a slice"
+                elif code != Code.NOT_DICOM and not is_lost:
+                    code, detail = Code.NOT_DICOM, f"{detail}; it has not the name of a slice"
+            whose = scan or (self._only_scan_near(path) if code in INCOMPLETE else "")
+            yield LedgerEntry(whose, os.fsdecode(path), Code(code), detail)
 
     def lost_slices(self) -> Iterator[LedgerEntry]:
         """A ledger line for each slice that says it is no CT, or a localizer.
@@ -191,15 +204,23 @@ class HeaderIndex:
 
     def _only_scan_near(self, path: bytes) -> str:
         """The only scan in the nearest folder above `path` that has files of any; '' where it has several."""
-        scans: list[tuple[str]] = []
-        while path and not scans:
-            path = os.path.dirname(path)  # noqa: PTH120 - bytes, as the file system has them
-            first, end = (path + b"/", path + b"0") if path else (b"", b"\xff" * 8)  # 0 comes after /
-            scans = self._database.execute(
-                "SELECT DISTINCT scan FROM file WHERE scan != '' AND path >= ? AND path < ? LIMIT 2",
-                (first, end),
-            ).fetchall()
-        return scans[0][0] if len(scans) == 1 else ""
+        query = "SELECT DISTINCT scan FROM file WHERE scan != '' AND path >= ? AND path < ? LIMIT 2"
+        scans = self._nearest(os.path.dirname(path), query)  # noqa: PTH120 - bytes, as the file system has
+        return scans[0] if len(scans) == 1 else ""
+
+    def _slices_near(self, folder: bytes) -> Neighbours:
+        """The names of the slices in the nearest folder, from `folder` up, that has any."""
+        paths = self._nearest(folder, "SELECT DISTINCT path FROM slice WHERE path >= ? AND path < ?")
+        return Neighbours(os.fsdecode(path).rsplit("/", 1)[-1] for path in paths)
+
+    def _nearest(self, folder: bytes, query: str) -> list[Any]:
+        """What `query` finds between the bounds of the nearest folder, from `folder` up, that has any."""
+        while True:
+            first, end = (folder + b"/", folder + b"0") if folder else (b"", b"\xff" * 8)  # 0 comes after /
+            found = [value for (value,) in self._database.execute(query, (first, end))]
+            if found or not folder:
+                return found
+            folder = os.path.dirname(folder)  # noqa: PTH120
 
     def _told(self, error: Exception) -> DataError:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
@@ -290,12 +311,15 @@ class HeaderIndex:
             path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
             orientation = json.dumps(found.orientation, separators=SEPARATORS)
             self._database.execute(
-                "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ?, ?, ? FROM found WHERE path = ?",
-                (scan, found.sop, found.code, escaped(found.detail), found.series, orientation, path),
+                "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ?, ?, ?, ? FROM found WHERE path = ?",
+                (
+                    *(scan, found.sop, found.code, escaped(found.detail), found.series, orientation),
+                    *(found.is_dicom, path),
+                ),
             )
             self._database.executemany(
                 "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
-                [(scan, path, one.frame, one.sop_uid, _text(one)) for one in found.headers],
+                [(scan, path, one.frame, one.sop_uid, header_text(one)) for one in found.headers],
             )
 
 
@@ -308,27 +332,11 @@ def _read_chunk(paths: Sequence[str], root: Path, pictures: bool) -> list[_Found
             headers = read(root / path)
         except DicomError as error:
             reason = str(error).removeprefix(f"{root}{os.sep}")
-            place = (error.series_uid, error.orientation)
+            known = error.is_dicom or os.path.isdir(root / path)  # noqa: PTH112 - a folder has no content
+            place = (error.series_uid, error.orientation, known)
             chunk.append(_Found(path, (), error.study_uid, error.sop_uid, error.code, reason, *place))
         else:
             key = patient_key(headers[0].patient_id)
             headers = tuple(replace(header, path="", patient_id=key) for header in headers)
             chunk.append(_Found(path, headers, headers[0].study_uid, headers[0].sop_uid, "", ""))
     return chunk
-
-
-def _text(header: SliceHeader) -> str:
-    """A header as JSON."""
-    return json.dumps(vars(header) | {"pixels": vars(header.pixels)}, separators=SEPARATORS)
-
-
-def _header(path: str, text: str) -> SliceHeader:
-    """A header from JSON: lists become the tuples they were."""
-    row: dict[str, Any] = json.loads(text)
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
-    values["path"] = path
-    values["notes"] = tuple((Code(code), detail) for code, detail in row["notes"])
-    pixels = row["pixels"]
-    pixels["padding"] = tuple(pixels["padding"]) if pixels["padding"] else None
-    values["pixels"] = StoredPixels(**pixels)
-    return SliceHeader(**values)

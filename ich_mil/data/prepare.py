@@ -30,6 +30,7 @@ from ich_mil.data.slice_pictures import Window
 from ich_mil.data.slices import SliceCollection, prepare_slices
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.data.twins import content_of
+from ich_mil.dicom.contrast_words import SitePhrases, read_site_phrases
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError
 from ich_mil.files import CsvRows, alone, digest, remove_leftovers, whole_file, write_json
@@ -63,6 +64,7 @@ def prepare(
     jobs: int,
     thickness_mm: float = AVERAGE_TO_MM,
     window: Window | None = None,
+    contrast_words: Path | None = None,
 ) -> PreparedSet:
     """Prepare every scan below `root` into the folder `out`.
 
@@ -74,11 +76,13 @@ def prepare(
         jobs: worker processes.
         thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
         window: of the pictures of layout `slices`.
+        contrast_words: a CSV file of the site's own (`ich_mil.dicom.contrast_words`).
 
     Returns:
         The prepared set.
 
     Raises:
+        ConfigError: the contrast words cannot be used.
         DataError: labels that do not match, no usable slice at all, a picture that cannot be used, a full
             disk, `out` made from another root, thickness or window, or in use by another process.
     """
@@ -90,6 +94,7 @@ def prepare(
     }
     if layout == "slices":
         about["window"] = None if window is None else list(window)
+    site = read_site_phrases(contrast_words)
     if _check_target(out, about) and not os.access(out, os.W_OK):
         say(f"{out}: is read-only; used as it is, whatever has become of its files since")
         return open_prepared(out)
@@ -101,7 +106,7 @@ def prepare(
         if next(index.scans(), None) is None:
             raise _no_slice(index, n_files, out)
         collection.check(((scan.scan, scan.sources) for scan in index.scans()), index.refused())
-        n_new = _prepare_scans(index, out, about, jobs)
+        n_new = _prepare_scans(index, out, about, jobs, site)
         summary = _write_tables(index, out)
         about["files"] = summary.files
         write_json(out / "prepared.json", about)
@@ -156,7 +161,7 @@ def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
     return DataError(f"{root}: {reason}: {first.detail}")
 
 
-def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int) -> int:
+def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int, site: SitePhrases) -> int:
     """Prepare every scan that is not there yet, or not as its files are now. Returns their number.
 
     So is one whose record tells of a refusal that may be over now. Until the tables are written too,
@@ -168,7 +173,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
     root, out = index.collection.root.absolute(), out.absolute()
     todo = []
     for scan in index.scans():
-        fingerprint = scan_fingerprint(scan.fingerprint, thickness_mm, window)
+        fingerprint = scan_fingerprint(scan.fingerprint, thickness_mm, window, site)
         record = read_record(out, scan.scan)
         if (
             record is None
@@ -181,7 +186,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
         batches = (
             [
-                ScanTask(scan, index.headers(scan), fingerprint, thickness_mm, root, out)
+                ScanTask(scan, index.headers(scan), fingerprint, thickness_mm, root, out, site)
                 for scan, fingerprint in todo[first : first + at_once]
             ]
             for first in range(0, len(todo), at_once)

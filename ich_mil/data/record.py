@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ich_mil.data.store import FORMAT, scan_file
+from ich_mil.dicom.contrast_words import SitePhrases
 from ich_mil.dicom.planes import Edges, edges_of
 from ich_mil.files import digest, write_text
 from ich_mil.ledger import Code, LedgerEntry
@@ -43,9 +44,12 @@ class ScanRecord:
         return [edges_of(row["orientation"]) for row in self.slices]
 
 
-def scan_fingerprint(files: str, thickness_mm: float, window: Sequence[float] | None = None) -> str:
-    """A digest of all that a prepared scan depends on: its files, thickness, window of pictures, format."""
+def scan_fingerprint(
+    files: str, thickness_mm: float, window: Sequence[float] | None = None, site: SitePhrases = ()
+) -> str:
+    """A digest of all that a prepared scan depends on: files, thickness, window, contrast words, format."""
     parts = [FORMAT, files, str(thickness_mm), *([] if window is None else [str(tuple(window))])]
+    parts += [str(site)] if site else []
     return digest(*(part.encode() for part in parts))
 
 

@@ -23,6 +23,7 @@ from ich_mil.data.record import ScanRecord, write_record
 from ich_mil.data.store import scan_file
 from ich_mil.dicom.anatomy import head_cut_off, head_refusal
 from ich_mil.dicom.choice import kind_entries, not_chosen, rank_series, reason_for
+from ich_mil.dicom.contrast_words import SitePhrases
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.order import Series
 from ich_mil.dicom.planes import AXIAL_DEGREES, tilt_degrees
@@ -35,7 +36,10 @@ from ich_mil.ledger import Code, LedgerEntry
 
 
 class ScanTask(NamedTuple):
-    """What a worker needs to prepare one scan: `root` and `out` are folders, thickness 0 means as it is."""
+    """What a worker needs to prepare one scan.
+
+    `root` and `out` are folders, thickness 0 means as it is, `site` are contrast words of the site.
+    """
 
     scan: str
     headers: list[SliceHeader]
@@ -43,6 +47,7 @@ class ScanTask(NamedTuple):
     thickness_mm: float
     root: Path
     out: Path
+    site: SitePhrases = ()
 
 
 def prepare_scans(tasks: Sequence[ScanTask]) -> int:
@@ -140,7 +145,7 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         candidates = [series for series in every_series if _names(series.headers) not in no_heads]
         if not candidates:
             return None, refused
-        series = rank_series(candidates)[0]
+        series = rank_series(candidates, task.site)[0]
         groups = _groups(series, task.thickness_mm)
         stack, unreadable = _read(series, groups, task, done)
         if unreadable:
@@ -158,13 +163,14 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         refused += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
         no_heads.add(_names(series.headers))
         done.clear()
-    entries = [*refused, *not_chosen(series, candidates), *kind_entries(series), *series.entries]
+    entries = [*refused, *not_chosen(series, candidates, task.site)]
+    entries += [*kind_entries(series, task.site), *series.entries]
     entries += _other_pictures(series, task.root)
     is_axial = tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
     if is_axial and (cut_off := head_cut_off(stack, spacing=series.headers[0].spacing)):
         entries.append(LedgerEntry(task.scan, "", Code.PART_OF_HEAD, cut_off))
     if len(every_series) > 1:
-        reason = f"{series.description or series.series_uid}: {reason_for(series, candidates)}"
+        reason = f"{series.description or series.series_uid}: {reason_for(series, candidates, task.site)}"
         entries.append(LedgerEntry(task.scan, "", Code.SERIES_CHOSEN, reason))
     n_used = sum(len(item.row["sources"]) for item in slices)
     if n_used < len(series.headers):

@@ -30,7 +30,7 @@ from ich_mil.errors import DataError
 from ich_mil.files import digest
 from ich_mil.ledger import LedgerEntry
 
-FORMAT = "ich_mil.prepared.6"
+FORMAT = "ich_mil.prepared.7"
 COLUMNS = (
     "scan",
     "index",

@@ -3,7 +3,8 @@
 In: the ordered series of one study. Out: the same series, best first; for any of them the reason in words; a
 ledger entry for each that does not stand for the study, and one if that which does is no plain head.
 A preference never refuses: descriptions, kernels and body parts are makers' free text, often empty and
-sometimes wrong.
+sometimes wrong. What the header says of a contrast agent outranks the description
+(`ich_mil.dicom.contrast`).
 
 Source: the series of CQ500 (Chilamkurthy et al. 2018), whose names are folder names such as 'CT Plain THIN',
 'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are PS3.16 annex L.
@@ -14,6 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ich_mil.dicom.contrast import Told, contrast_words
+from ich_mil.dicom.contrast_words import SitePhrases
 from ich_mil.dicom.order import LEFT_OUT, Series
 from ich_mil.dicom.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.ledger import Code, LedgerEntry
@@ -33,29 +36,6 @@ _BONE = re.compile(r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b"
 _BONE_KERNEL = re.compile(
     r"(.*(bone|edge|lung|detail).*|d|e|yd|fc[38]\d|(?!fc)[a-z]{1,2}[6-9]\d[a-z]?)(\\.*)?", re.IGNORECASE
 )
-# An injection ('4cc sec 150cc'), a phase or a vessel says contrast as well; projections, subtractions, maps
-# of iodine and pictures without it are made of an angiography.
-_CONTRAST = re.compile(
-    r"contrast|kontrast|\bkm\b|\bce\b|\+c\b|\bc\+|\d\s*(cc|ml)\b|\biv\b|\boral\b|inject|bolus|monitoring"
-    r"|\bpost\b(?!\W*(fossa|op|proc|trauma|surg|evd|coil|clip|shunt|lysis|tpa))"
-    r"|\bdelay(ed)?\b|\bc/c\b|\b(con|dopo|c/)\s*(mdc|civ)\b"
-    # the last word, before no more than the thickness and the number of a repeat: 'HEAD W', 'Head with 5mm-2'
-    r"|\bw(ith)?\b(?=[\W_]*(\d+(\.\d+)?\s*mm)?(-\d)?\W*$)"
-    r"|\bct[apv]\b|angio|venous|arterial|perfusion|enhanced|willis|carotid|\bmips?\b|\bmin\s?ips?\b|subtract|\biodine\b|\bvnc\b",
-    re.IGNORECASE,
-)
-# Not 'virtual non-contrast', which is made of slices with contrast.
-_NO_CONTRAST = re.compile(
-    r"(?<!virtual[ -])(\b(pre|non?|without|w/?o|before|ohne|sans|sin|sem|senza)|un|non)[\s_-]*(iv[\s_-]*)?"
-    r"(contrast\w*|kontrast\w*|enhanced|injection|ce\b|km\b|iv\b)|\biv-(?!\w)|\bncct\b|\bplain\b|\bnative?\b|-c\b",
-    re.IGNORECASE,
-)
-# Without and with: 'W/WO', 'WWO', 'WO/W', 'w and w/o', 'with & without'.
-_BOTH = re.compile(
-    r"\bw(ith)?\s*[/&+]?\s*(and\s+)?w(/?o|ithout)\b|\bw(/?o|ithout)\s*[/&+]\s*w(ith)?\b"
-    r"|\bw(/?o|ithout)\s+and\s+w(ith)?\b",
-    re.IGNORECASE,
-)
 _HEAD = re.compile(r"head|brain|skull|crani|cereb|neuro|kopf|sch(ä|ae?)del|hirn|crane|crâne", re.IGNORECASE)
 _OTHER_PART = re.compile(
     r"chest|thora|abdo|pelvi|spin(e|al)\b|cervical|lumbar|\bneck\b|extremit|shoulder|\bhip\b|\bknee\b|\bankle\b"
@@ -66,7 +46,7 @@ _OTHER_PART = re.compile(
 _REPEAT = re.compile(r"-[2-9]$")
 
 
-def rank_series(series: Sequence[Series]) -> list[Series]:
+def rank_series(series: Sequence[Series], site: SitePhrases = ()) -> list[Series]:
     """Sort the series of a study, the one that stands for it first.
 
     What counts, in this order: at least 60 mm (a shorter one is a timing or test scan); no other body part
@@ -77,6 +57,7 @@ def rank_series(series: Sequence[Series]) -> list[Series]:
 
     Args:
         series: all series of one study, at least one.
+        site: contrast words of the site.
 
     Returns:
         The same series, best first.
@@ -86,15 +67,16 @@ def rank_series(series: Sequence[Series]) -> list[Series]:
     """
     if not series:
         raise ValueError("a study needs at least one series to choose from; got none")
-    return sorted(series, key=_rank)
+    return sorted(series, key=lambda one: _rank(one, site))
 
 
-def reason_for(chosen: Series, series: Sequence[Series]) -> str:
+def reason_for(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> str:
     """Why `chosen` stands for the study, in words.
 
     Args:
         chosen: any of `series`.
         series: all series of the study.
+        site: contrast words of the site.
 
     Returns:
         What `chosen` is like, and what its rivals are.
@@ -104,11 +86,11 @@ def reason_for(chosen: Series, series: Sequence[Series]) -> str:
     """
     if chosen not in series:
         raise ValueError(f"series {chosen.series_uid} is not among the {len(series)} series of the study")
-    place = rank_series(series).index(chosen) + 1
-    reason = _describe(chosen)
+    place = rank_series(series, site).index(chosen) + 1
+    reason = _describe(chosen, site)
     if len(series) == 1:
         return f"{reason}; the only series"
-    plain = [one for one in series if _unwanted(one) == 0]
+    plain = [one for one in series if _unwanted(one, site) == 0]
     if len(plain) < len(series):
         reason += f"; {len(series) - len(plain)} of {len(series)} series are post-contrast, bone or not axial"
     else:
@@ -120,28 +102,32 @@ def reason_for(chosen: Series, series: Sequence[Series]) -> str:
     return reason if place == 1 else f"{reason}; number {place} in order of preference"
 
 
-def not_chosen(chosen: Series, series: Sequence[Series]) -> list[LedgerEntry]:
+def not_chosen(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> list[LedgerEntry]:
     """One ledger entry, with the lowest file, for each of the `series` of a study other than `chosen`."""
     entries = []
     for one in series:
         if one != chosen:
             refused = {entry.file for entry in one.entries if entry.code in LEFT_OUT}
             files = len(refused | {header.path for header in one.headers})
-            detail = f"series {_text(one)!r} ({one.series_uid}), {files} files: {_describe(one)}"
+            detail = f"series {_text(one)!r} ({one.series_uid}), {files} files: {_describe(one, site)}"
+            if unsure := _contrast_unsure(one, site):
+                detail += f"; {unsure}"
             entries.append(LedgerEntry(one.study_uid, one.headers[0].path, Code.SERIES_NOT_CHOSEN, detail))
     return entries
 
 
-def kind_entries(chosen: Series) -> list[LedgerEntry]:
+def kind_entries(chosen: Series, site: SitePhrases = ()) -> list[LedgerEntry]:
     """Ledger entries that say in what the series that stands for a study is no plain one of a whole head.
 
     Args:
         chosen: the series that stands for the study, be it the only one.
+        site: contrast words of the site.
 
     Returns:
-        At most two; none for a plain axial series that names no other body part and is as long as a head.
+        None for a plain axial series that names no other body part, is as long as a head and has a
+        description that is understood and agrees with its header.
     """
-    kinds = _kinds(chosen)
+    kinds = _kinds(chosen, site)
     for kind, n_such in (("post-contrast", _n_with_agent(chosen)), ("bone", _n_sharp(chosen))):
         if n_such and kind not in kinds:
             kinds.append(f"{kind} in {n_such} of {len(chosen.headers)} slices")
@@ -157,6 +143,9 @@ def kind_entries(chosen: Series) -> list[LedgerEntry]:
         n_slices = len(chosen.headers)
         detail = f"{n_slices} slices cover {chosen.extent:.0f} mm, a head needs {COVER_MM:.0f} mm"
         entries.append(LedgerEntry(chosen.study_uid, "", Code.PART_OF_HEAD, detail))
+    if unsure := _contrast_unsure(chosen, site):
+        detail = f"series {_text(chosen)!r} ({chosen.series_uid}): {unsure}"
+        entries.append(LedgerEntry(chosen.study_uid, "", Code.CONTRAST_UNSURE, detail))
     return entries
 
 
@@ -170,11 +159,38 @@ def _text(series: Series) -> str:
     return text.replace("_", " ")  # to a word pattern 'POST_5MM' is one word
 
 
-def _is_contrast(series: Series) -> bool:
-    """A contrast agent in most headers, or a description that says so."""
-    text = _text(series)
-    said = _BOTH.search(text) or _CONTRAST.search(_NO_CONTRAST.sub(" ", text))
-    return 2 * _n_with_agent(series) > len(series.headers) or bool(said)
+def _told(series: Series, site: SitePhrases) -> Told:
+    """What the description says of contrast."""
+    return contrast_words(site).read(_text(series))
+
+
+def _header_contrast(series: Series) -> bool | None:
+    """What most headers say of contrast; None where they say nothing."""
+    half = len(series.headers) / 2
+    if _n_with_agent(series) > half:
+        return True
+    return False if sum(header.no_contrast for header in series.headers) > half else None
+
+
+def _contrast(series: Series, site: SitePhrases) -> bool | None:
+    """Whether a series was made with contrast: as its headers say, else its description."""
+    told = _header_contrast(series)
+    return _told(series, site).contrast if told is None else told
+
+
+def _contrast_unsure(series: Series, site: SitePhrases) -> str:
+    """Why it is not sure whether a series was made with contrast, in words; '' where it is.
+
+    Folder names are of no one who would know: unknown words of theirs are passed over.
+    """
+    header, told = _header_contrast(series), _told(series, site)
+    if header is None and series.description and told.unknown:
+        words = ", ".join(map(repr, told.unknown))
+        return f"the table of contrast words lacks {words}, which were passed over"
+    if header is not None and told.contrast not in (None, header):
+        said = ("without contrast", "with contrast")
+        return f"its header says {said[header]}, its name {said[not header]}; the header counts"
+    return ""
 
 
 def _is_bone(series: Series) -> bool:
@@ -202,12 +218,12 @@ def _is_other_part(series: Series) -> bool:
     return bool(_OTHER_PART.search(words)) and not _HEAD.search(words)
 
 
-def _unwanted(series: Series) -> int:
+def _unwanted(series: Series, site: SitePhrases) -> int:
     """0 for a plain axial series; else higher the less it resembles one."""
-    return 4 * (not _is_axial(series)) + 2 * _is_contrast(series) + _is_bone(series)
+    return 4 * (not _is_axial(series)) + 2 * (_contrast(series, site) is True) + _is_bone(series)
 
 
-def _rank(series: Series) -> tuple[bool | int | str, ...]:
+def _rank(series: Series, site: SitePhrases) -> tuple[bool | int | str, ...]:
     """Sorts the best series of a study first (`rank_series` states the order)."""
     codes = [entry.code for entry in series.entries]
     spacing = series.spacing
@@ -220,12 +236,12 @@ def _rank(series: Series) -> tuple[bool | int | str, ...]:
     return (
         series.extent < STUB_MM,
         _is_other_part(series),
-        _unwanted(series),
+        _unwanted(series, site),
         series.extent > LONGEST_MM,
         series.extent < COVER_MM,
         Code.GAP in codes,
         step_class,
-        not _NO_CONTRAST.search(_text(series)),
+        _contrast(series, site) is not False,
         sum(code in _DEFECTS for code in codes),
         -len(series.headers),
         bool(_REPEAT.search(_folder(series))),
@@ -235,20 +251,20 @@ def _rank(series: Series) -> tuple[bool | int | str, ...]:
     )
 
 
-def _kinds(series: Series) -> list[str]:
+def _kinds(series: Series, site: SitePhrases) -> list[str]:
     """What keeps a series from being a plain axial one, in words."""
     kinds = (
         ("not axial", not _is_axial(series)),
-        ("post-contrast", _is_contrast(series)),
+        ("post-contrast", _contrast(series, site) is True),
         ("bone", _is_bone(series)),
     )
     return [word for word, holds in kinds if holds]
 
 
-def _describe(series: Series) -> str:
+def _describe(series: Series, site: SitePhrases) -> str:
     """Kind, step, number of slices, extent and defects, in words."""
     n = len(series.headers)
-    parts = [" ".join(_kinds(series)) or "plain"]
+    parts = [" ".join(_kinds(series, site)) or "plain"]
     if n > 1:
         parts.append(f"{series.spacing:.1f} mm")
     parts += [f"{n} slice{'s' if n > 1 else ''}", f"{series.extent:.0f} mm"]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pydicom.charset import convert_encodings, decode_bytes
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_dataset
 from pydicom.tag import Tag
@@ -26,6 +25,7 @@ from pydicom.uid import (
     UncompressedTransferSyntaxes,
 )
 
+from ich_mil.dicom.text import decode_text
 from ich_mil.dicom.walk import UNDEFINED, VRS, walk
 
 PIXEL_DATA = 0x7FE00010
@@ -48,18 +48,11 @@ _FIRST_GROUPS = {0x0002, 0x0008}
 _BLANKS = " \0\t\r\n"
 _ESCAPE = b"\x1b"
 """Begins a code extension (PS3.5 6.1.2.5)."""
-_TO_GB_2312 = "\x1b$)A"
-"""Begins Chinese of ISO 2022 IR 58 (PS3.5 K)."""
 
 
 def tag_of(keyword: str) -> int:
     """The tag of a keyword of the DICOM dictionary. A plain number: `pydicom.tag.Tag` compares in Python."""
     return int(Tag(keyword))
-
-
-def without_escapes(text: str) -> str:
-    """Text of pydicom without the escapes that it leaves in, for it believes that Python strips them."""
-    return text.replace(_TO_GB_2312, "")
 
 
 class NotDicomError(Exception):
@@ -78,7 +71,7 @@ class Elements:
         syntax: transfer syntax UID; where the file names none, DICOM's default (PS3.5 10.1).
         media_sop_class: MediaStorageSOPClassUID (0002,0002), or ''.
         little_endian: byte order of binary values.
-        values: tag -> raw value.
+        values: tag -> raw value, empty of a sequence with an end mark.
         pixel_offset: first byte of the Pixel Data value in the (inflated) file; -1 where there is none.
         pixel_length: bytes of the Pixel Data value; -1 where it is undefined.
         n_bytes: bytes of the file.
@@ -106,8 +99,7 @@ class Elements:
             text = raw.decode("ascii").strip(_BLANKS)
         else:
             names = self.values.get(CHARACTER_SET, b"").decode("ascii", "replace").split("\\")
-            encodings = convert_encodings([name.strip(_BLANKS) for name in names])
-            text = without_escapes(decode_bytes(raw, encodings, set())).strip(_BLANKS)
+            text = decode_text(raw, [name.strip(_BLANKS) for name in names]).strip(_BLANKS)
         if "\\" in text:
             text = "\\".join([part.strip(_BLANKS) for part in text.split("\\")])
         return text
@@ -239,7 +231,9 @@ def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
         if tag == PIXEL_DATA:
             pixel_offset, pixel_length = at, -1 if length == UNDEFINED else length
             break
-        if tag in tags and at + length <= len(content):  # half a UID would be another one
+        if tag in tags and length == UNDEFINED:  # a sequence: that it is there
+            values[tag] = b""
+        elif tag in tags and at + length <= len(content):  # half a UID would be another one
             values[tag] = content[at : at + length]
 
     def sequences() -> Dataset:

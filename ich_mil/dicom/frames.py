@@ -27,7 +27,7 @@ class Frame:
         intercept: RescaleIntercept, HU.
         rescale_type: RescaleType, '' where absent.
         kernel: ConvolutionKernel, '' where absent.
-        contrast: the frame's groups say that an agent had been given.
+        contrast: whether an agent had been given; None where the frame's groups do not tell.
         kind: FrameType, its values joined by a backslash.
     """
 
@@ -39,7 +39,7 @@ class Frame:
     intercept: float | None
     rescale_type: str
     kernel: str
-    contrast: bool
+    contrast: bool | None
     kind: str
 
 
@@ -67,6 +67,7 @@ def _frame(own: Dataset, shared: Dataset) -> Frame:
 
     # an item for each agent (PS3.3 C.7.6.16.2.12)
     agents = own.get("ContrastBolusUsageSequence") or shared.get("ContrastBolusUsageSequence") or []
+    given = {told for agent in agents if (told := agent.get("ContrastBolusAgentAdministered"))}
     return Frame(
         position=finite_numbers(value("PlanePositionSequence", "ImagePositionPatient"), 3),
         orientation=finite_numbers(value("PlaneOrientationSequence", "ImageOrientationPatient"), 6),
@@ -76,7 +77,7 @@ def _frame(own: Dataset, shared: Dataset) -> Frame:
         intercept=_number(value("PixelValueTransformationSequence", "RescaleIntercept")),
         rescale_type=str(value("PixelValueTransformationSequence", "RescaleType") or "").strip(),
         kernel=_text(value("CTReconstructionSequence", "ConvolutionKernel")),
-        contrast=any(agent.get("ContrastBolusAgentAdministered") == "YES" for agent in agents),
+        contrast="YES" in given if given else None,
         kind=_text(value("CTImageFrameTypeSequence", "FrameType")),
     )
 

@@ -13,6 +13,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from ich_mil.dicom.agent import agent_given
 from ich_mil.dicom.elements import Elements, EmptyFileError, NotDicomError, read_elements
 from ich_mil.dicom.frames import Frame, read_frames
 from ich_mil.dicom.refusal import (
@@ -29,9 +30,6 @@ from ich_mil.dicom.refusal import (
 )
 from ich_mil.dicom.tags import (
     ACQUISITION,
-    AGENT,
-    AGENT_ROUTE,
-    AGENT_VOLUME,
     BODY_PART,
     DESCRIPTION,
     HEADER_TAGS,
@@ -39,6 +37,7 @@ from ich_mil.dicom.tags import (
     INSTANCE,
     INTERCEPT,
     KERNEL,
+    LOSSY,
     NUMBER_OF_FRAMES,
     ORIENTATION,
     PADDING,
@@ -59,10 +58,6 @@ from ich_mil.ledger import Code
 
 # Names of archives; a .nii.gz or .csv.gz is no archive but a NIfTI file or a table.
 _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|zst))", re.IGNORECASE)
-# What stands in ContrastBolusAgent where none was given.
-_NO_CONTRAST = re.compile(
-    r"(none|no|non(?!\W*ionic)|nil|n|n/?a|0|without|w/?o|unenhanced|plain)\b.*|\W*", re.IGNORECASE
-)
 # ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, a map of iodine or a picture
 # without its iodine: all are made of an angiography (PS3.3 C.8.2.1.1.1, C.8.16.1).
 _OF_ANGIOGRAPHY = re.compile(r"\b(mip|m(ax|in)[ _]?ip|subtraction|mat_(specific|removed))\b", re.IGNORECASE)
@@ -83,6 +78,7 @@ class StoredPixels:
         intercept: RescaleIntercept (0028,1052) of this slice, HU.
         padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first; twice the
             value where there is no limit; None where there is no padding.
+        lossy: LossyImageCompression (0028,2110) is 01.
     """
 
     syntax: str
@@ -94,6 +90,7 @@ class StoredPixels:
     slope: float
     intercept: float
     padding: tuple[int, int] | None
+    lossy: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +119,7 @@ class SliceHeader:
             FrameType do: a projection, a subtraction, a map of a material or a picture without it.
         pixels: how its pixels are stored.
         notes: what was accepted though the standard asks for more, as (code, detail).
+        no_contrast: the file or the frame says that no agent was given.
     """
 
     path: str
@@ -144,6 +142,7 @@ class SliceHeader:
     contrast: bool
     pixels: StoredPixels
     notes: tuple[tuple[Code, str], ...]
+    no_contrast: bool = False
 
 
 def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
@@ -185,16 +184,24 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
                 raise
         except DicomError:
             raise
-        except EmptyFileError as error:
-            failed = "it is empty, or zeros stand where it should begin: a copy that failed"
-            raise refusal(path, Code.UNREADABLE, failed) from error
-        except NotDicomError as error:
-            if _ARCHIVE.fullmatch(path.name):
-                packed = "it is an archive, and what is in it was not looked at: unpack it"
-                raise refusal(path, Code.NOT_OPENED, packed) from error
-            raise refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)") from error
         except Exception as error:  # a broken file can raise anything from inside pydicom's parser
-            raise refusal_of(path, error, failed="its header cannot be parsed") from error
+            raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: Exception) -> DicomError:
+    """The refusal of a file that could not be opened or parsed."""
+    if isinstance(error, EmptyFileError):
+        failed = "it is empty, or zeros stand where it should begin: a copy that failed"
+        refused = refusal(path, Code.UNREADABLE, failed)
+    elif isinstance(error, NotDicomError) and _ARCHIVE.fullmatch(path.name):
+        packed = "it is an archive, and what is in it was not looked at: unpack it"
+        refused = refusal(path, Code.NOT_OPENED, packed)
+    elif isinstance(error, NotDicomError):
+        refused = refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)")
+    else:
+        refused = refusal_of(path, error, failed="its header cannot be parsed")
+    refused.is_dicom = not isinstance(error, NotDicomError) and refused.code != Code.NOT_OPENED
+    return refused
 
 
 def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
@@ -209,11 +216,13 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
     signed = elements.short(SIGNED) == 1
     padding = _padding(elements, signed=signed)
-    with_agent, kind = _has_agent(elements), elements.text(IMAGE_TYPE)
+    agent, kind = agent_given(elements), elements.text(IMAGE_TYPE)
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = check_geometry(path, frame)
         slope, intercept = check_rescale(path, frame, needs_hu=multi_frame)
+        given = agent if frame.contrast is None else frame.contrast
+        contrast = bool(given) or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.kind}") is not None
         headers.append(
             SliceHeader(
                 path=str(path),
@@ -233,9 +242,8 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
                 description=elements.text(DESCRIPTION),
                 kernel=frame.kernel,
                 body_part=elements.text(BODY_PART).upper(),
-                contrast=with_agent
-                or frame.contrast
-                or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.kind}") is not None,
+                contrast=contrast,
+                no_contrast=given is False and not contrast,
                 pixels=StoredPixels(
                     syntax=elements.syntax,
                     offset=elements.pixel_offset,
@@ -246,6 +254,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
                     slope=slope,
                     intercept=intercept,
                     padding=padding,
+                    lossy=elements.text(LOSSY) == "01",
                 ),
                 notes=notes,
             )
@@ -266,21 +275,9 @@ def _only_frame(elements: Elements) -> Frame:
         intercept=intercept[0],
         rescale_type=elements.text(RESCALE_TYPE),
         kernel=elements.text(KERNEL),
-        contrast=False,  # said of the file
+        contrast=None,  # said of the file
         kind="",
     )
-
-
-def _has_agent(elements: Elements) -> bool:
-    """Whether a contrast agent is named; where none is, whether its route or its volume is told.
-
-    De-identification empties ContrastBolusAgent and leaves these (PS3.15 table E.1-1).
-    """
-    agent, route = elements.text(AGENT), elements.text(AGENT_ROUTE)
-    if re.search(r"\w", agent):
-        return _NO_CONTRAST.fullmatch(agent) is None
-    (volume,) = elements.decimals(AGENT_VOLUME, 1) or (0.0,)
-    return volume > 0 or _NO_CONTRAST.fullmatch(route) is None
 
 
 def _padding(elements: Elements, *, signed: bool) -> tuple[int, int] | None:

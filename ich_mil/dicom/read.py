@@ -17,6 +17,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from ich_mil.dicom.codec import CodecError, NoDecoderError, decode
 from ich_mil.dicom.elements import NATIVE, inflate
+from ich_mil.dicom.grey import grey_notes
 from ich_mil.dicom.header import SliceHeader
 from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
@@ -40,7 +41,8 @@ def read_slice(
         root: the folder that the header's path is relative to, where it is.
 
     Returns:
-        int16 HU (H, W) within -1024..3095, and one (code, detail) pair for each repair (`hounsfield.to_hu`).
+        int16 HU (H, W) within -1024..3095, and one (code, detail) pair for each repair (`hounsfield.to_hu`)
+        and note (`grey.grey_notes`).
 
     Raises:
         DicomError: the file is refused, with code
@@ -75,7 +77,7 @@ def read_slice(
     if rows.size:
         reason = f"{rows.size} rows from {rows[0]} to {rows[-1]} are noise"
         raise refusal(path, Code.NOISE, reason)
-    return hu, notes
+    return hu, (*notes, *grey_notes(hu, pixels))
 
 
 class _BoundedFile(io.FileIO):

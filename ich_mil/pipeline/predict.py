@@ -10,6 +10,7 @@ from pathlib import Path
 from ich_mil.data.prepare import prepare
 from ich_mil.data.splits import learned_from, load_splits
 from ich_mil.data.store import PreparedSet
+from ich_mil.dicom.contrast_words import read_site_phrases
 from ich_mil.files import alone, check_apart
 from ich_mil.ledger import Code
 from ich_mil.model import check_no_run, load_model
@@ -27,16 +28,20 @@ class Predictor:
     Attributes:
         model: the trained model.
         triage: thresholds to decide by; None decides by the interval.
+        contrast_words: a CSV file of the site's own; None has the table alone.
         learned: keys of the scans it was trained or calibrated on; empty where it has no list of them.
     """
 
-    def __init__(self, model: Path, triage: Path | None = None) -> None:
+    def __init__(self, model: Path, triage: Path | None = None, contrast_words: Path | None = None) -> None:
         """Load.
 
         Raises:
+            ConfigError: the contrast words cannot be used.
             ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
             DataError: thresholds, or a list of the scans it learned from, that cannot be read.
         """
+        read_site_phrases(contrast_words)  # what is wrong with them is told before any study comes
+        self.contrast_words = contrast_words
         self.model = load_model(model)
         self.model.check_input(pictures=True)
         weights = self.model.provenance.weights
@@ -51,7 +56,14 @@ class Predictor:
             DataError: no readable study below `root`.
         """
         model = self.model
-        prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs, thickness_mm=model.thickness_mm)
+        prepared = prepare(
+            "unlabelled",
+            root,
+            out / "prepared",
+            jobs=jobs,
+            thickness_mm=model.thickness_mm,
+            contrast_words=self.contrast_words,
+        )
         views = model.features(prepared, out / "features.safetensors")
         predictions = model.predict(views)
         explained = model.explain(views, predictions)
@@ -74,19 +86,26 @@ class Predictor:
 
 
 def predict_folder(
-    root: Path, *, model: Path, out: Path, jobs: int, triage: Path | None = None, shown: Shown
+    root: Path,
+    *,
+    model: Path,
+    out: Path,
+    jobs: int,
+    triage: Path | None = None,
+    contrast_words: Path | None = None,
+    shown: Shown,
 ) -> None:
     """Predict every study below `root`: predictions, pages and, if asked for, DICOM results in `out`.
 
     Raises:
-        ConfigError: `out` lies in `root`, or is the folder of a run.
+        ConfigError: `out` lies in `root`, or is the folder of a run, or the contrast words cannot be used.
         DataError: no readable study below `root`, thresholds that cannot be read, or a folder that another
             process is writing.
         ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
     """
     check_apart(out, root)
     check_no_run(out)
-    predictor = Predictor(model, triage)
+    predictor = Predictor(model, triage, contrast_words)
     with alone(out, doing="writing"):
         results, prepared = predictor(root, out, jobs=jobs)
         show_predictions(results, prepared, out, shown)

@@ -39,7 +39,15 @@ DIVISIONS = 20
 SHOWN = {"log_loss": "log-loss", "brier": "Brier", "ece": "ECE"}
 
 
-def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int) -> None:
+def recalibrate_run(
+    root: Path,
+    *,
+    layout: SetLayout,
+    model: Path,
+    out: Path,
+    jobs: int,
+    contrast_words: Path | None = None,
+) -> None:
     """Write the recalibrated model to `out`, and print what it changes.
 
     Args:
@@ -48,6 +56,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
         model: folder of the run.
         out: folder of the new one; the site's prepared set and features go to `out/site`.
         jobs: processes that prepare.
+        contrast_words: a CSV file of the site's own.
 
     Raises:
         ConfigError: `out` holds a run already, or lies in `root`.
@@ -73,7 +82,7 @@ def recalibrate_run(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
             "prepared_in": site / "prepared",
             "features_in": site / "features.safetensors",
         }
-        measured = external_set(trained, layout, root, **places, jobs=jobs)
+        measured = external_set(trained, layout, root, **places, jobs=jobs, contrast_words=contrast_words)
         features = measured.features
         _check_site(features, str(root))
         with named(root):

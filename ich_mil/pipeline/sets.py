@@ -33,6 +33,7 @@ def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) ->
         jobs=jobs,
         thickness_mm=config.thickness_mm,
         window=one.picture_window,
+        contrast_words=config.contrast_words,
     )
 
 

@@ -85,6 +85,7 @@ def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
             features_in=config.out / "features" / "external.safetensors",
             jobs=config.workers,
             window=config.external.picture_window,
+            contrast_words=config.contrast_words,
         )
     return sets
 
@@ -141,6 +142,7 @@ def external_set(
     features_in: Path,
     jobs: int,
     window: Window | None = None,
+    contrast_words: Path | None = None,
 ) -> MeasuredSet:
     """Labelled scans of patients the model was neither trained nor calibrated on, with their features.
 
@@ -152,6 +154,7 @@ def external_set(
         features_in: file of the features, likewise.
         jobs: processes that prepare.
         window: of the pictures of layout `slices`.
+        contrast_words: a CSV file of the site's own.
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
@@ -166,7 +169,13 @@ def external_set(
         views = Views.of([_unseen(*pair, learned) for pair in pairs], paths)
     else:
         prepared = prepare(
-            layout, root, prepared_in, jobs=jobs, thickness_mm=model.thickness_mm, window=window
+            layout,
+            root,
+            prepared_in,
+            jobs=jobs,
+            thickness_mm=model.thickness_mm,
+            window=window,
+            contrast_words=contrast_words,
         )
         check_unseen(prepared.scans, learned, str(root))
         patients, ids = prepared.scans.patient, {*prepared.scans.index}
@@ -200,7 +209,15 @@ def validate_run(config: RunConfig) -> bool:
     return bool(sets)
 
 
-def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int) -> None:
+def validate_folder(
+    root: Path,
+    *,
+    layout: SetLayout,
+    model: Path,
+    out: Path,
+    jobs: int,
+    contrast_words: Path | None = None,
+) -> None:
     """Measure a trained model on a labelled set it has not seen; writes and prints the table.
 
     Raises:
@@ -217,7 +234,7 @@ def validate_folder(root: Path, *, layout: SetLayout, model: Path, out: Path, jo
             "prepared_in": out / "prepared",
             "features_in": out / "features.safetensors",
         }
-        one = external_set(trained, layout, root, **places, jobs=jobs)
+        one = external_set(trained, layout, root, **places, jobs=jobs, contrast_words=contrast_words)
         measure(trained, one, out)
 
 

@@ -1,8 +1,8 @@
 """What all figures share: a transparent ground, grey text, colours and line styles.
 
 Figures sit on a light and on a dark page. Colours are those of Okabe and Ito (2008), which the colour-blind
-tell apart; line styles differ besides. No text given from outside is read as mathematics, and no state is
-shared between figures.
+tell apart; line styles differ besides. No text given from outside is read as mathematics, no state is shared
+between figures, and the user's matplotlibrc has no part in them.
 """
 
 import io
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -30,6 +31,12 @@ STYLES = (
     (SKY, (0, (5, 1))),
     (ORANGE, (0, (3, 1, 1, 1))),
 )
+
+
+own_style = matplotlib.rc_context(
+    {name: value for name, value in matplotlib.rcParamsDefault.items() if "backend" not in name}
+)
+"""Decorates what draws: matplotlib's defaults in place of the user's settings, such as `text.usetex`."""
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:

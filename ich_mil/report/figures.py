@@ -20,10 +20,12 @@ from ich_mil.report.canvas import (
     STYLES,
     add_legend,
     new_figure,
+    own_style,
     to_png,
 )
 
 
+@own_style
 def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
     """ROC curves of all scores over the scans whose label is known.
 
@@ -45,6 +47,7 @@ def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
     return to_png(figure)
 
 
+@own_style
 def reliability(tables: Mapping[str, pd.DataFrame]) -> bytes:
     """Share of positives against mean probability, with a bar for each interval.
 
@@ -65,6 +68,7 @@ def reliability(tables: Mapping[str, pd.DataFrame]) -> bytes:
     return to_png(figure)
 
 
+@own_style
 def training_curves(curves: pd.DataFrame) -> bytes:
     """Curves over epochs: losses left, everything else right; missing values are bridged.
 

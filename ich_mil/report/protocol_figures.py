@@ -9,7 +9,17 @@ from itertools import cycle
 import numpy as np
 import pandas as pd
 
-from ich_mil.report.canvas import BLUE, GREEN, GREY, STYLES, VERMILION, add_legend, new_figure, to_png
+from ich_mil.report.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    STYLES,
+    VERMILION,
+    add_legend,
+    new_figure,
+    own_style,
+    to_png,
+)
 
 LEAST_SPAN = 0.02
 """Span of AUC that a figure shows at least: what is smaller should look small."""
@@ -17,6 +27,7 @@ MARKS = ("o", "s", "^")
 """Of the heads of one colour, in turn."""
 
 
+@own_style
 def auc_and_time(results: pd.DataFrame) -> bytes:
     """Scan AUC against the seconds a fit took, one mark for each head and M, its bar the spread over seeds.
 
@@ -56,6 +67,7 @@ def auc_and_time(results: pd.DataFrame) -> bytes:
     return to_png(figure)
 
 
+@own_style
 def metric_rows(results: pd.DataFrame, *, metric: str) -> bytes:
     """One metric of every model: mean, thick bar for the spread over seeds, thin one for the interval.
 
@@ -79,6 +91,7 @@ def metric_rows(results: pd.DataFrame, *, metric: str) -> bytes:
     return to_png(figure)
 
 
+@own_style
 def curves(
     frames: Sequence[tuple[str, pd.DataFrame]],
     *,
@@ -110,6 +123,7 @@ def curves(
     return to_png(figure)
 
 
+@own_style
 def bars(frame: pd.DataFrame, *, x: str, y: str, labels: tuple[str, str]) -> bytes:
     """Bars with intervals; columns `x`, `y`, `low`, `high`."""
     figure, (ax,) = new_figure(5.2, 3.2)
@@ -124,6 +138,7 @@ def bars(frame: pd.DataFrame, *, x: str, y: str, labels: tuple[str, str]) -> byt
     return to_png(figure)
 
 
+@own_style
 def thresholds(labels: np.ndarray, probability: np.ndarray, *, low: float, high: float) -> bytes:
     """Where positive and negative scans lie between the thresholds of a triage.
 

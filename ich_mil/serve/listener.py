@@ -24,6 +24,7 @@ from pynetdicom.transport import ThreadedAssociationServer
 
 from ich_mil.dicom.codec import PLUGINS
 from ich_mil.errors import ConfigError, DataError
+from ich_mil.serve.connection import Watch
 from ich_mil.serve.log import say
 from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.settings import ServeSettings
@@ -77,8 +78,6 @@ class Listener:
             (evt.EVT_CONN_OPEN, self._bound),
             (evt.EVT_CONN_CLOSE, _woken),
             (evt.EVT_C_STORE, self._store),
-            (evt.EVT_REJECTED, self._rejected),
-            (evt.EVT_ABORTED, self._broken),
         ]
         host, port = self._settings.host, self._settings.port
         try:
@@ -118,16 +117,9 @@ class Listener:
         self._metrics.add("objects_received_total" if is_new else "objects_repeated_total")
         return SUCCESS
 
-    def _rejected(self, event: evt.Event) -> None:
-        self._metrics.add("associations_rejected_total")
-        caller = event.assoc.requestor
-        say(f"rejected: {caller.ae_title!r} from {caller.address}")
-
-    def _broken(self, event: evt.Event) -> None:
-        self._metrics.add("associations_broken_total")
-
     def _bound(self, event: evt.Event) -> None:
         """Bound what this connection may take; pynetdicom itself believes any length that a caller claims."""
+        watch = Watch(event.assoc, self._metrics)
         wire = cast(Any, event.assoc.dul.socket)  # pynetdicom has no public way to its socket
         receive: Callable[[int], bytearray] = wire.recv
         most_bytes = self._settings.instance_mb * 1e6
@@ -137,12 +129,13 @@ class Listener:
             nonlocal taken
             taken += n_bytes
             if n_bytes > 8 * PDU_BYTES or taken > most_bytes:
-                say(f"closed: {event.assoc.requestor.ae_title!r} sends more than it may")
+                watch.why = "it sends more than it may"
                 raise OSError("too long")  # pynetdicom closes the connection on it
             if disk_usage(self._spool.incoming).free < _ROOM:
+                watch.why = "no room on the disk of the spool"
                 raise OSError("no room")
             wire.socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)  # holds for what comes next only
-            return receive(n_bytes)
+            return watch.hear(receive(n_bytes))
 
         def begin_again(_: evt.Event) -> None:
             nonlocal taken
@@ -152,15 +145,16 @@ class Listener:
         event.assoc.bind(evt.EVT_DIMSE_RECV, begin_again)
         wire.socket.settimeout(IDLE_SECONDS)
         # the time-outs of pynetdicom begin again with each byte
-        late = threading.Timer(REQUEST_SECONDS, _cut, args=(wire.socket,))
+        late = threading.Timer(REQUEST_SECONDS, _cut, args=(wire.socket, watch))
         late.daemon = True
         late.start()
         for done in (evt.EVT_REQUESTED, evt.EVT_CONN_CLOSE):
             event.assoc.bind(done, lambda _: late.cancel())
 
 
-def _cut(wire: socket.socket) -> None:
-    """End a connection; who waits for more of it finds that nothing comes."""
+def _cut(wire: socket.socket, watch: Watch) -> None:
+    """End a connection without a request; who waits for more of it finds that nothing comes."""
+    watch.why = f"no request for an association within {REQUEST_SECONDS:g} s"
     with suppress(OSError):  # it has ended by itself
         wire.shutdown(socket.SHUT_RDWR)
 

@@ -17,16 +17,18 @@ class ModelJudge:
     Attributes:
         model: folder of a run.
         triage: thresholds to decide by; None decides by the interval.
+        contrast_words: of the site.
     """
 
     model: Path
     triage: Path | None
+    contrast_words: Path | None = None
 
     def __call__(self) -> Judge:
         """Load the model; what comes back writes all of a study into a folder and names its DICOM results."""
         from ich_mil.pipeline import pages, predict
 
-        predictor = predict.Predictor(self.model, self.triage)
+        predictor = predict.Predictor(self.model, self.triage, self.contrast_words)
 
         def study(root: Path, out: Path, /) -> list[Path]:
             results, prepared = predictor(root, out)

@@ -80,6 +80,7 @@ class Node:
         cleaner = threading.Thread(target=self._clean, name="cleaner", daemon=True)
         self._threads = (*self.workers, self.sender, cleaner)
         self._clean_problem = ""
+        self._is_up = False
 
     def start(self) -> None:
         """Load the model, then listen.
@@ -95,6 +96,7 @@ class Node:
         self.listener.start()
         for thread in self._threads:
             thread.start()
+        self._is_up = True
 
     def stop(self) -> None:
         """Take nothing more; what is being judged goes back to the queue."""
@@ -109,11 +111,11 @@ class Node:
         self.spool.close()
 
     def health(self) -> dict[str, Any]:
-        """Values of `/health`."""
+        """Values of `/health`; `starting` until the model is loaded and all threads run."""
         counts = self.spool.counts()
         waiting = self.outbox.waiting()
         problems = [worker.problem for worker in self.workers if worker.problem]
-        dead = [thread for thread in self._threads if not thread.is_alive()]
+        dead = [thread for thread in self._threads if self._is_up and not thread.is_alive()]
         problems += [f"the {thread.name} thread does not run" for thread in dead]
         if self.spool.is_full():
             problems.append("the spool or its disk is full")
@@ -121,7 +123,7 @@ class Node:
         problems += sorted({f"{archive}: {delivery.error}" for delivery in waiting if delivery.error})
         problems += [problem for problem in (self.sender.problem, self._clean_problem) if problem]
         return {
-            "status": "failing" if problems else "ok",
+            "status": "failing" if problems else "ok" if self._is_up else "starting",
             "problems": problems,
             "seconds": round(time.monotonic() - self._began, 1),
             "studies_queued": counts["queued"],

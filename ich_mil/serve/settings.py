@@ -61,6 +61,7 @@ class ServeSettings:
         senders: calling AE titles that may connect; all others are rejected.
         model: folder of a finished run; the bundled one by default.
         triage: thresholds of `ich-mil triage`; none decides by the interval.
+        contrast_words: a CSV of the site with columns phrase,meaning; it outranks the built-in table.
         ae_title: our own, which callers must name.
         host: address to listen on; 0.0.0.0 is every network of this machine.
         port: DICOM port; 0 takes a free one.
@@ -84,6 +85,7 @@ class ServeSettings:
     senders: list[str]
     model: Path = Path("headct-base")
     triage: Path | None = None
+    contrast_words: Path | None = None
     ae_title: str = "ICH_MIL"
     host: str = "127.0.0.1"
     port: int = 11112

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sqlite3
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from ich_mil.data import index as module
 from ich_mil.data.collection import Source
 from ich_mil.data.folder import FolderCollection
 from ich_mil.data.index import HeaderIndex
+from ich_mil.data.neighbours import Neighbours
 from ich_mil.data.splits import patient_key
 from ich_mil.dicom.header import read_headers
 from ich_mil.errors import DataError
-from ich_mil.ledger import Code
+from ich_mil.ledger import INCOMPLETE, Code
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
 
@@ -110,6 +112,68 @@ def test_a_file_that_names_no_study_counts_to_the_only_one_beside_it(root, tmp_p
         told = {entry.file: (entry.scan, entry.code) for entry in index.refused()}
     want = next(iter(studies)) if owner else ""
     assert told == {place: (want, Code.UNREADABLE), "a/notes.txt": ("", Code.NOT_DICOM)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "lost"),
+    [
+        ("IM0999.dcm", b"version https://git-lfs.github.com/spec/v1\n", True),
+        ("IM0999.DCM", b'{"error": 404}', True),
+        ("error.dcm", b"<html>not found</html>", True),
+        ("ID_0a1b2c3d4.dcm", b"", True),
+        ("ID_0a1b2c3d4", b"text", True),  # its number without the suffix
+        ("ID_0a1b2c3d4.dcm.gz", b"\x1f\x8b", True),
+        ("series2.zip", b"PK", True),
+        (".gitkeep", b"", False),
+        ("_SUCCESS", b"", False),
+        (".nfs00000000012a4f", b"", False),
+        ("meta.json.gz", b"\x1f\x8b", False),
+        ("meta.json", b"", False),
+        ("._ID_0a1b2c3d4.dcm", b"", False),
+        ("ID_0a1b2c3d4.json", b"{}", False),
+        ("notes.txt", b"text", False),
+    ],
+)
+def test_what_shows_no_dicom_is_a_lost_slice_if_it_has_the_name_of_one(root, tmp_path, name, content, lost):
+    study = read_headers(sorted(root.glob("*.dcm"))[0])[0].study_uid
+    for path in root.iterdir():
+        if path.suffix != ".dcm" or read_headers(path)[0].study_uid != study:
+            path.unlink()
+    (root / name).write_bytes(content)
+    with opened(root, tmp_path / "index.sqlite") as index:
+        index.update(jobs=1)
+        (entry,) = index.refused()
+    assert (entry.code in INCOMPLETE, entry.scan) == ((True, study) if lost else (False, ""))
+    assert entry.file == name
+
+
+def test_a_socket_is_no_slice(root, tmp_path, monkeypatch):
+    (root / "notes.txt").unlink()
+    monkeypatch.chdir(root)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as one, opened(root, tmp_path / "index.sqlite") as index:
+        one.bind("agent.sock")
+        index.update(jobs=1)
+        (entry,) = index.refused()
+    assert (entry.file, entry.code) == ("agent.sock", Code.NOT_DICOM)
+
+
+@pytest.mark.parametrize(
+    ("slices", "name", "may_be"),
+    [
+        (["1.2.840.113.1", "1.2.840.113.2"], "1.2.840.113.77.3", True),
+        (["1.2.840.113.1"], "checksums", False),
+        (["I10", "I20"], "I30", True),
+        (["I10", "I20"], "I30.txt", False),
+        (["image.0001"], "image.0002", True),
+        (["image.0001"], "image.log", False),
+        (["a.IMA"], "b.ima", True),
+        (["IM1"], "VERSION", False),
+        ([".IM1.dcm"], ".IM2.dcm", True),
+        ([], "VERSION", True),
+    ],
+)
+def test_names_of_slices(slices, name, may_be):
+    assert Neighbours(slices).may_be_slice(name) is may_be
 
 
 def test_a_scan_of_refused_files_only_is_told(root, tmp_path):

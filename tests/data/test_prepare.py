@@ -27,7 +27,7 @@ from ich_mil.dicom import header as header_module
 from ich_mil.dicom import read as read_module
 from ich_mil.dicom.header import read_headers
 from ich_mil.dicom.read import read_slice
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
 from ich_mil.predictions import incomplete
 from tests import phantoms
@@ -318,6 +318,57 @@ def test_two_runs_cannot_write_one_folder(study, tmp_path):
         with pytest.raises(DataError, match="out: another process is preparing it"):
             prepare("unlabelled", study, tmp_path / "out", jobs=1)
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
+def test_contrast_words_of_the_site_are_read_and_new_ones_prepare_the_scan_again(study, tmp_path):
+    for path in (study / "a").iterdir():
+        phantoms.rewrite(path, SeriesDescription="Qwert")
+    words = tmp_path / "words.csv"
+    told = {}
+    for meaning in ("contrast", "plain"):
+        words.write_text(f"phrase,meaning\nqwert,{meaning}\n", "utf-8")
+        prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=words)
+        told[meaning] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    told["nothing"] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
+    assert told == {"contrast": {Code.SERIES_KIND}, "plain": set(), "nothing": {Code.CONTRAST_UNSURE}}
+    with pytest.raises(ConfigError, match=r"none\.csv"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF])
+def test_where_the_file_system_has_no_locks_a_line_says_so(tmp_path, monkeypatch, capsys, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.alone(tmp_path / "out", doing="writing"):
+        (tmp_path / "out" / "a").touch()
+    assert "its file system has no locks" in capsys.readouterr().out
+    with pytest.raises(ZeroDivisionError), files.alone(tmp_path / "new" / "out", doing="writing"):
+        1 / 0  # noqa: B018
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_root_whose_name_is_no_utf_8_is_prepared_in_any_locale(study, tmp_path):
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(study / "a", root / "a")
+    code = (
+        "import sys; from pathlib import Path; from ich_mil.data.prepare import prepare; import os\n"
+        "root, out = (Path(os.fsdecode(bytes.fromhex(word))) for word in sys.argv[1:])\n"
+        "for _ in range(2): print(len(prepare('unlabelled', root, out, jobs=1).table))"
+    )
+    for locale in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        out = root.with_name(f"{root.name}{len(locale)}")
+        words = [os.fsencode(path).hex() for path in (root, out)]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env={**os.environ, **locale},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads((out / "prepared.json").read_text("utf-8"))["root"] == str(root)
 
 
 def test_after_an_error_a_lock_and_folders_without_anything_else_are_gone(tmp_path):

@@ -520,3 +520,53 @@ def test_a_gantry_may_tilt_by_45_degrees(degrees, expected):
 )
 def test_kernels(kernel, expected):
     assert kind(series_of("a", 32, 5.0, kernel=kernel)) == expected
+
+
+def agents(description: str, *, contrast: bool = False, no_contrast: bool = False) -> Series:
+    return series_of("a", 32, 5.0, description=description, contrast=contrast, no_contrast=no_contrast)
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        (agents("HEAD POST CONTRAST", no_contrast=True), "plain"),
+        (agents("HEAD WITHOUT CONTRAST", contrast=True), "post-contrast"),
+        (agents("HEAD POST CONTRAST"), "post-contrast"),
+    ],
+)
+def test_the_header_outranks_the_description_and_a_contradiction_is_noted(series, expected):
+    assert kind(series) == expected
+    noted = [entry.detail for entry in kind_entries(series) if entry.code == Code.CONTRAST_UNSURE]
+    contradicted = series.headers[0].contrast or series.headers[0].no_contrast
+    assert ["the header counts" in one for one in noted] == [True] * contradicted
+
+
+def test_what_is_said_plain_by_its_header_goes_before_what_says_nothing():
+    silent = series_of("a", 30, 5.0)
+    assert chosen(silent, series_of("z", 30, 5.0, no_contrast=True))[0] == "z"
+
+
+def test_the_enhanced_series_does_not_stand_for_the_scan():
+    plain, enhanced = (
+        series_of("z", 30, 5.0, description="头部平扫"),
+        series_of("a", 32, 5.0, description="头部增强"),
+    )
+    assert chosen(plain, enhanced)[0] == "z"
+
+
+def test_an_unknown_word_is_noted_and_does_not_decide():
+    series = series_of("a", 32, 5.0, description="Kepala dengan kontras")
+    assert kind(series) == "plain"
+    (entry,) = kind_entries(series)
+    assert (entry.code, "'dengan'" in entry.detail) == (Code.CONTRAST_UNSURE, True)
+    assert kind_entries(series_of("a", 32, 5.0, description="Kepala dengan kontras", no_contrast=True)) == []
+    assert "'dengan'" in not_chosen(series_of("b", 32, 5.0), [series])[0].detail
+    site = (("kepala", "other"), ("dengan", "with"), ("kontras", "agent"))
+    assert reason_for(series, [series], site).startswith("post-contrast")
+    assert [entry.code for entry in kind_entries(series, site)] == [Code.SERIES_KIND]
+    assert rank_series([series, series_of("z", 3, 30.0)], site)[0].series_uid == "z"
+
+
+def test_unknown_words_of_a_folder_are_passed_over():
+    series = ordered([header(5 * i, path=f"scan/qwert/{i}.dcm") for i in range(30)])
+    assert kind_entries(series) == []

@@ -4,6 +4,7 @@ import numpy as np
 import pydicom
 import pytest
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from ich_mil.dicom.header import SliceHeader, StoredPixels, read_headers
@@ -136,6 +137,37 @@ def test_route_and_volume_tell_of_contrast_where_the_agent_is_empty(tmp_path, ch
 
 
 @pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, (False, False)),
+        ({"ContrastBolusAgent": "OMNIPAQUE"}, (True, False)),
+        ({"ContrastBolusAgent": "none given"}, (False, True)),
+        ({"ContrastBolusAgent": "ohne KM"}, (False, True)),
+        ({"ContrastBolusAgent": "なし", "SpecificCharacterSet": "ISO_IR 192"}, (False, True)),
+        ({"ContrastBolusAgent": "", "ContrastBolusRoute": "", "ContrastBolusVolume": ""}, (False, False)),
+        ({"ContrastBolusAgent": "", "ContrastBolusVolume": 0}, (False, True)),
+        ({"ContrastBolusAgent": "", "ContrastBolusRoute": "IV", "ContrastBolusVolume": 0}, (True, False)),
+        ({"ContrastBolusAgentSequence": []}, (False, False)),
+        ({"ContrastBolusAgentSequence": ["Iohexol"]}, (True, False)),
+        ({"ContrastBolusAgentSequence": ["No contrast"]}, (False, True)),
+        ({"ContrastBolusAgentSequence": ["None", "Iohexol"]}, (True, False)),
+        ({"ContrastBolusAgent": "NONE", "ImageType": ["DERIVED", "SECONDARY", "MIP"]}, (True, False)),
+    ],
+)
+@pytest.mark.parametrize("has_end_mark", [False, True])
+def test_that_no_agent_was_given_is_told_apart_from_silence(tmp_path, changes, told, has_end_mark):
+    items = []
+    for meaning in changes.get("ContrastBolusAgentSequence", ()):
+        items.append(Dataset())
+        items[-1].CodeMeaning = meaning
+    if "ContrastBolusAgentSequence" in changes:
+        changes = {"ContrastBolusAgentSequence": Sequence(items)}
+        changes["ContrastBolusAgentSequence"].is_undefined_length = has_end_mark
+    header = read_headers(write(tmp_path, **changes))[0]
+    assert (header.contrast, header.no_contrast) == told
+
+
+@pytest.mark.parametrize(
     ("image_type", "contrast"),
     [
         (["DERIVED", "SECONDARY", "AXIAL", "CT_SOM5 MIP"], True),
@@ -152,6 +184,14 @@ def test_route_and_volume_tell_of_contrast_where_the_agent_is_empty(tmp_path, ch
 )
 def test_what_is_made_of_an_angiography_by_its_image_type_is_no_plain_slice(tmp_path, image_type, contrast):
     assert read_headers(write(tmp_path, ImageType=image_type))[0].contrast is contrast
+
+
+@pytest.mark.parametrize(("flag", "lossy"), [("01", True), ("00", False), (None, False)])
+def test_a_file_that_was_compressed_with_loss_has_a_note(tmp_path, flag, lossy):
+    path = write(tmp_path, LossyImageCompression=flag)
+    (header,) = read_headers(path)
+    assert header.pixels.lossy is lossy
+    assert (Code.LOSSY in [code for code, _ in read(path)[1]]) is lossy
 
 
 def test_a_picture_that_is_not_square(tmp_path):

@@ -1,5 +1,8 @@
 import io
+import os
 import re
+import subprocess
+import sys
 from importlib.resources import files
 
 import numpy as np
@@ -150,3 +153,22 @@ def test_grey_text_is_read_on_both_grounds_of_the_page():
     for ground in grounds:
         dark, bright = sorted([light(GREY), light(ground)])
         assert (bright + 0.05) / (dark + 0.05) > 4.2
+
+
+def test_the_settings_of_a_user_have_no_part_in_figures(tmp_path):
+    """A backend that is not installed here ends the import of matplotlib; TeX is slow or absent."""
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nlines.linewidth: 9\n")
+    code = (
+        "import numpy as np, sys\nfrom ich_mil.report.figures import roc_curves\n"
+        "import os, matplotlib\n"
+        "assert matplotlib.rcParams['text.usetex'] == bool(os.environ.get('MPLBACKEND'))\n"
+        "sys.stdout.buffer.write(roc_curves(np.array([0, 1, 0, 1]), {'a_$b': np.array([.1, .9, .4, .3])}))"
+    )
+    drawn = []
+    for settings in ({}, {"MPLBACKEND": "nonsense", "MATPLOTLIBRC": str(tmp_path)}):
+        env = {**os.environ, "MPLBACKEND": "", **settings}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        drawn.append(done.stdout)
+    assert drawn[0].startswith(b"\x89PNG")
+    assert drawn[0] == drawn[1]

@@ -1,5 +1,6 @@
 """The listener alone, in front of a spool: what it bears of callers and of the disk, and how it stops."""
 
+import re
 import socket
 import struct
 import tempfile
@@ -10,7 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 from pydicom import dcmread
-from pynetdicom import _config
+from pydicom.uid import CTImageStorage
+from pynetdicom import AE, _config
+from pynetdicom.pdu import A_ASSOCIATE_RQ
+from pynetdicom.pdu_primitives import (
+    A_ASSOCIATE,
+    ImplementationClassUIDNotification,
+    MaximumLengthNotification,
+)
 
 from ich_mil.errors import DataError
 from ich_mil.serve import listener as listener_module
@@ -192,3 +200,98 @@ def test_a_stop_cuts_a_caller_that_stays(listen):
     association = connect(listener.port)
     listener.stop(grace=0.1)
     wait_for(lambda: not association.is_established, seconds=5)
+
+
+def request(calling: bytes, called: bytes) -> bytes:
+    """An A-ASSOCIATE-RQ as pynetdicom sends it, with these 16 bytes of AE titles."""
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(CTImageStorage)
+    primitive = A_ASSOCIATE()
+    primitive.application_context_name = "1.2.840.10008.3.1.1.1"
+    primitive.calling_ae_title, primitive.called_ae_title = "SCANNER", "NODE"
+    contexts = ae.requested_contexts
+    contexts[0].context_id = 1
+    primitive.presentation_context_definition_list = contexts
+    length, version = MaximumLengthNotification(), ImplementationClassUIDNotification()
+    length.maximum_length_received, version.implementation_class_uid = 16384, "1.2.3"
+    primitive.user_information = [length, version]
+    pdu = A_ASSOCIATE_RQ()
+    pdu.from_primitive(primitive)
+    content = bytearray(pdu.encode())
+    content[10:26], content[26:42] = called, calling
+    return bytes(content)
+
+
+def answer(port: int, content: bytes) -> int:
+    """The type of the PDU that comes back: 2 accepts, 3 rejects, 7 aborts; 0 nothing."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
+        wire.sendall(content)
+        back = wire.recv(1)
+        return back[0] if back else 0
+
+
+@pytest.mark.parametrize("padding", [b" ", b"\0", b"\0 ", b"\0x"])
+def test_titles_padded_with_nul_are_titles(listen, padding):
+    calling, called = (title + (padding * 16)[: 16 - len(title)] for title in (b"SCANNER", b"NODE"))
+    assert answer(listen().port, request(calling, called)) == 2
+
+
+NODE, SCANNER = b"NODE".ljust(16), b"SCANNER".ljust(16)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "told"),
+    [
+        (request(b"STRANGER".ljust(16), NODE), 3, r"rejected: 'STRANGER' .*: Calling AE title"),
+        (request(b"STRANGER".ljust(16, b"\0"), NODE), 3, r"rejected: 'STRANGER' .*: Calling AE title"),
+        (request(SCANNER, b"OTHER".ljust(16)), 3, r"rejected: 'SCANNER' .*: Called AE title"),
+        (request(bytes(16), NODE), 7, r"refused: .*no valid request"),
+        (request(SCANNER, NODE)[:6] + b"\xff" * 300, 7, r"refused: .*no valid request"),
+        (b"GET / HTTP/1.0\r\n\r\n", 7, r"refused: .*no valid request"),
+        (struct.pack(">BBL", 1, 0, 1 << 31), 0, r"refused: .*more than it may"),
+    ],
+)
+def test_a_refused_connection_leaves_one_line_with_caller_reason_and_time(listen, capfd, content, kind, told):
+    assert answer(listen().port, content) == kind
+    line = re.compile(rf"^20\d\d-\d\d-\d\dT[\d:]{{8}}\S* {told}.*$", re.MULTILINE)
+    said = ""
+
+    def is_told():
+        nonlocal said
+        said += capfd.readouterr().out
+        return line.search(said)
+
+    wait_for(is_told, seconds=5)
+    time.sleep(0.3)
+    said += capfd.readouterr().out
+    assert len(said.splitlines()) == 1
+    assert " from 127.0.0.1:" in said
+
+
+def test_an_aborted_connection_and_one_without_a_request_leave_a_line_and_a_check_of_the_port_none(
+    listen, capfd, monkeypatch
+):
+    monkeypatch.setattr(listener_module, "REQUEST_SECONDS", 0.3)
+    port = listen().port
+    socket.create_connection(("127.0.0.1", port)).close()
+    association = connect(port)
+    association.release()
+    time.sleep(0.2)
+    assert capfd.readouterr().out == ""
+    association = connect(port)
+    association.abort()
+    said = ""
+
+    def has(text):
+        nonlocal said
+        said += capfd.readouterr().out
+        return text in said
+
+    wait_for(lambda: has("aborted: 'SCANNER' from 127.0.0.1:"), seconds=5)
+    assert has(": by the caller")
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
+        wire.recv(1)
+    wait_for(lambda: has("no request for an association within 0.3 s"), seconds=5)
+    association = connect(port)
+    association.dul.socket.socket.close()
+    wait_for(lambda: has("the connection was lost"), seconds=5)

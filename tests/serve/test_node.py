@@ -339,6 +339,24 @@ def test_all_syntaxes_of_the_reader_are_taken():
     assert len(set(listener.SYNTAXES)) == len(listener.SYNTAXES)
 
 
+def test_a_node_says_that_it_is_starting_until_its_model_is_loaded(make, monkeypatch):
+    may_load = threading.Event()
+    load = node_module.JudgeProcess.start
+    monkeypatch.setattr(node_module.JudgeProcess, "start", lambda self: may_load.wait(60) and load(self))
+    node = make(http_port=free_port())
+    starting = threading.Thread(target=node.start)
+    starting.start()
+    try:
+        wait_for(lambda: node.status._server is not None)
+        status, text = look(node.status.port, "health")
+        assert (status, json.loads(text)["status"], json.loads(text)["problems"]) == (503, "starting", [])
+    finally:
+        may_load.set()
+        starting.join(60)
+    status, text = look(node.status.port, "health")
+    assert (status, json.loads(text)["status"]) == (200, "ok")
+
+
 def test_without_a_model_nothing_is_heard(start):
     port = free_port()
     with pytest.raises(ModelError, match="no finished run"):

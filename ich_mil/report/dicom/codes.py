@@ -29,7 +29,9 @@ COMMENT = CodedConcept.from_code(codes.DCM.Comment)
 OF_INTEREST = CodedConcept.from_code(codes.DCM.OfInterest)
 
 PROBABILITY = CodedConcept("122157", "DCM", "Probability")
-"""Of the finding of its measurement group: hemorrhage anywhere in the scan, or in the slice."""
+"""That hemorrhage is anywhere in the scan, or in the slice."""
+OF_HEMORRHAGE = _own("OF-HEMORRHAGE", "Posterior probability of intracranial hemorrhage")
+"""Measurement method of a probability: it says of what, without a finding."""
 MEAN = CodedConcept.from_code(codes.SCT.Mean)
 """Over posterior samples, as the standard deviation."""
 STD = CodedConcept.from_code(codes.SCT.StandardDeviation)

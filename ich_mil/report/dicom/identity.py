@@ -21,7 +21,7 @@ from ich_mil import __version__
 from ich_mil.ledger import Code
 from ich_mil.predictions import NOTICE, Provenance, Results, ScanResult
 from ich_mil.report.dicom.context import SourceImage, StudyContext
-from ich_mil.report.dicom.patient import REQUIRED
+from ich_mil.report.dicom.patient import REQUIRED, link_order
 from ich_mil.report.dicom.values import derived_uid, line
 from ich_mil.report.maps import ScanMaps
 
@@ -103,6 +103,7 @@ class Identity:
     def finish(self, made: Dataset, context: StudyContext) -> None:
         """Give an object its patient and study, and the one moment of writing."""
         made.update(context.elements)
+        link_order(made)
         made.SpecificCharacterSet = UTF_8
         made.InstanceCreationDate, made.InstanceCreationTime = made.ContentDate, made.ContentTime
         for equipment in made.ContributingEquipmentSequence:  # highdicom, which takes the time by itself

@@ -23,7 +23,7 @@ from ich_mil.dicom.planes import Edges
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.predictions import NOTICE, Provenance, ScanResult
-from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION
+from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION, own_style
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
 from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY, WINDOWS
@@ -40,6 +40,7 @@ _MARK_INSET = 12
 """From the edge of a picture to the middle of its letter, pixels."""
 
 
+@own_style
 def summary_picture(
     scan: ScanResult,
     model: Provenance,
@@ -92,6 +93,7 @@ def summary_picture(
     return _pixels(figure)
 
 
+@own_style
 def slice_picture(
     scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
 ) -> np.ndarray:

@@ -1,11 +1,15 @@
 """The result as numbers with codes: a Comprehensive SR after TID 1500 (Measurement Report).
 
 In: the result of one scan and its context. Out: one object with a measurement group for the scan and one for
-each slice. A group names its finding (intracranial hemorrhage), the algorithm, and the images it was measured
-on: of a slice averaged from thin ones all of them, of multi-frame files the frames. Its probability stands
-there four times: mean, standard deviation and the ends of the central 95 % of the posterior samples, told
-apart by their derivation. Comments say what the numbers are worth, how the decision was made, and what was
-supplied because the sources lack it. A decision that carries no promise stands in a comment only.
+each slice. A group names the algorithm and the images it was measured on: of a slice averaged from thin ones
+all of them, of multi-frame files the frames. Its probability stands there four times: mean, standard
+deviation and the ends of the central 95 % of the posterior samples, told apart by their derivation. Its
+method says what is probable: intracranial hemorrhage.
+
+A group with a Finding (121071, DCM) asserts it, and receivers count findings. Finding is optional in TID
+1501: only the group of a scan that thresholds with a guarantee call positive has one, and no guarantee holds
+for a slice. Comments say what the numbers are worth, how the decision was made, and what was supplied
+because the sources lack it. A decision without a guarantee stands in a comment only.
 
 Source: DICOM PS3.16 TID 1500, TID 1501, TID 300, TID 4019; PS3.3 A.35.3 (Comprehensive SR).
 """
@@ -31,7 +35,7 @@ from highdicom.sr import (
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes as standard
 
-from ich_mil.evaluate.triage import LOOK
+from ich_mil.evaluate.triage import LOOK, POSITIVE
 from ich_mil.predictions import NOTICE, ScanResult, SliceResult, is_promised
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import SourceImage, StudyContext, frames_of
@@ -114,10 +118,11 @@ def _scan_group(
     scan: ScanResult, decided_by: str, identity: Identity
 ) -> MeasurementsAndQualitativeEvaluations:
     # what is coded may be acted upon by programs that read no comment
-    coded = is_promised(decided_by) or scan.decision == LOOK
+    promised = is_promised(decided_by)
+    coded = promised or scan.decision == LOOK
     return MeasurementsAndQualitativeEvaluations(
         tracking_identifier=TrackingIdentifier(identity.uid("scan"), "scan"),
-        finding_type=codes.HEMORRHAGE,
+        finding_type=codes.HEMORRHAGE if promised and scan.decision == POSITIVE else None,
         finding_sites=[FindingSite(codes.HEAD)],
         algorithm_id=_algorithm(identity),
         measurements=_probability(scan),
@@ -139,7 +144,6 @@ def _slice_group(
             identity.uid("slice", str(one.slice)),
             paragraph(f"slice {one.slice + 1} of {n_slices} from below ({source.original})"),
         ),
-        finding_type=codes.HEMORRHAGE,
         algorithm_id=AlgorithmIdentification(*_name_and_version(identity)),
         measurements=measurements,
         source_images=_references(source.images),
@@ -150,7 +154,9 @@ def _probability(of: ScanResult | SliceResult) -> list[Measurement]:
     low, high = of.interval_95
     values = ((of.probability, codes.MEAN), (of.std, codes.STD), (low, codes.LOW), (high, codes.HIGH))
     return [
-        Measurement(codes.PROBABILITY, float(value), codes.NO_UNITS, derivation=derivation)
+        Measurement(
+            codes.PROBABILITY, float(value), codes.NO_UNITS, derivation=derivation, method=codes.OF_HEMORRHAGE
+        )
         for value, derivation in values
     ]
 

@@ -9,16 +9,11 @@ Source: DICOM PS3.5 6.2 (value representations), PS3.5 9 and B.2 (unique identif
 
 import json
 import re
-import warnings
 from collections.abc import Sequence
 from datetime import date
 from uuid import UUID, uuid5
 
-from pydicom.charset import convert_encodings
-from pydicom.config import IGNORE
-from pydicom.valuerep import PersonName
-
-from ich_mil.dicom.elements import without_escapes
+from ich_mil.dicom.text import decode_text
 from ich_mil.report.text import printable
 
 LO, SH = 64, 16
@@ -26,7 +21,6 @@ LO, SH = 64, 16
 
 _NAMESPACE = UUID("5f0c1d0a-7d9e-4b0c-9f4e-3c6f1d6b2a17")
 """Of all UIDs that this program derives."""
-_ASCII = {"", "ISO_IR 6", "ISO 2022 IR 6"}
 _NAME_PARTS, _NAME_GROUPS, _NAME_CHARACTERS = 5, 3, 64
 _UID = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*")
 _DATE = re.compile(r"([0-9]{4})[.-]?([0-9]{2})[.-]?([0-9]{2})")
@@ -44,28 +38,9 @@ def valid_uid(uid: str) -> str:
 
 
 def decoded(raw: bytes, character_sets: Sequence[str]) -> str:
-    """Text of an element, whatever its bytes: none is lost.
-
-    Args:
-        raw: the value.
-        character_sets: the values of SpecificCharacterSet (0008,0005).
-
-    Returns:
-        The text as the character sets say; where they do not fit or none is named, as UTF-8, else Latin-1.
-    """
-    if not set(character_sets) <= _ASCII:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # pydicom would warn and replace what does not fit
-                encodings = convert_encodings(list(character_sets))
-                # as a name: = and ^ end a code extension, which does no harm in other texts
-                return without_escapes(str(PersonName(raw, encodings, validation_mode=IGNORE)))
-        except (Warning, LookupError, UnicodeError):
-            pass
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
+    """Text of an element (`ich_mil.dicom.text`), without the empty last groups of a name."""
+    text = decode_text(raw, character_sets)
+    return text.rstrip("=") if b"\x1b" in raw else text
 
 
 def line(text: str, most: int = LO) -> str:

@@ -155,17 +155,36 @@ def context_of(root: Path, out: Path) -> StudyContext:
     return read_context(result_of(prepared, scan), prepared)
 
 
+def test_every_object_keeps_an_order_whose_number_is_too_long(tmp_path):
+    def change(path: Path) -> None:
+        with disable_value_validation():
+            phantoms.rewrite(path, AccessionNumber="12345678901234567890")
+
+    made = write(few_slices(tmp_path, change=change), tmp_path)
+    for kind in ("capture", "map", "report", "key"):
+        for ds in made.read(kind):
+            assert (ds.AccessionNumber, ds.FillerOrderNumberImagingServiceRequest) == (
+                "",
+                "12345678901234567890",
+            )
+            if kind in ("report", "key"):
+                (request,) = ds.ReferencedRequestSequence
+                assert request.FillerOrderNumberImagingServiceRequest == "12345678901234567890"
+                assert request.StudyInstanceUID == ds.StudyInstanceUID
+    assert "(0040,2017)" in str(made.read("report")[0])
+
+
 # numbers
 
 
 def test_the_report_says_the_probabilities_to_the_last_digit(made):
     report = srread(made.named("report")[0])
     scan, *slices = report.content.get_image_measurement_groups()
-    assert scan.finding_type == codes.HEMORRHAGE
+    assert scan.finding_type is None
     assert numbers(scan, codes.PROBABILITY) == expected(made.scan)
     assert len(slices) == len(made.scan.slices)
     for one, group in zip(made.scan.slices, slices, strict=True):
-        assert group.finding_type == codes.HEMORRHAGE
+        assert group.finding_type is None
         assert numbers(group, codes.PROBABILITY) == expected(one)
         assert numbers(group, codes.SCAN_WITHOUT) == {"": one.scan_without}
 
@@ -248,6 +267,40 @@ def test_each_decision_has_its_code(rsna):
         coded = group.get_qualitative_evaluations(name=codes.DECISION)
         assert len(coded) == (decision == "look")  # without a promise nothing that a program may act upon
     assert said == {"positive": "Positive", "negative": "Negative", "look": "No prediction, please look"}
+
+
+@pytest.mark.parametrize(
+    ("decision", "decided_by", "found"),
+    [
+        ("positive", "a promise", 1),
+        ("positive", BY_INTERVAL, 0),
+        ("negative", "a promise", 0),
+        ("look", "a promise", 0),
+        ("look", BY_INTERVAL, 0),
+    ],
+)
+def test_a_finding_is_coded_where_thresholds_with_a_guarantee_say_so(rsna, decision, decided_by, found):
+    """A receiver counts the findings (121071, DCM); a probability is a measurement, of hemorrhage."""
+    context = read_context(rsna.scan, rsna.prepared)
+    scan = replace(rsna.scan, decision=decision)
+    report = structured_report(scan, decided_by, context, identity_of(rsna, context))
+    concepts = [
+        (item.ConceptNameCodeSequence[0].CodeValue, item.ValueType)
+        for element in report.iterall()
+        if element.keyword == "ContentSequence"
+        for item in element.value
+        if "ConceptNameCodeSequence" in item
+    ]
+    assert concepts.count(("121071", "CODE")) == found
+    read = ComprehensiveSR.from_dataset(report)
+    groups = read.content.get_image_measurement_groups(finding_type=codes.HEMORRHAGE)
+    assert [group.tracking_identifier for group in groups] == ["scan"] * found
+    groups = read.content.get_image_measurement_groups()
+    assert len(groups) == 1 + len(scan.slices)
+    for group in groups:
+        for one in group.get_measurements(name=codes.PROBABILITY):
+            assert one.unit == codes.NO_UNITS
+            assert one.method == codes.OF_HEMORRHAGE
 
 
 def test_comments_hold_the_promise_and_the_ledger_without_its_file_names(rsna):

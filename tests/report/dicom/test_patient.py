@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from pydicom.dataset import Dataset
 
 from ich_mil.dicom.elements import tag_of
@@ -33,6 +34,23 @@ def test_a_number_that_is_too_long_is_left_out_for_cut_off_it_could_be_anothers(
     elements, notes = made_of(AccessionNumber=b"12345678901234567", StudyID=b"12345678901234567")
     assert (elements.AccessionNumber, elements.StudyID) == ("", "")
     assert len([note for note in notes if note.endswith("is not valid: empty here.")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("accession", "valid", "order"),
+    [
+        ("1234567890123456", "1234567890123456", None),
+        ("12345678901234567", "", "12345678901234567"),
+        ("7" * 64, "", "7" * 64),
+        ("7" * 65, "", None),
+        ("HOSP\\12345678901234567", "", None),
+    ],
+)
+def test_an_accession_number_that_is_too_long_keeps_the_link_to_the_order(accession, valid, order):
+    elements, notes = made_of(AccessionNumber=accession.encode())
+    assert elements.AccessionNumber == valid
+    assert elements.get("FillerOrderNumberImagingServiceRequest") == order
+    assert len([note for note in notes if "(0040,2017)" in note]) == (order is not None)
 
 
 def test_blanks_around_a_value_are_no_part_of_it():

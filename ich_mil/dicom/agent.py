@@ -1,0 +1,31 @@
+"""What a header says of a contrast agent: agent, agent sequence, route and volume.
+
+In: the elements of a file. Out: whether an agent was given, or None where the header does not tell.
+
+Source: DICOM PS3.3 C.7.6.4 (Contrast/Bolus), C.7.6.4b (Enhanced Contrast/Bolus).
+"""
+
+import re
+
+from ich_mil.dicom.contrast import contrast_words
+from ich_mil.dicom.elements import Elements
+from ich_mil.dicom.tags import AGENT, AGENT_ROUTE, AGENT_SEQUENCE, AGENT_VOLUME
+
+
+def agent_given(elements: Elements) -> bool | None:
+    """Whether a contrast agent was given; None where neither agent, sequence, route nor volume tells.
+
+    Of these the first that tells counts: de-identification empties ContrastBolusAgent and leaves the others
+    (PS3.15 table E.1-1).
+    """
+    none_given = contrast_words().means_none
+    if re.search(r"\w", agent := elements.text(AGENT)):
+        return not none_given(agent)
+    if AGENT_SEQUENCE in elements.values:
+        agents = elements.sequences().get("ContrastBolusAgentSequence") or []
+        if names := [str(one.get("CodeMeaning") or "agent") for one in agents if len(one)]:
+            return not all(map(none_given, names))
+    if re.search(r"\w", route := elements.text(AGENT_ROUTE)):
+        return not none_given(route)
+    volume = elements.decimals(AGENT_VOLUME, 1)
+    return None if volume is None else volume[0] > 0
