@@ -39,6 +39,10 @@ INTERVAL = (0.025, 0.975)
 """Quantiles that bound the reported interval."""
 
 
+FURTHEST = 1e8
+"""Training deviations beyond which a feature is no measurement, but stands for a missing value."""
+
+
 @dataclass(frozen=True)
 class Predictions:
     """Probabilities of N slices and B scans; all tensors float64 on the CPU.
@@ -154,10 +158,22 @@ def rows_and_keys(
         )
     for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
         scan = _content_id(rows) if scans is None else scans[b]
-        if not bool(measurable(rows).all()):  # a GPU is asked once a scan
-            reason = f"a feature is NaN or infinite, or beyond {LARGEST}"
+        away = model.standardise(rows).abs()  # (n, D)
+        if not bool((measurable(rows) & (away <= FURTHEST).all(1)).all()):  # a GPU is asked once a scan
+            reason = _unusable(rows, away)
             raise ScanError(b, reason) if scans is None else DataError(f"scan {scan!r}: {reason}")
         yield model.clip(rows), scan_key(scan)
+
+
+def _unusable(rows: Tensor, away: Tensor) -> str:
+    """What is wrong with features (n, D) that lie so many training deviations away (n, D)."""
+    if not bool(measurable(rows).all()):
+        return f"a feature is NaN or infinite, or beyond {LARGEST}"
+    n, d = divmod(int(away.argmax()), away.shape[1])
+    return (
+        f"feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations from its mean, beyond "
+        f"{FURTHEST:.0e}; correct it, or leave the slice out"
+    )
 
 
 def sample_latents(
@@ -211,7 +227,7 @@ def sample_scans(
         (L, n) float64 for each scan.
 
     Raises:
-        ScanError: features of a scan without an id are not `measurable`.
+        ScanError: features of a scan without an id are not `measurable`, or beyond `FURTHEST`.
         DataError: those of one with an id; features of another width than the head's; offsets or ids that do
             not fit; the head smooths, and where slices lie is not known; a covariance that
             cannot be factorised.

@@ -28,7 +28,7 @@ from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 
-FURTHEST = 1e3
+CLIP = 1e3
 """Training deviations from the training mean at which new features are clipped. None of N training slices
 lies further than √N; a new value of a feature that hardly varied in training may lie anywhere."""
 
@@ -178,8 +178,8 @@ class SparseGP(gpytorch.models.ApproximateGP):
         return strategy(self.standardise(inputs), prior=prior, **kwargs)
 
     def clip(self, x: Tensor) -> Tensor:
-        """Raw features (..., D) within `FURTHEST` training deviations of the training mean."""
-        low, high = (self.x_mean + sign * FURTHEST * self.x_std for sign in (-1, 1))
+        """Raw features (..., D) within `CLIP` training deviations of the training mean."""
+        low, high = (self.x_mean + sign * CLIP * self.x_std for sign in (-1, 1))
         return torch.minimum(torch.maximum(x, low.to(x)), high.to(x))
 
     def standardise(self, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from ich_mil.gp.predict import (
     scan_samples,
 )
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.sparse_gp import FURTHEST
+from ich_mil.gp.sparse_gp import CLIP
 from ich_mil.kernels.counter import normals, scan_key
 
 FIELDS = (
@@ -259,17 +259,22 @@ def test_draws_of_a_sampler_are_taken_from_all_over(head):
 def test_a_feature_far_out_is_clipped_and_changes_no_other_slice(head, new):
     """A slice so far out has no correlation with any: what is left is the scan without it."""
     x, cut = new[0][:10].clone(), torch.tensor([0, 10])
-    x[9, 1] = head.x_mean[1] - FURTHEST * head.x_std[1]
+    x[9, 1] = head.x_mean[1] - CLIP * head.x_std[1]
     part, whole = (head.residual_root(rows, *head.project(rows, head.prior_root())) for rows in (x[:9], x))
     covariance = whole @ whole.T
     torch.testing.assert_close(covariance[:9, :9], part @ part.T, rtol=0, atol=1e-9)
     assert covariance[9].tolist() == pytest.approx([0.0] * 9 + [0.5 + 1e-6], abs=1e-12)  # v + ε
     clipped = predict(head, x, cut, ["a"], samples=20)
-    x[9, 1] = head.x_mean[1] - 1e7 * FURTHEST * head.x_std[1]
+    x[9, 1] = head.x_mean[1] - 1e4 * CLIP * head.x_std[1]
     further = predict(head, x, cut, ["a"], samples=20)
     assert torch.equal(clipped.slice_mean, further.slice_mean)
     assert torch.equal(mean_logits([head], x), mean_logits([head], head.clip(x)))
     assert torch.equal(head.clip(new[0]), new[0])
+    x[9, 1] = -1e38  # stands for a missing value
+    for scans_, name in ((["a"], "'a'"), (None, "0")):
+        told = rf"^scan {name}: feature 1 of slice 9 lies \d\.\de\+3\d training deviations"
+        with pytest.raises(DataError, match=told):
+            predict(head, x, cut, scans_, samples=2)
 
 
 def test_bad_input_is_refused(head, new):
