@@ -213,6 +213,7 @@ def _run(
         # `loader` has threads, which Lightning does not count; the checkpoint folder is meant to be non-empty
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+        warnings.filterwarnings("ignore", message=".*in eval mode at the start.*")  # frozen blocks
         # its successor is not in torch 2.11
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
         interrupted = signal.getsignal(signal.SIGINT)

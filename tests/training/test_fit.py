@@ -99,6 +99,17 @@ def test_features_are_extracted_with_all_bits_of_float32(prepared, monkeypatch):
     assert cudnn.allow_tf32, "not put back"
 
 
+def test_training_leaves_frozen_blocks_as_they_were(prepared, splits, tmp_path):
+    """Lightning trains modules in the mode it finds them in: batch norms of frozen blocks must not move."""
+    encoder = EncoderSettings(name="resnet18", size=64, freeze="all")
+    torch.manual_seed(0)
+    before = AttentionCnn(encoder, CNN).encoder.state_dict()
+    model = fit(prepared, splits, tmp_path, encoder=encoder, training=replace(TRAINING, max_epochs=1))
+    after = model.encoder.state_dict()
+    moved = [name for name, value in after.items() if not torch.equal(value, before[name])]
+    assert moved == []
+
+
 def test_class_weights_give_both_classes_the_same_say():
     weights = class_weights([0, 0, 0, 1])
     assert weights.tolist() == pytest.approx([4 / 6, 2.0])
