@@ -1,5 +1,7 @@
 """A head fitted to slice features of a run or a protocol, where there is a GPU on it."""
 
+from dataclasses import replace
+
 import torch
 
 from ich_mil.data.features import FeatureSet
@@ -13,7 +15,10 @@ from ich_mil.ranks import device
 def fit_to(
     learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings, *, mixed: bool = False
 ) -> Head:
-    """Fit and calibrate a head.
+    """Fit and calibrate a head, with the kernel of its preset where the settings leave it open.
+
+    A shorter length scale that is chosen on scans of one site carries over worse to another
+    (benchmarks/RESULTS.md).
 
     Args:
         learn: the scans it is fitted to, B scans of D features a slice.
@@ -28,6 +33,13 @@ def fit_to(
     Raises:
         DataError: as in `Head.fit`, a scan by its id.
     """
+    preset = settings.variant
+    settings = replace(
+        settings,
+        variance=preset.variance,
+        bias=preset.bias,
+        lengthscale_squared=settings.lengthscale_squared or preset.length_per_feature * learn.x.shape[1],
+    )
     held = None if watch is None else (watch.x, watch.offsets, watch.labels, watch.positions_mm)
     calibrates = None
     if mixed:
