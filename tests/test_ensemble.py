@@ -19,6 +19,7 @@ from ich_mil.data.splits import load_splits
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.predict import sample_probabilities
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.model import load_model, samples_each
 from ich_mil.pipeline import train as training
@@ -108,8 +109,16 @@ def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(r
         torch.testing.assert_close(getattr(mixture, f"{level}_mean"), means.mean(0), rtol=1e-12, atol=1e-14)
         variance = stds.square().mean(0) + means.var(0, correction=0)
         torch.testing.assert_close(getattr(mixture, f"{level}_std").square(), variance, rtol=1e-9, atol=1e-14)
-        low = torch.stack([getattr(one, f"{level}_low") for one in said])
-        assert (getattr(mixture, f"{level}_low") >= low.min(0).values - 1e-12).all()
+    drawn = [
+        sample_probabilities(one.head, **one.sampled(view, model.samples), calibration=one.calibration(None))
+        for one, view in zip(model.members, views.members, strict=True)
+    ]
+    pooled = [
+        [torch.cat(parts) for parts in zip(*of_scan, strict=True)] for of_scan in zip(*drawn, strict=True)
+    ]
+    for level, number in (("slice", 0), ("scan", 1)):
+        wanted = np.concatenate([np.quantile(one[number], 0.025, axis=0) for one in pooled])
+        np.testing.assert_allclose(getattr(mixture, f"{level}_low").numpy(), wanted, rtol=1e-10, atol=1e-14)
 
 
 def test_without_slices_the_mixture_says_the_mean_of_its_members(run, views):
