@@ -1,4 +1,4 @@
-"""Write a finished run as the bundled model: its files alone, network weights in half precision.
+"""Write a finished run as the bundled model: its files alone, large weights of networks in half precision.
 
     python -m benchmarks.bundle checkpoints/headct_base checkpoints/headct-base
 
@@ -21,6 +21,9 @@ from ich_mil.pipeline.sets import open_training
 
 MOST = 5e-3
 """Largest difference of a probability that half precision may make."""
+SINGLE = 8192
+"""Values of the largest tensor that stays in single precision: batch norms and the first layers, on whose
+rounding all others build."""
 SCANS = 10
 """Scans of several slices that both models judge."""
 
@@ -33,8 +36,10 @@ def write_bundle(run: Path, out: Path) -> None:
     for member in model.members:
         to = out if member.folder == run else out / member.folder.name
         copy_run(member.folder, to)
+        if to != out:
+            (to / "splits.csv").unlink()  # that of the ensemble
         weights = load_file(to / "cnn.safetensors")
-        half = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
+        half = {k: v.half() if v.numel() > SINGLE else v for k, v in weights.items()}
         save_file(half, to / "cnn.safetensors")
     copy_files(run, out, ENSEMBLE)
 

@@ -264,10 +264,8 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """12 hex digits that name these settings; the fields in `PLACES` take no part."""
-        alike = asdict(replace(self, training=replace(self.training, workers=0)))
-        if self.contrast_words is None:  # runs begun before there were any keep their name
-            del alike["contrast_words"]
-        return settings_digest({k: v for k, v in alike.items() if k not in PLACES})
+        alike = replace(self, training=replace(self.training, workers=0))
+        return settings_digest({k: v for k, v in asdict(alike).items() if k not in PLACES})
 
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:

@@ -162,9 +162,9 @@ class HeaderIndex:
                 near = slices[folder]
                 is_lost = near.may_be_slice(os.fsdecode(name))
                 if code == Code.NOT_DICOM and near and is_lost:
-                    code, detail = Code.UNREADABLE, f"{detail}, but it has the name of a slice"
+                    code, detail = Code.UNREADABLE, f"{detail}, but it is named like a slice"
                 elif code != Code.NOT_DICOM and not is_lost:
-                    code, detail = Code.NOT_DICOM, f"{detail}; it has not the name of a slice"
+                    code, detail = Code.NOT_DICOM, f"{detail}; it is not named like a slice"
             whose = scan or (self._only_scan_near(path) if code in INCOMPLETE else "")
             yield LedgerEntry(whose, os.fsdecode(path), Code(code), detail)
 

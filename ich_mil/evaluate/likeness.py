@@ -13,26 +13,27 @@ al. 2005, Prop. 4.1), or of 1 / (n + 1) where there are too few of them for that
 Shapes: B scans, N slices, T values of texture.
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from sklearn.covariance import LedoitWolf
 from sklearn.model_selection import GroupKFold
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ModelError
-from ich_mil.files import write_json
+from ich_mil.files import whole_file
 from ich_mil.gp.calibrate import calibrating
 
 FALSE_ALARMS = 0.05
 """Share of scans like the training scans that may be called unlike them."""
 FOLDS = 5
-FORMAT = "ich_mil.likeness.1"
-LIKENESS = "likeness.json"
+FORMAT = "ich_mil.likeness.2"
+LIKENESS = "likeness.safetensors"
 """Name of the file in the folder of a run."""
 
 
@@ -87,9 +88,11 @@ class Likeness:
         return np.add.reduceat(distance, features.offsets[:-1].numpy()) / features.offsets.diff().numpy()
 
     def save(self, folder: Path) -> None:
-        """Write `likeness.json` into the folder of a run."""
-        about = {name: np.asarray(value).tolist() for name, value in vars(self).items()}
-        write_json(folder / LIKENESS, {"format": FORMAT, **about})
+        """Write `likeness.safetensors` into the folder of a run."""
+        limits = {name: repr(getattr(self, name)) for name in ("threshold", "false_alarms")}
+        with whole_file(folder / LIKENESS) as temporary:
+            arrays = {"mean": self.mean, "precision": np.ascontiguousarray(self.precision)}
+            save_file(arrays, temporary, metadata={"format": FORMAT, **limits})
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
@@ -98,10 +101,11 @@ class Likeness:
         if not path.is_file():
             return None
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about.pop("format") != FORMAT:
-                raise ValueError("it is of another version")
-            mean, precision = (np.array(about[name], dtype=np.float64) for name in ("mean", "precision"))
+            with safe_open(path, "numpy") as file:
+                about = file.metadata()
+                if about["format"] != FORMAT:
+                    raise ValueError("it is of another version")
+                mean, precision = (file.get_tensor(name) for name in ("mean", "precision"))
             return cls(mean, precision, float(about["threshold"]), float(about["false_alarms"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
             raise ModelError(f"{path}: cannot be read ({error}); train again") from error

@@ -84,9 +84,9 @@ def _read(name: str) -> dict[str, Tensor]:
         state = torch.load(path, weights_only=True, map_location="cpu")  # it may be of a GPU
         return {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
     except Exception as error:  # torch has no error class for what is no state dict
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelError(
-            f"{path}: cannot be read as weights ({reason:.200}); name a safetensors file or a state dict"
+            f"{path}: cannot be read as weights; name a safetensors file, or a state dict that torch loads "
+            "with weights_only=True"
         ) from error
 
 

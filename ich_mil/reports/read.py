@@ -101,8 +101,8 @@ def _read_table(path: Path, columns: Columns) -> list[Report]:
         if (count := list(table.columns).count(wanted)) != 1:
             # a table without a header has a report in its first line: names of columns are not shown
             raise DataError(
-                f"{path}: column {wanted!r} is there {count} times among {len(table.columns)} columns; name "
-                f"the right one with --{option}-column"
+                f"{path}: has {'several columns' if count else 'no column'} {wanted!r}; name the right one "
+                f"with --{option}-column"
             )
     given = table[columns.scan] if columns.scan in table else table[columns.report]
     reports = []

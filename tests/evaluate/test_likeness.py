@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from ich_mil.data.features import bare_features
 from ich_mil.errors import ModelError
@@ -65,6 +66,11 @@ def test_what_is_saved_is_what_is_loaded_and_damage_is_told(tmp_path):
     found = Likeness.load(tmp_path)
     np.testing.assert_array_equal(found.scores(new), like.scores(new))
     assert (found.threshold, found.false_alarms) == (like.threshold, like.false_alarms)
+    arrays = {"mean": like.mean, "precision": like.precision}
+    about = {"format": "ich_mil.likeness.1", "threshold": "1", "false_alarms": "0"}
+    save_file(arrays, tmp_path / LIKENESS, metadata=about)
+    with pytest.raises(ModelError, match="another version"):
+        Likeness.load(tmp_path)
     (tmp_path / LIKENESS).write_text("{}")
     with pytest.raises(ModelError, match=LIKENESS):
         Likeness.load(tmp_path)

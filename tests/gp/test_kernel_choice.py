@@ -7,10 +7,12 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from ich_mil.data.features import bare_features
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.head import Head
 from ich_mil.gp.kernel_choice import choose_kernel
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.pipeline.heads import fit_to
 
 SETTINGS = HeadSettings(n_inducing=40, sweeps=15)
 
@@ -34,6 +36,15 @@ def test_a_short_length_scale_is_found_and_classifies():
     head = Head(**vars(SETTINGS)).fit(*train[:3])
     assert head.model_.settings == chosen
     assert roc_auc_score(new.labels, head.predict_bag_proba(*new[:2])) > 0.95
+
+
+def test_a_run_on_scans_keeps_the_kernel_of_the_preset():
+    train = islands(80)
+    names = [f"scan {b}" for b in range(80)]
+    slices = [f"slice {n}" for n in range(len(train.x))]
+    learn = bare_features(train.x.numpy(), train.offsets.diff().numpy(), names, train.labels.numpy(), slices)
+    chosen = fit_to(learn, None, replace(SETTINGS, calibration="none")).model_.settings
+    assert (chosen.variance, chosen.bias, chosen.lengthscale_squared) == (0.5, 0.0, 320.0)
 
 
 @pytest.mark.parametrize(
