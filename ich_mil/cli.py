@@ -110,6 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--method", choices=("risk_control", "conformal"), help=f"default: {PROMISE['method']}")
     one.add_argument("--out", type=Path, help="default: triage.json or decisions.csv in the folder")
 
+    one = commands.add_parser("drift", help="whether predicted scans differ from those of the training site")
+    one.add_argument("folder", type=Path, help="predictions: the folder of 'predict' or 'validate'")
+    one.add_argument("--reference", type=Path, required=True, metavar="RUN", help="the model that made them")
+    one.add_argument(
+        "--rate", type=_share, default=0.05, help="of false alarms, at most (default %(default)s)"
+    )
+
     one = commands.add_parser("report", help="write the report of a run, or the pages of predictions, again")
     one.add_argument("folder", type=Path, help="folder of a validated run, or of 'predict'")
     _add_shown(one)
@@ -283,6 +290,10 @@ def _run(chosen: argparse.Namespace) -> None:
             join_runs(chosen.runs, chosen.out, skip_failed=chosen.skip_failed)
         case "triage":
             _triage(chosen)
+        case "drift":
+            from ich_mil.pipeline.drift import drift_of
+
+            drift_of(chosen.folder, reference=chosen.reference, rate=chosen.rate)
         case "reports":
             from ich_mil.pipeline.reports import SEEDS, label_reports
             from ich_mil.reports.read import Columns

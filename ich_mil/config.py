@@ -35,6 +35,7 @@ class SetSettings:
             DICOM, with a labels.csv), or `features` (a public feature CSV).
         root: the folder, or the CSV; environment variables as `$NAME` are filled in, and `{member}` by the
             number of the member in an ensemble.
+        name: what outputs call it, best with whether it is real or synthetic; empty: its folder.
         window: [level, width] in HU of 8-bit pictures; needed for them.
         slice_labels: train on the labels of slices: a scan all of whose slices are labelled is used as scans
             of one slice each, in the CNN and in the head. Other scans keep their scan label.
@@ -43,6 +44,7 @@ class SetSettings:
 
     layout: SetLayout
     root: str
+    name: str = ""
     window: list[float] | None = None
     slice_labels: bool = False
     networks: bool = True

@@ -43,10 +43,12 @@ from ich_mil.models.frozen import load_cnn, stored_features
 from ich_mil.predictions import DIGITS, Provenance
 from ich_mil.ranks import device
 
-RUN_FORMAT = "ich_mil.run.4"
+RUN_FORMAT = "ich_mil.run.5"
 ENSEMBLE, ENSEMBLE_FORMAT = "ensemble.json", "ich_mil.ensemble.1"
 FINISHED = ("head.json", ENSEMBLE)
 """What a run's folder holds only when the run, or the ensemble, is finished."""
+REFERENCE = "reference.safetensors"
+"""Name of the file with the reference scans of a drift test; see `ich_mil.pipeline.drift`."""
 KEPT = (
     "config.yaml",
     "splits.csv",
@@ -55,6 +57,7 @@ KEPT = (
     CNN_SIGMOID,
     "head_fit.json",
     LIKENESS,
+    REFERENCE,
     "run.json",
     "head.safetensors",
     "head.json",
@@ -192,11 +195,11 @@ class TrainedModel:
     def unlikeness(self, views: Views) -> np.ndarray:
         """(B,) mean over members of the scan's score over its threshold: above 1 the scan is unlike training.
 
-        Members that were trained before there was such a check take no part; without any it is 0.
+        Members without such a check take no part; without any it is NaN.
         """
         pairs = zip(self.members, views.members, strict=True)
         known = [one.likeness.scores(view) / one.likeness.threshold for one, view in pairs if one.likeness]
-        return np.mean(known, axis=0) if known else np.zeros(views.features.n_scans)
+        return np.mean(known, axis=0) if known else np.full(views.features.n_scans, np.nan)
 
     def explain(self, views: Views, predictions: Predictions) -> Counterfactuals:
         """What each slice did for its scan: the calibrated probability without it."""
@@ -255,7 +258,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         )
     config = about.get("config")
     known = set(config if isinstance(config, dict) else ())
-    needed = {"cnn", "config_hash", "table", "versions"}
+    needed = {"cnn", "config_hash", "table", "trained_on", "versions"}
     missing = needed - set(about) | {"thickness_mm", "samples", "bootstrap", "seed"} - known
     if missing:
         raise ModelError(f"{folder / 'run.json'}: lacks {', '.join(sorted(missing))}; train again")
@@ -302,6 +305,7 @@ def load_model(folder: str | Path) -> TrainedModel:
             weights=digest(*parts),
             config=about["config_hash"],
             calibration=_calibration(head.calibration, about.get("site")),
+            trained_on=about["trained_on"],
         ),
         thickness_mm=config["thickness_mm"],
         samples=config["samples"],
@@ -341,6 +345,7 @@ def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
             config=about["config_hash"],
             calibration=_calibration(calibration, about.get("site"), " of members and of their mixture")
             or "; ".join(sorted({model.provenance.calibration for model in models} - {""})),
+            trained_on=about["trained_on"],
         ),
         thickness_mm=config["thickness_mm"],
         samples=samples_each(config["samples"], len(models)),

@@ -27,7 +27,7 @@ from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
-FORMAT = "ich_mil.predictions.4"
+FORMAT = "ich_mil.predictions.5"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
 """How scans are decided where no triage thresholds were given."""
@@ -46,6 +46,8 @@ COLUMNS = [
     "high",
     "decision",
     "decided_by",
+    "unlikeness",
+    "trained_on",
     "scan_without",
     "label",
     "corrections",
@@ -67,6 +69,7 @@ class Provenance:
             samples and seed. Two models with the same one say the same.
         config: hash of the configuration it was trained with.
         calibration: how scan probabilities were calibrated; empty if they were not.
+        trained_on: the sets it learned from, with their numbers of scans.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Provenance:
     weights: str
     config: str
     calibration: str
+    trained_on: str
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class ScanResult:
         slices: from below.
         ledger: what was refused, corrected or noted in its input.
         pixels: digest of the pixels of its slices, from below; empty of a feature table.
+        unlikeness: how far its texture is from that of the training scans, over the distance that at most
+            5 % of scans like them exceed (`ich_mil.evaluate.likeness`); None of a model without such a check.
     """
 
     scan: str
@@ -148,6 +154,7 @@ class ScanResult:
     slices: tuple[SliceResult, ...]
     ledger: tuple[LedgerEntry, ...]
     pixels: str
+    unlikeness: float | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +191,7 @@ def make_results(
     model: Provenance,
     triage: Triage | None = None,
     learned: Collection[str] = (),
-    unlikeness: np.ndarray | None = None,
+    unlikeness: np.ndarray,
 ) -> Results:
     """Put together what is known of each scan.
 
@@ -198,7 +205,8 @@ def make_results(
         triage: thresholds to decide by; None decides by the interval.
         learned: `ich_mil.data.splits.keys_of` the scans the model was trained or calibrated on; a scan with
             one of these keys gets a line.
-        unlikeness: (B,) of `TrainedModel.unlikeness`; a scan above 1 gets a line, and is never negative.
+        unlikeness: (B,) of `TrainedModel.unlikeness`, NaN where it is not known; a scan above 1 gets a line,
+            and is never negative.
     """
     lines = {} if prepared is None else prepared.ledger_by_scan
     scans = []
@@ -209,7 +217,7 @@ def make_results(
         content = "" if prepared is None else prepared.scans.content[scan]
         if not scan_keys(scan, features.patients[b], content).isdisjoint(learned):
             own += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
-        if unlikeness is not None and unlikeness[b] > 1:
+        if unlikeness[b] > 1:
             detail = f"{unlikeness[b]:.1f} times as far from them as they are; its probability may mislead"
             own += (LedgerEntry(scan, "", Code.UNLIKE, detail),)
         scans.append(
@@ -225,6 +233,7 @@ def make_results(
                 slices=tuple(_slices(features, predictions, explained, prepared, b)),
                 ledger=own,
                 pixels="" if prepared is None else _pixels(prepared.slices(scan)),
+                unlikeness=_or_none(float(unlikeness[b])),
             )
         )
     known = set() if prepared is None else set(prepared.scans.index)
@@ -308,14 +317,16 @@ def results_table(results: Results) -> pd.DataFrame:
     """One row a scan, followed by its slices from the lowest up; columns as in `COLUMNS`.
 
     `low` and `high` bound the central 95 % of the posterior samples; `decided_by` is `thresholds`, those of a
-    triage, or `interval`, which promises nothing; `label` is empty where unknown.
+    triage, or `interval`, which promises nothing; `label` is empty where unknown. `unlikeness` above 1: a
+    scan unlike those of `trained_on`.
     """
     rows: list[dict[str, Any]] = []
     decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
     for scan in results.scans:
         codes = sorted({code for one in scan.slices for code in one.corrections})
-        decision = {"decision": scan.decision, "decided_by": decided_by}
-        rows.append({"level": "scan", "name": scan.scan, **decision, **_row(scan, scan, codes)})
+        about = {"unlikeness": scan.unlikeness, "trained_on": results.model.trained_on}
+        own = {"name": scan.scan, "decision": scan.decision, "decided_by": decided_by, **about}
+        rows.append({"level": "scan", **own, **_row(scan, scan, codes)})
         rows += [
             {
                 "level": "slice",
@@ -329,7 +340,13 @@ def results_table(results: Results) -> pd.DataFrame:
         ]
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.astype(
-        {"slice": "Int64", "label": "Int64", "position_mm": "Float64", "scan_without": "Float64"}
+        {
+            "slice": "Int64",
+            "label": "Int64",
+            "position_mm": "Float64",
+            "unlikeness": "Float64",
+            "scan_without": "Float64",
+        }
     )
 
 

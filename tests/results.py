@@ -20,7 +20,14 @@ from ich_mil.predictions import (
 )
 from ich_mil.report.maps import ScanMaps
 
-MODEL = Provenance("G-VGPMIL α=1 β=2.5, M=100, D=8", "0.1.0", "3f9a01c2", "a1b2c3d4", "isotonic regression")
+MODEL = Provenance(
+    "G-VGPMIL α=1 β=2.5, M=100, D=8",
+    "0.1.0",
+    "3f9a01c2",
+    "a1b2c3d4",
+    "isotonic regression",
+    "synthetic heads: 40 scans, 20 positive",
+)
 DECIDED_BY = f"{BY_INTERVAL}; {WHOLE_ONLY}"
 LEDGER = (
     LedgerEntry("1.2.840.1", "DOE^JANE/CT000001.dcm", Code.LOCALIZER, "ImageType says LOCALIZER"),

@@ -509,11 +509,12 @@ def test_models_that_cannot_be_used(place, tmp_path, capsys):
     for name, old, new, message in (
         ("run.json", '"cnn": true', '"dnn": true', "lacks cnn; train again"),
         ("run.json", '"samples"', '"sample"', "lacks samples; train again"),
+        ("run.json", '"trained_on"', '"learned"', "lacks trained_on; train again"),
         ("run.json", '"versions"', '"version"', "lacks versions; train again"),
         ("run.json", '"table"', '"tables"', "lacks table; train again"),
         ("run.json", '"config"', '"configuration"', "lacks bootstrap, samples, seed, thickness_mm"),
         ("run.json", "{", "[", "is no run of ich_mil"),
-        ("run.json", "ich_mil.run.4", "ich_mil.run.0", "run.0, this one: ich_mil.run.4); train again"),
+        ("run.json", "ich_mil.run.5", "ich_mil.run.0", "run.0, this one: ich_mil.run.5); train again"),
         ("cnn.json", "ich_mil.cnn.2", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),
         ("head.json", "ich_mil.head.2", "ich_mil.head.0", "ich_mil.head.0"),
         ("cnn.json", '"features": 8', '"features": 32', "holds no CNN that can be read"),

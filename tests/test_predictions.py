@@ -28,7 +28,9 @@ from ich_mil.predictions import (
     write_results,
 )
 
-MODEL = Provenance("G-VGPMIL", "0.1.0", "3f9a", "a1b2", "Platt scaling on held-out scans")
+MODEL = Provenance(
+    "G-VGPMIL", "0.1.0", "3f9a", "a1b2", "Platt scaling on held-out scans", "site: 40 scans, 20 positive"
+)
 NAN = float("nan")
 
 
@@ -73,9 +75,13 @@ def parts():
     return features, predictions, explained, prepared
 
 
+def made(*parts, unlikeness=(0.4, 0.4, 0.4), **others):
+    return make_results(*parts, unlikeness=np.array(unlikeness), **others)
+
+
 @pytest.fixture
 def results():
-    return make_results(*parts(), set_name="new", model=MODEL)
+    return made(*parts(), set_name="new", model=MODEL)
 
 
 def test_lines_about_other_scans_of_the_prepared_set_are_left_out():
@@ -85,7 +91,7 @@ def test_lines_about_other_scans_of_the_prepared_set_are_left_out():
         scan: [{"scan": scan, "file": f"{scan}.dcm", "code": "padding", "detail": ""}]
         for scan in ("d", "refused")
     }
-    found = make_results(features, predictions, explained, prepared, set_name="test", model=MODEL)
+    found = made(features, predictions, explained, prepared, set_name="test", model=MODEL)
     assert [line.scan for line in found.ledger] == ["", "refused"]
     assert [len(scan.ledger) for scan in found.scans] == [1, 0, 0]
 
@@ -97,7 +103,7 @@ def test_each_scan_knows_its_pixels_from_below(results):
         digest(b"c0", b"c1"),
     ]
     assert digest(b"a0", b"a1") != digest(b"a1", b"a0")
-    of_features = make_results(*parts()[:3], None, set_name="new", model=MODEL)
+    of_features = made(*parts()[:3], None, set_name="new", model=MODEL)
     assert {scan.pixels for scan in of_features.scans} == {""}
 
 
@@ -110,13 +116,25 @@ def test_decided_by_the_interval(results):
 def test_scans_of_patients_the_model_learned_from_are_told():
     features, *others = parts()
     features.patients[0] = "p = r"
-    found = make_results(features, *others, set_name="new", model=MODEL, learned={"r"})
+    found = made(features, *others, set_name="new", model=MODEL, learned={"r"})
     assert [s.scan for s in found.scans if Code.LEARNED_FROM in {e.code for e in s.ledger}] == ["a"]
     for learned, wanted in (({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ({"c2"}, "b"), ((), "")):
-        found = make_results(*parts(), set_name="new", model=MODEL, learned=learned)
+        found = made(*parts(), set_name="new", model=MODEL, learned=learned)
         told = [scan.scan for scan in found.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]
         assert told == list(wanted)
         assert found.scans[2].decision == "negative"  # it was seen whole
+
+
+def test_a_scan_unlike_the_training_scans_is_told_in_both_files_and_never_negative(tmp_path):
+    found = made(*parts(), unlikeness=(1.0, np.nan, 1.01), set_name="new", model=MODEL)
+    assert [scan.unlikeness for scan in found.scans] == [1.0, None, 1.01]
+    assert [s.scan for s in found.scans if Code.UNLIKE in {e.code for e in s.ledger}] == ["c"]
+    assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
+    write_results(found, tmp_path)
+    assert read_results(tmp_path) == found
+    table = pd.read_csv(tmp_path / "predictions.csv").query("level == 'scan'")
+    assert table.unlikeness.tolist() == pytest.approx([1.0, np.nan, 1.01], nan_ok=True)
+    assert set(table.trained_on) == {MODEL.trained_on}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +144,7 @@ def test_scans_of_patients_the_model_learned_from_are_told():
 def test_an_interval_that_ends_at_a_half(low, high, decision):
     features, predictions, explained, prepared = parts()
     predictions.scan_low[:], predictions.scan_high[:] = low, high
-    found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
     assert {scan.decision for scan in found.scans} == {decision}
 
 
@@ -135,9 +153,7 @@ def test_thresholds_decide_by_the_probability_that_is_written():
     triage = replace(fit_triage(labels, p, sensitivity=0.9, specificity=0.9), low=0.3, high=0.7)
     features, predictions, explained, prepared = parts()
     predictions.scan_mean[:] = torch.tensor([0.69999999, 0.29999999, 0.2999991]).double()
-    found = make_results(
-        features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage
-    )
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
     assert [(scan.probability, scan.decision) for scan in found.scans] == [
         (0.7, "positive"),
         (0.3, "look"),
@@ -157,7 +173,7 @@ def test_each_slice_has_its_own_numbers_and_place():
     features, predictions, explained, prepared = parts()
     predictions.slice_std = torch.arange(5).double() / 100
     predictions.slice_low = torch.arange(5).double() / 10
-    found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
     assert [
         (one.slice, one.name, one.position_mm, one.probability, one.std, one.interval_95[0], one.corrections)
         for scan in found.scans
@@ -187,9 +203,7 @@ def test_decided_by_thresholds():
     features, predictions, explained, prepared = parts()
     assert 0.29 < triage.low <= 0.3 < 0.7 < triage.high < 0.8
     predictions.scan_mean[:] = torch.tensor([0.8, 0.3, 0.29]).double()
-    found = make_results(
-        features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage
-    )
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
     assert [scan.decision for scan in found.scans] == ["positive", "look", "negative"]
     assert found.decided_by == f"{triage.promise} A scan that was not seen whole is never called negative."
     assert is_promised(found.decided_by)
@@ -212,7 +226,7 @@ def test_a_scan_that_was_not_seen_whole_is_not_called_negative(code):
         prepared.ledger_by_scan.setdefault(scan, []).append(
             {"scan": scan, "file": "x.dcm", "code": code, "detail": ""}
         )
-    found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
     assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
     assert incomplete(found.scans[2].ledger) == [code]
 
@@ -264,7 +278,7 @@ def test_the_names_of_scans_are_gone_through_once_however_long_the_ledger_is():
             f"refused-{i}": [{"scan": f"refused-{i}", "file": "", "code": "scan-empty", "detail": ""}]
             for i in range(length)
         }
-        found = make_results(features, predictions, explained, prepared, set_name="new", model=MODEL)
+        found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
         assert [line.scan for line in found.ledger] == ["", *(f"refused-{i}" for i in range(length))]
         readings.append(features.scans.readings)
     assert readings[0] == readings[1]
@@ -272,7 +286,7 @@ def test_the_names_of_scans_are_gone_through_once_however_long_the_ledger_is():
 
 def test_without_pictures_there_are_no_places():
     features, predictions, explained, _ = parts()
-    found = make_results(features, predictions, explained, None, set_name="external", model=MODEL)
+    found = made(features, predictions, explained, None, set_name="external", model=MODEL)
     assert {one.position_mm for scan in found.scans for one in scan.slices} == {None}
     assert found.ledger == ()
 
@@ -319,7 +333,7 @@ def test_a_scan_that_says_what_cannot_be_is_refused(results, tmp_path, change, w
 @pytest.mark.parametrize(("away", "decision"), [(0.9, NEGATIVE), (1.1, LOOK)])
 def test_a_scan_unlike_the_training_scans_gets_a_line_and_is_never_negative(away, decision):
     unlikeness = np.array([1.5, 0.0, away])
-    found = make_results(*parts(), set_name="new", model=MODEL, unlikeness=unlikeness).scans
+    found = made(*parts(), set_name="new", model=MODEL, unlikeness=unlikeness).scans
     told = [Code.UNLIKE in {entry.code for entry in scan.ledger} for scan in found]
     assert told == [True, False, away > 1]
     assert found[0].decision == POSITIVE

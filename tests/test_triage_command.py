@@ -36,7 +36,7 @@ def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", prefix="
         )
         for i in range(n)
     )
-    model = Provenance("G-VGPMIL", "1", weights, "c", "")
+    model = Provenance("G-VGPMIL", "1", weights, "c", "", "site: 40 scans")
     write_results(Results(set_name, model, "", scans, ()), folder)
     return labels, p
 

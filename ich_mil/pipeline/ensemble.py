@@ -75,6 +75,7 @@ def join_runs(runs: Sequence[Path], out: Path, *, skip_failed: bool) -> None:
         about |= {
             "config": about["config"] | {"members": len(folders), "samples": samples},
             "config_hash": digest(*(read_run(folder)["config_hash"].encode() for folder in folders)),
+            "trained_on": "; ".join(dict.fromkeys(read_run(folder)["trained_on"] for folder in folders)),
             "members": names,
             "joined": [str(folder) for folder in folders],
         }

@@ -76,6 +76,26 @@ def heads_only(config: RunConfig) -> set[str]:
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
 
 
+def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
+    """The sets a run learns from, such as 'RSNA: 2,001 labelled slices, 601 positive; CT-ICH: 55 scans, ...'.
+
+    Args:
+        config: the run.
+        splits: columns scan, label, split; scans of the split `test` are not counted.
+    """
+    learned = splits[splits.split != "test"]
+    parts = []
+    for name, one in config.training_sets.items():
+        own = learned
+        if one.layout != "features":
+            own = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
+        what = "labelled slices" if one.layout == "slices" else "scans"
+        head = "" if one.networks else " (heads alone)"
+        positive = int((own.label == 1).sum())
+        parts.append(f"{one.name or one.path.name}: {len(own):,} {what}, {positive:,} positive{head}")
+    return "; ".join(parts)
+
+
 def slice_labels_digest(config: RunConfig) -> str:
     """Digest of the slice labels that a run on pictures is trained on; '' where there are none."""
     rows = _labelled_slices(config, None)
@@ -157,3 +177,12 @@ def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> li
         return scans
     chosen = features.select(scans)
     return [scans[place] for place in calibrating(chosen.offsets, chosen.labels).tolist()]
+
+
+def unseen_by_network(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> list[str]:
+    """Of `whole_scans` those that the network of a run was not trained on; none where it has no network."""
+    if config.train.layout == "features":
+        return []
+    unseen = {*splits.scan[splits.split != "train"], *heads_only(config)}
+    scans = [scan for scan in features.scans if scan in unseen]
+    return whole_scans(features, scans, config) if scans else []

@@ -55,6 +55,7 @@ from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.model import RUN_FORMAT, load_model, made_of, read_run
 from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.models.frozen import load_cnn, save_cnn, stored_features
+from ich_mil.pipeline.drift import write_reference
 from ich_mil.pipeline.heads import fit_to
 from ich_mil.pipeline.sets import (
     has_single_slices,
@@ -65,6 +66,8 @@ from ich_mil.pipeline.sets import (
     prepare_set,
     prepare_training,
     slice_labels_digest,
+    trained_on,
+    unseen_by_network,
 )
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
@@ -217,6 +220,7 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
         "table": table,
         "config_hash": config.hash,
         "config": config.as_dict(),
+        "trained_on": trained_on(config, splits),
         "versions": {
             "ich_mil": __version__,
             "torch": str(torch.__version__),
@@ -307,6 +311,8 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
         sigmoid.save(config.out / CNN_SIGMOID)
     if likeness := Likeness.fit(features.select(scans.learn), seed=config.head.seed):
         likeness.save(config.out)
+    if unseen := unseen_by_network(features, splits, config):
+        write_reference(features.select(unseen), config.out)
     write_json(config.out / "head_fit.json", asdict(head.report_))
     head.save(config.out)
     say(f"head: {head.report_.message}")

@@ -20,7 +20,7 @@ from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
 from ich_mil.report.pictures import WINDOWS, Overlay, overlay, slice_pictures
 from ich_mil.report.strip import make_strip
-from ich_mil.report.words import CODES, MARK, drivers, numbers, problems, results_in_words, routine
+from ich_mil.report.words import CODES, MARK, drivers, numbers, problems, results_in_words, routine, unlike
 
 TOP_SLICES = 4
 """Slices shown as pictures without the viewer, and on paper."""
@@ -80,6 +80,7 @@ def render_study(
         mark=MARK[scan.decision],
         drivers=drivers(scan),
         problems=problems(scan.ledger),
+        unlike=unlike(scan),
         routine=routine(scan.ledger),
         codes=CODES,
         max_ledger=MAX_LEDGER,

@@ -123,6 +123,16 @@ def results_in_words(decided_by: str) -> dict[str, str]:
     return PROMISED if is_promised(decided_by) else PLAIN
 
 
+def unlike(scan: ScanResult) -> str:
+    """A warning where the scan is unlike the training scans; '' where it is like them, or nobody knows."""
+    if scan.unlikeness is None or scan.unlikeness <= 1:
+        return ""
+    return (
+        "This scan is unlike those the model was trained on "
+        f"({scan.unlikeness:.1f} times the limit): its probability may be wrong. Please look."
+    )
+
+
 def numbers(first: int, last: int) -> str:
     """'13' or '13–18' for places 12, or 12 to 17, counted from 0."""
     return f"{first + 1}" if first == last else f"{first + 1}–{last + 1}"

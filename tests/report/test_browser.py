@@ -89,7 +89,7 @@ def pages(tmp_path_factory):
         ledger=tuple(LedgerEntry(LONG, LONG, code, LONG) for code in Code),
         runs=tuple(Run(i, i, 0.3) for i in range(0, N, 2)),
     )
-    model = Provenance(LONG, LONG, LONG, LONG, LONG)
+    model = Provenance(LONG, LONG, LONG, LONG, LONG, LONG)
     texts = {"PatientName": LONG, **{f"Text{i}": LONG for i in range(12)}}
     tall, wide = (
         render_study(hostile, model, LONG, np.repeat(hu, 2, axis=axis), maps, edges=EDGES, texts=texts)

@@ -147,7 +147,7 @@ def test_input_problems_are_told_without_dicom_texts():
 def test_hostile_texts_are_only_text(text):
     lost = LedgerEntry(text, text, Code.SCAN_EMPTY, text)
     scans = (replace(RESULTS.scans[0], scan=text, patient=text), RESULTS.scans[1])
-    model = Provenance(text, text, text, text, text)
+    model = Provenance(text, text, text, text, text, text)
     hostile = replace(RESULTS, scans=scans, ledger=(lost,), model=model, decided_by=text)
     texts = {text: {"PatientName": text}}
     page = check_offline(render_cohort(hostile, {text: study_file_name(text)}, title=text, texts=texts))

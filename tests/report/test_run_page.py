@@ -58,7 +58,7 @@ def test_hostile_texts_are_only_text(run, text):
     hostile = replace(
         run,
         name=text,
-        model=Provenance(text, text, text, text, text),
+        model=Provenance(text, text, text, text, text, text),
         config=text,
         splits=[SplitCount(text, 1, 1, 1, 1)],
         scans=[replace(SCAN, scan=text), replace(SCAN, scan=f"{text} again")],

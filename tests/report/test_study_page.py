@@ -54,7 +54,7 @@ def test_the_page_says_what_predictions_json_says():
         "reduced copies",
         "in the orientation of the files",
         "isotonic regression",
-        *(MODEL.name, MODEL.version, MODEL.weights, MODEL.config),
+        *(MODEL.name, MODEL.version, MODEL.weights, MODEL.config, MODEL.trained_on),
     ):
         assert expected in text, expected
     assert "../report.html" in page.addresses
@@ -208,6 +208,14 @@ def test_pixels_that_are_not_square_are_a_problem_of_the_input():
     assert "No problem found in the input" not in page.text
 
 
+def test_a_scan_unlike_the_training_scans_says_so_on_top():
+    warning = "This scan is unlike those the model was trained on (2.3 times the limit)"
+    text = said(page_of(replace(SCAN, unlikeness=2.31)))
+    assert text.index(warning) < text.index("What drove it")
+    for like in (None, 0.4, 1.0):
+        assert "is unlike" not in said(page_of(replace(SCAN, unlikeness=like)))
+
+
 def test_a_scan_of_one_slice():
     one = replace(SCAN.slices[0], scan_without=None, probability=0.7)
     text = said(page_of(replace(SCAN, slices=(one,), runs=(Run(0, 0, None),)), hu=HU[:1], maps=None))
@@ -244,7 +252,7 @@ def test_hostile_texts_are_only_text(text):
     quiet = replace(SCAN, ledger=(replace(entry, scan="s", file="f", detail="d"),) * 2)
     page = page_of(
         hostile,
-        model=Provenance(text, text, text, text, text),
+        model=Provenance(text, text, text, text, text, text),
         decided_by=text,
         texts={"PatientName": text, text + " ": text},
         run_link="../" + study_file_name(text),

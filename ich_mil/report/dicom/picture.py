@@ -28,7 +28,7 @@ from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
 from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY, WINDOWS
 from ich_mil.report.text import printable
-from ich_mil.report.words import problems, results_in_words
+from ich_mil.report.words import problems, results_in_words, unlike
 from ich_mil.windows import apply_windows, resize
 
 _WHITE, _GREY, _BLACK = "#f2f2f2", "#b4bac4", "#101418"
@@ -73,8 +73,9 @@ def summary_picture(
     wrong = "; ".join(problems(scan.ledger)) or "no problem"
     slices = "1 slice" if len(scan.slices) == 1 else f"{len(scan.slices)} slices"
     notes = [
+        *_lines(figure, unlike(scan), 9, most=1),
         *_lines(figure, f"Input: {slices}; {wrong}", 9, most=2),
-        *_lines(figure, f"Decided by: {decided_by}", 9, most=3),
+        *_lines(figure, f"Decided by: {decided_by}", 9, most=2 if unlike(scan) else 3),
     ]
     for number, line in enumerate(notes):
         _say(figure, 0.868 - 0.0155 * number, line, 9, colour=_GREY)
@@ -89,7 +90,8 @@ def summary_picture(
     _say(figure, 0.044, f"{NOTICE} The original images are unchanged: look at the full study.", 11)
     warm = "" if maps is None else "Warm colours: evidence for blood. "
     about = f"{warm}Slices count from below. {model.name}, version {model.version}, weights {model.weights}"
-    _say(figure, 0.018, about, 8, colour=_GREY)
+    _say(figure, 0.024, about, 8, colour=_GREY)
+    _say(figure, 0.009, f"Trained on {model.trained_on}", 8, colour=_GREY)
     return _pixels(figure)
 
 

@@ -41,7 +41,7 @@ from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import SourceImage, StudyContext, frames_of
 from ich_mil.report.dicom.identity import MANUFACTURER, Identity, Kind, reference
 from ich_mil.report.dicom.values import paragraph
-from ich_mil.report.words import problems, routine
+from ich_mil.report.words import problems, routine, unlike
 
 
 def structured_report(
@@ -101,7 +101,7 @@ def evidence(context: StudyContext) -> list[Dataset]:
 
 def _algorithm(identity: Identity) -> AlgorithmIdentification:
     model = identity.model
-    parameters = [f"configuration {model.config}"]
+    parameters = [f"configuration {model.config}", f"trained on {model.trained_on}"]
     parameters += [f"calibration: {model.calibration}"] if model.calibration else []
     return AlgorithmIdentification(
         *_name_and_version(identity), parameters=[paragraph(one) for one in parameters]
@@ -171,6 +171,7 @@ def _references(images: Sequence[SourceImage]) -> list[SourceImageForMeasurement
 def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[str]:
     """What the numbers are worth and what they come from, one text each."""
     comments = [f"{NOTICE} The original images are unchanged: look at the full study."]
+    comments += [warning] if (warning := unlike(scan)) else []
     comments.append(f"Decision '{scan.decision}': {decided_by.rstrip('.')}.")
     comments += [
         f"Run of neighbouring slices: {run.first + 1} to {run.last + 1} from below."

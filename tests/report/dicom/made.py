@@ -23,7 +23,14 @@ from ich_mil.report.dicom.write import write_dicom_results
 from ich_mil.report.maps import ScanMaps
 from tests import phantoms
 
-MODEL = Provenance("G-VGPMIL α=1 β=2.5, M=100", "0.1.0", "3f9a01c2d4e5", "a1b2c3", "Platt scaling")
+MODEL = Provenance(
+    "G-VGPMIL α=1 β=2.5, M=100",
+    "0.1.0",
+    "3f9a01c2d4e5",
+    "a1b2c3",
+    "Platt scaling",
+    "synthetic heads: 40 scans, 20 positive",
+)
 
 
 @dataclass(frozen=True)

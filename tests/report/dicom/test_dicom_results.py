@@ -232,6 +232,12 @@ def test_the_report_names_the_algorithm_its_version_and_the_notice(rsna):
         }
         assert said["111001"] == "G-VGPMIL α=1 β=2.5, M=100"
         assert said["111003"] == "0.1.0, weights 3f9a01c2d4e5"
+        parameters = {
+            item.TextValue
+            for item in group.ContentSequence
+            if item.ValueType == "TEXT" and item.ConceptNameCodeSequence[0].CodeValue == "111002"
+        }
+        assert f"trained on {rsna.results.model.trained_on}" in parameters
     assert (report.CompletionFlag, report.VerificationFlag) == ("COMPLETE", "UNVERIFIED")
     assert report.ContentTemplateSequence[0].TemplateIdentifier == "1500"
 
@@ -306,11 +312,12 @@ def test_a_finding_is_coded_where_thresholds_with_a_guarantee_say_so(rsna, decis
 def test_comments_hold_the_promise_and_the_ledger_without_its_file_names(rsna):
     ledger = tuple(LedgerEntry("s", "DOE^JANE.dcm", code, "x") for code in (Code.GAP, Code.PADDING, Code.GAP))
     context = read_context(rsna.scan, rsna.prepared)
-    scan = replace(rsna.scan, ledger=ledger)
+    scan = replace(rsna.scan, ledger=ledger, unlikeness=1.5)
     report = structured_report(scan, "a promise.", context, identity_of(rsna, context))
     comments = [item.TextValue for item in report.ContentSequence if item.ValueType == "TEXT"]
     assert "Decision 'positive': a promise." in comments  # as long ones end
     assert "Input: Gap between slices (2 times); Corrected: padding set to air." in comments
+    assert any(text.startswith("This scan is unlike those the model was trained on") for text in comments)
     assert "DOE" not in str(report)
 
 

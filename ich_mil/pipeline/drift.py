@@ -1,0 +1,94 @@
+"""Drift: do the scans of a batch come from where the scans came that a model was made with?
+
+In: predictions of a batch, whose folder holds the features of its scans, and a model. Out: what the alarm of
+`ich_mil.evaluate.drift` says, and `drift.json` beside the predictions. No labels are needed.
+
+The reference lies in a model's folder as `reference.safetensors`, written at the end of its training: the
+features of scans that its network was not trained on, and the network's own probabilities of them, which
+stand for the scores. Of an ensemble the first member's are compared.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from ich_mil.data.features import FeatureSet, read_features
+from ich_mil.errors import ConfigError, DataError, ModelError, named
+from ich_mil.evaluate.drift import LEAST_BATCH, DriftAlarm, DriftResult, column_names, summarise
+from ich_mil.files import whole_file, write_json
+from ich_mil.model import REFERENCE, load_model
+from ich_mil.predictions import NOTICE, read_results
+from ich_mil.progress import say
+
+FORMAT = "ich_mil.drift_reference.1"
+
+
+def _columns(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
+    """(B, 2D + 1) summaries and (B,) scores of scans."""
+    return summarise(features.x.numpy(), features.offsets.numpy()), features.cnn_scan.double().numpy()
+
+
+def write_reference(features: FeatureSet, folder: Path) -> None:
+    """Keep scans that the network of a run was not trained on; nothing where they are too few.
+
+    Args:
+        features: of these scans.
+        folder: of the run.
+    """
+    if features.n_scans < LEAST_BATCH:
+        return
+    table, score = _columns(features)
+    arrays = {"table": table, "score": score, "patient": np.unique(features.patients, return_inverse=True)[1]}
+    with whole_file(folder / REFERENCE) as temporary:
+        save_file(arrays, temporary, metadata={"format": FORMAT})
+
+
+def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
+    """The alarm of what `write_reference` wrote. `ModelError`: there is none, or a damaged one."""
+    path = folder / REFERENCE
+    if not path.is_file():
+        raise ModelError(
+            f"{folder}: keeps no reference scans: fewer than {LEAST_BATCH} scans of several slices were held "
+            "out from its network, or it has none; give its training more with split"
+        )
+    try:
+        with safe_open(path, "numpy") as file:
+            if file.metadata()["format"] != FORMAT:
+                raise ValueError("it is of another version")
+            table, score, patient = (file.get_tensor(name) for name in ("table", "score", "patient"))
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    names = column_names((table.shape[1] - 1) // 2)
+    return DriftAlarm.fit(table, score, patient, names=names, rate=rate, seed=seed)
+
+
+def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
+    """Compare the scans of predictions with the reference of the model that made them; print what is found.
+
+    Args:
+        folder: of `predict` or `validate`.
+        reference: the model, a run or an ensemble.
+        rate: of false alarms.
+
+    Raises:
+        DataError: predictions or features that cannot be read, or of another model; too few scans.
+        ModelError: no finished run, or one without reference scans.
+        ConfigError: a rate that cannot be resolved.
+    """
+    model = load_model(reference)
+    try:
+        alarm = read_reference(model.members[0].folder, rate=rate, seed=model.seed)
+    except ValueError as error:
+        raise ConfigError(f"--rate: {error}") from error
+    if read_results(folder).model.weights != model.provenance.weights:
+        raise DataError(f"{folder}: was predicted by another model than {reference}; predict again")
+    features = read_features(folder / "features.safetensors")
+    with named(folder):
+        found = alarm.test(*_columns(features), features.patients)
+    write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(found)})
+    say(found.text())
+    say(f"{folder / 'drift.json'}")
+    return found
