@@ -8,6 +8,7 @@ something on an idle machine: the load is printed with it.
 
 from collections.abc import Callable
 
+from benchmarks.heads_ece import calibration_on_cq500
 from benchmarks.heads_learning import learning
 from benchmarks.heads_objective import against_gradient_steps
 from benchmarks.heads_quality import (
@@ -37,6 +38,7 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "helps": ("Does learning the kernel or the density help?", learning),
     "families": ("The family", families),
     "calibrators": ("Calibrators", calibrators),
+    "ece": ("Calibration error on CQ500 beside logistic regression", calibration_on_cq500),
 }
 
 
