@@ -1,0 +1,84 @@
+"""Scans unlike the training: false alarms within a site, and alarms of another, on real data.
+
+    python -m benchmarks.headct_drift --networks checkpoints/headct_base [--write]
+
+In: the run behind the bundled model, whose networks saw no CT-ICH scan; the public features of one network
+for RSNA and CQ500. Out: the share of held-out CT-ICH scans that a check learned from the others calls unlike;
+how often the drift alarm rings for batches of one site, and whether it rings for CQ500 against RSNA scans.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from sklearn.model_selection import ShuffleSplit
+
+from benchmarks.heads_data import cq500, rsna
+from benchmarks.record import command_line, record, table
+from ich_mil.data.features import FeatureSet, read_features
+from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.drift_rates import BATCH, DRAWS, alarm_rates
+from ich_mil.evaluate.likeness import Likeness
+from ich_mil.gp.head import Head
+
+SPLITS = 40
+HELD = 18
+"""Scans held out in a division, as many as part b of CT-ICH has."""
+
+
+def unlike_shares(features: FeatureSet) -> list[str]:
+    """Share of held-out scans that are called unlike: mean over divisions, and the largest."""
+    shares = []
+    for learn, held in ShuffleSplit(SPLITS, test_size=HELD, random_state=0).split(features.scans):
+        parts = [features.select([features.scans[b] for b in part]) for part in (learn, held)]
+        check = Likeness.fit(parts[0], seed=0)
+        assert check is not None  # every scan is a patient of its own
+        shares.append(float((check.scores(parts[1]) > check.threshold).mean()))
+    return [f"{np.mean(shares):.3f}", f"{max(shares):.3f}"]
+
+
+def _summaries(features: FeatureSet) -> np.ndarray:
+    return summarise(features.x.numpy(), features.offsets.numpy())
+
+
+def another_site() -> list[str]:
+    """CQ500 against the half of the RSNA scans that a head was not fitted to."""
+    home, away = rsna(), cq500()
+    learn, held = next(ShuffleSplit(1, test_size=0.5, random_state=0).split(home.scans))
+    fitted, reference = (home.select([home.scans[b] for b in part]) for part in (learn, held))
+    head = Head().fit(fitted.x, fitted.offsets, fitted.labels, groups=fitted.patients)
+    scores = [np.asarray(head.predict_bag_proba(one.x, one.offsets)) for one in (reference, away)]
+    names = column_names(home.x.shape[1])
+    alarm = DriftAlarm.fit(_summaries(reference), scores[0], reference.patients, names=names, seed=0)
+    found = alarm.test(_summaries(away), scores[1], away.patients)
+    says = "rings" if found.alarm else "silent"
+    return [f"{says}: p = {found.p_features:.3f} of features, {found.p_scores:.3f} of scores", ""]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = command_line(__doc__)
+    parser.add_argument("--networks", type=Path, required=True)
+    chosen = parser.parse_args()
+    rows = []
+    for folder in sorted(chosen.networks.glob("member_*")):
+        every = read_features(folder / "features" / "train.safetensors")
+        sizes = every.offsets.diff().tolist()
+        scans = every.select([scan for scan, size in zip(every.scans, sizes, strict=True) if size > 1])
+        name = f"CT-ICH, {folder.name}"
+        rows.append([f"{name}: called unlike, of {HELD} held out, {SPLITS} times", *unlike_shares(scans)])
+        rates = alarm_rates(
+            scans.x.numpy(), scans.offsets.numpy(), scans.cnn_scan.numpy(), scans.patients, seed=0
+        ).set_index("step")
+        for step in (0.0, 0.25):
+            row = rates.loc[step]
+            interval = f"[{row.low:.3f}, {row.high:.3f}]"
+            what = f"{name}: alarm for batches of {BATCH}, moved by {step:g} deviations, {DRAWS} times"
+            rows.append([what, f"{row.share:.3f}", interval])
+    rows.append(["CQ500 against RSNA, public features", *another_site()])
+    head = ["what", "share", "largest, or 95 %"]
+    command = "python -m benchmarks.headct_drift --networks checkpoints/headct_base"
+    record("Unlike the training, and drift", command, table(head, rows), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()
