@@ -1,7 +1,6 @@
 """Imports run one way: a file imports only from layers above its own, and never in a circle."""
 
 import ast
-import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -35,12 +34,6 @@ FILES = {module_name(path): imports_of(path) for path in PACKAGE.rglob("*.py") i
 
 def test_every_layer_is_known_and_used():
     assert {name.split(".")[0] for name in FILES} == set(LAYERS)
-
-
-def test_the_readme_lists_them_in_this_order():
-    lines = (PACKAGE.parent / "README.md").read_text().split("## Find your way")[1].split("## Sources")[0]
-    listed = re.findall(r"(?:ich_mil/|[;,] )([a-z]+)(?:\.py|/)", lines)
-    assert listed == LAYERS[:-1]
 
 
 def test_no_import_runs_upward():
