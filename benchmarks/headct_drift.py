@@ -16,9 +16,9 @@ from benchmarks.heads_data import cq500, rsna
 from benchmarks.record import command_line, record, table
 from ich_mil.data.features import FeatureSet, read_features
 from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
-from ich_mil.evaluate.drift_rates import BATCH, DRAWS, alarm_rates
 from ich_mil.evaluate.likeness import Likeness
 from ich_mil.gp.head import Head
+from ich_mil.reproduce.statistics.drift_rates import BATCH, DRAWS, alarm_rates
 
 SPLITS = 40
 HELD = 18

@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
     "musk": ("MUSK, 5 x 5 folds, held-out bags, nested choice", musk_bags),
     "musk_fixed": ("MUSK, 5 x 5 folds, held-out bags, one kernel for both", musk_fixed),
     "presets": ("Presets", presets),
-    "helps": ("Does learning the kernel or the density help?", learning),
+    "helps": ("Does learning the kernel help?", learning),
     "families": ("The family", families),
     "calibrators": ("Calibrators", calibrators),
     "ece": ("Calibration error on CQ500 beside logistic regression", calibration_on_cq500),

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 
 from ich_mil.data.features import FeatureSet, read_feature_csv
-from ich_mil.data.mil import read_musk
 from ich_mil.gp.bags import Bags
+from ich_mil.reproduce.mil import read_musk
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

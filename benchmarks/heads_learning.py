@@ -1,4 +1,4 @@
-"""Does learning the kernel, or the density, help? Splits of RSNA-150, and CQ500, against fixed heads."""
+"""Does learning the kernel help? Splits of RSNA-150, and CQ500, against fixed heads."""
 
 from dataclasses import replace
 
@@ -9,7 +9,6 @@ from sklearn.model_selection import train_test_split
 from benchmarks.heads_data import bags_of, cq500, rsna
 from benchmarks.record import table
 from ich_mil.gp.calibrate import calibrate
-from ich_mil.gp.density_learning import choose_density
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
@@ -29,15 +28,12 @@ HEADS = {
     "logistic, v and ℓ learned from ℓ = D": replace(LEARN, lengthscale_squared=D),
     "G-VGPMIL(1, 2.5), ℓ = D": replace(FIXED, density="gamma", lengthscale_squared=D),
 }
-CHOSEN = "density chosen among 13 by validation scans"
-ALPHAS, BETAS = (0.5, 1.0, 2.0), (1.0, 2.5, 4.0, 8.0)
 
 
 def learning() -> str:
     """Log-loss of held-out RSNA scans and of CQ500; 60 % of the scans train, 20 % stop and calibrate."""
     features, external = rsna(), cq500()
     found: dict[str, list[tuple[float, float, float]]] = {}
-    picked = []
     for seed in range(SPLITS):
         rest, test = train_test_split(
             features.scans, test_size=0.2, stratify=features.labels, random_state=seed
@@ -46,9 +42,7 @@ def learning() -> str:
         train, held = train_test_split(rest, test_size=0.25, stratify=labels, random_state=seed)
         learn, watch = (bags_of(features.select(part)) for part in (train, held))
         out = features.select(test)
-        best = choose_density(*learn[:3], watch, FIXED, ALPHAS, BETAS)
-        picked.append("logistic" if best.density == "logistic" else f"({best.alpha:g}, {best.beta:g})")
-        for name, settings in (HEADS | {CHOSEN: best}).items():
+        for name, settings in HEADS.items():
             model, _ = fit(*learn[:3], settings=settings, validation=watch)
             model.calibration = calibrate(model, watch, samples=300)
             losses, auc = [], 0.0
@@ -67,4 +61,4 @@ def learning() -> str:
         better = (array[:, :2] < base[:, :2]).sum(0)
         rows.append([name, *cells, f"{better[0]} and {better[1]} of {SPLITS}"])
     head = ["", "RSNA log-loss", "CQ500 log-loss", "CQ500 AUC", "splits with a lower log-loss than logistic"]
-    return table(head, rows) + f"\n\nDensities chosen: {', '.join(picked)}."
+    return table(head, rows)

@@ -20,11 +20,11 @@ from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibrate import cross_fit
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
-from ich_mil.gp.independent import independent_scans
 from ich_mil.gp.predict import Predictions, mean_logits, predict
 from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import take_bags
+from ich_mil.reproduce.statistics.independent import independent_scans
 
 HEADS = {
     "VGPMIL": HeadSettings(density="logistic"),

@@ -227,8 +227,8 @@ def _grid(words: list[str]) -> None:
 
 
 def _reproduce(words: list[str]) -> None:
-    from ich_mil.pipeline.reproduce import reproduce
-    from ich_mil.protocol import read_protocol
+    from ich_mil.reproduce.protocol import read_protocol
+    from ich_mil.reproduce.run import reproduce
 
     reproduce(read_protocol(words))
 

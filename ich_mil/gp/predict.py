@@ -7,8 +7,8 @@ function over the slices of a scan:
     w_l ~ q(w)        f_l = Φᵀ w_l + e_l        e_l ~ N(0, K_XX + εI - ΦᵀΦ)
 
 so that f_l has the mean and the covariance of q(f) (Eq. 30), which keeps the correlation between slices
-(`ich_mil.gp.independent` does not, as in Eq. 36). The same w_l serve all scans. A head that was fitted by
-Gibbs sampling gives its own draws of w.
+(`ich_mil.reproduce.statistics.independent` does not, as in Eq. 36). The same w_l serve all scans. A head that
+was fitted by Gibbs sampling gives its own draws of w.
 
 Scans are processed one by one and their noise is a function of (seed, scan id), on a GPU as on a CPU: a
 scan's numbers depend, on a CPU to the bit, on nothing but the scan, the head, the seed and the number of

@@ -3,9 +3,10 @@ import pytest
 from scipy.stats import binom, ks_2samp
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate import drift, drift_rates
+from ich_mil.evaluate import drift
 from ich_mil.evaluate.drift import DriftAlarm, DriftResult, Moved, column_names, summarise
-from ich_mil.evaluate.drift_rates import alarm_rates
+from ich_mil.reproduce.statistics import drift_rates
+from ich_mil.reproduce.statistics.drift_rates import alarm_rates
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from test_head_ranks import FAMILIES, agree, with_positions
 
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibrate import cross_fit
-from ich_mil.gp.density_learning import choose_density
 from ich_mil.gp.fit import fit
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
@@ -53,18 +52,17 @@ def test_the_host_waits_once_a_sweep(judges, rule):
 
 
 def figures(device, folder):
-    """Of calibration, a chosen density and heads: fitted on features there, kept, and asked of both."""
+    """Of calibration and heads: fitted on features there, kept, and asked of both."""
     (x, offsets, labels, z), held = with_positions(0, 12), with_positions(3, 8)
     x, held_x = x.to(device), held.x.to(device)
-    bags, other = Bags(x, offsets, labels, z), Bags(held_x, *held[1:])
+    bags = Bags(x, offsets, labels, z)
     crossed = cross_fit(bags, HeadSettings(**SHORT, smooth_mm=5.0), samples=20)
-    density = choose_density(x, offsets, labels, other[:3], HeadSettings(**SHORT), [0.5], [1.0])
     rest = Head(**SHORT).fit(x, offsets, labels, validation=held[:3])
     whole = Head(**SHORT).fit(x, offsets, labels)
     whole.save(folder)
     again = Head.load(folder)
     assert again.model_.q_mean.device.type == "cpu"
-    found = [crossed.slope, crossed.intercept, density.alpha, density.beta]
+    found = [crossed.slope, crossed.intercept]
     for head in (rest, whole, again):
         found += head.predict_bag_proba(held.x, held.offsets).tolist()
     found.append(whole.score(held_x, held.offsets, held.labels))

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,6 @@ from ich_mil.errors import ConfigError
 from ich_mil.gp import gpytorch  # which hushes what importing it warns of
 from ich_mil.gp.ascent import Weights
 from ich_mil.gp.densities import Gamma, GammaLogisticTail, Logistic
-from ich_mil.gp.density_learning import choose_density
 from ich_mil.gp.fit import fit
 from ich_mil.gp.hyperparameters import learn_hyperparameters
 from ich_mil.gp.objective import KernelObjective, expected_log_psi
@@ -509,32 +507,3 @@ def test_the_kernel_is_learned_with_the_density_of_the_fit():
     assert other.elbo == report.elbo
     assert torch.equal(given.covar_module.outputscale, named.covar_module.outputscale)
     assert given.given == ("density",)
-
-
-@pytest.mark.parametrize(("seed", "smooth", "logistic"), [(1, 0.0, False), (6, 0.0, True), (0, 8.0, True)])
-def test_choose_density_takes_the_best_of_its_lattice(seed, smooth, logistic):
-    x, offsets, labels = scans(40, seed=seed)
-    held = scans(30, seed=seed + 1)
-    z, of_held = (
-        torch.rand(len(features), generator=torch.Generator().manual_seed(s)).double().mul(12).cumsum(0)
-        for features, s in ((x, 1), (held[0], 2))
-    )
-    settings = HeadSettings(n_inducing=8, sweeps=15, smooth_mm=smooth)
-    alphas, betas = (0.5, 3.0), (1.0, 6.0)
-    cells = [settings, *(replace(settings, density="gamma", alpha=a, beta=b) for a in alphas for b in betas)]
-    losses = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for cell in cells:
-            found = fit(x, offsets, labels, settings=cell, positions=z, validation=(*held, of_held))
-            losses.append(min(found[1].validation_log_loss))
-        other = replace(settings, density="gamma", alpha=9.0, beta=9.0)  # the density is what is chosen
-        chosen = choose_density(x, offsets, labels, (*held, of_held), other, alphas, betas, positions=z)
-    assert chosen == cells[int(np.argmin(losses))]
-    assert (losses[0] == min(losses)) == logistic  # with seed 6 not by the losses of the last sweeps
-
-
-def test_a_density_whose_fit_collapses_at_once_is_not_chosen():
-    with pytest.warns(UserWarning, match="shrunk to 0: .* in sweep 1;"):
-        chosen = choose_density(*scans(), scans(seed=1), HeadSettings(n_inducing=4), [1e6], [1.0])
-    assert chosen.density == "logistic"

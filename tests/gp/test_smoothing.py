@@ -18,7 +18,6 @@ from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import counterfactuals
-from ich_mil.gp.density_learning import choose_density
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.folds import folds_of
 from ich_mil.gp.gibbs import sample_posterior
@@ -348,9 +347,6 @@ def test_every_way_in_passes_positions_on(data):
     np.testing.assert_array_equal(got, p[ordered])
     assert head.score(*data[:3], positions=data.positions) == np.mean((scan >= 0.5) == data.labels.numpy())
     np.testing.assert_array_equal(head.predict(*data[:2], positions=data.positions), scan >= 0.5)
-
-    chosen = choose_density(*part[:3], held, settings, alphas=[1.0], betas=[2.5], positions=part.positions)
-    assert chosen.smooth_mm == WIDTH
 
 
 def test_the_gibbs_sampler_draws_from_the_posterior_of_the_smoothed_model(data):

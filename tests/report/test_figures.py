@@ -12,8 +12,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from ich_mil.evaluate.bins import calibration_table
-from ich_mil.report import figures, protocol_figures
+from ich_mil.report import figures
 from ich_mil.report.canvas import GREY
+from ich_mil.reproduce import figures as protocol_figures
 
 
 def pixels(png):

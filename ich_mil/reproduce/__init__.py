@@ -1,0 +1,1 @@
+"""Benchmarks from a protocol file to tables, figures and a report (`ich-mil reproduce`)."""

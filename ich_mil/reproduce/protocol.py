@@ -1,0 +1,208 @@
+"""What a benchmark protocol says: which sets, which heads, how they are divided, what is compared.
+
+In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. What it means is in `ich_mil.reproduce.tasks`
+(who is trained on and who is scored) and `ich_mil.reproduce.run` (what is measured and written).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ich_mil.errors import ConfigError
+from ich_mil.files import file_stem, settings_digest
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
+
+SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
+
+USED_BY: dict[str, set[SetKind]] = {
+    "root": {"features", "musk", "mnist", "pictures"},
+    "components": {"features", "musk", "digits", "mnist"},
+    "external": {"features"},
+    "external_name": {"features", "pictures"},
+    "findings": {"features", "pictures"},
+    "scans": {"pictures"},
+    "cnn_seeds": {"pictures"},
+    "widths": {"pictures"},
+}
+"""Settings of a set that not every kind has."""
+
+
+@dataclass(frozen=True)
+class BenchmarkSet:
+    """One set of bags.
+
+    Attributes:
+        name: as the tables show it.
+        kind: `features` (a public feature CSV), `musk` (an npz), `digits` (scikit-learn's, nothing to name),
+            `mnist` (a folder with the four IDX files), or `pictures` (a training configuration, run once for
+            each CNN seed and each number of features).
+        root: file or folder; environment variables as `$NAME` are filled in.
+        dataset: what the held-out scans are called in `ich_mil/reproduce/published.csv`; '' takes the name.
+        components: principal components the features are projected on, fitted on training bags; 0 means none.
+        external: features of another set (`features` only), scored by heads that are fitted to all of `root`.
+        external_name: of that set.
+        findings: CQ500's `reads.csv`, for subtypes and disagreement of readers in the external set.
+        scans: a CSV with columns scan,split (train, validation, test) that names the scans of `pictures`.
+        cnn_seeds: of `pictures`.
+        widths: numbers of features of `pictures`.
+    """
+
+    name: str
+    kind: SetKind
+    root: str = ""
+    dataset: str = ""
+    components: int = 0
+    external: str = ""
+    external_name: str = "external"
+    findings: str = ""
+    scans: str = ""
+    cnn_seeds: list[int] = field(default_factory=lambda: [0])
+    widths: list[int] = field(default_factory=lambda: [8])
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            default = one.default if one.default_factory is MISSING else one.default_factory()
+            if getattr(self, one.name) != default and self.kind not in USED_BY.get(one.name, {self.kind}):
+                raise ValueError(
+                    f"set {self.name!r}: {one.name} is of no use to kind {self.kind!r}; leave it out"
+                )
+        if self.kind != "digits" and not self.root:
+            raise ValueError(f"set {self.name!r}: root is missing")
+        if self.components < 0:
+            raise ValueError(f"set {self.name!r}: components must be at least 0, got {self.components}")
+        if not re.fullmatch(r"[\w-][\w. -]*", self.name) or self.name in ("fits", "networks"):
+            raise ValueError(
+                f"set {self.name!r}: a name of letters, digits, '_', '-', '.' is needed, '.' not first"
+            )
+        if file_stem(self.external_name) in ("held_out", "train", "validation", "test"):
+            raise ValueError(
+                f"set {self.name!r}: external_name {self.external_name!r} is taken; choose another"
+            )
+        if self.components and self.external:
+            raise ValueError(f"set {self.name!r}: components cannot be taken with an external set")
+        if self.findings and not (self.external or self.kind == "pictures"):
+            raise ValueError(f"set {self.name!r}: findings are those of an external set, and it has none")
+        check_seeds(f"set {self.name!r}: cnn_seeds", *self.cnn_seeds)
+        check_list(f"set {self.name!r}: widths", self.widths)
+
+    @property
+    def published(self) -> dict[str, str]:
+        """Protocol in `published.csv` of the held-out ('') and of the external scans."""
+        if self.kind == "features":
+            return {"": "rsna-150", self.external_name: "rsna-150-cq500"}
+        if self.kind == "pictures":
+            return {"": "rsna-1150", self.external_name: "rsna-1150-cq500"}
+        return {"": "five-splits"}
+
+    def path(self, what: str) -> Path:
+        """`root`, `external`, `findings` or `scans`, filled in. `ConfigError` if that cannot be."""
+        return filled_path(f"set {self.name!r}: {what}", getattr(self, what))
+
+
+@dataclass(frozen=True)
+class ProtocolConfig:
+    """Everything a benchmark depends on.
+
+    Attributes:
+        title: one line.
+        out: folder of fits, tables, figures and `report.md`.
+        sets: what is measured on.
+        heads: name -> settings that differ from the defaults.
+        n_inducing: values of M; every head is fitted with each.
+        main: the head that is looked at closely, with the M named in `main_inducing`.
+        main_inducing: M of that head.
+        folds: over patients; every scan is held out once for each seed.
+        seeds: of folds and of k-means.
+        attention_mil: also train torchmil's attention MIL (extra `bench`).
+        resamples: of patients behind an interval.
+        samples: posterior samples a prediction.
+        sensitivity: that the triage promises.
+        specificity: likewise.
+        confidence: of each promise.
+        simulations: random splits that the promise is checked on.
+        jobs: worker processes; 0 means one a core.
+    """
+
+    title: str
+    out: Path
+    sets: list[BenchmarkSet]
+    heads: dict[str, dict[str, Any]]
+    main: str
+    main_inducing: int = 100
+    n_inducing: list[int] = field(default_factory=lambda: [50, 100, 200])
+    folds: int = 5
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
+    attention_mil: bool = False
+    resamples: int = 1000
+    samples: int = 1000
+    sensitivity: float = 0.95
+    specificity: float = 0.95
+    confidence: float = 0.9
+    simulations: int = 1000
+    jobs: int = 0
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.sets]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"sets must be named, each by its own name, got {names}")
+        if self.main not in self.heads or self.main_inducing not in self.n_inducing:
+            raise ValueError(
+                f"main must be one of the heads ({', '.join(self.heads)}) and main_inducing one of "
+                f"{self.n_inducing}, got {self.main!r} and {self.main_inducing}"
+            )
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2, got {self.folds}")
+        check_seeds("seeds", *self.seeds)
+        check_list("n_inducing", self.n_inducing)
+        for name in ("sensitivity", "specificity", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        check_least(self, resamples=10, samples=2, simulations=1, jobs=0)
+        for name in self.heads:
+            for m in self.n_inducing:
+                self.head(name, m, seed=0)
+
+    def first_seed(self, name: str) -> int:
+        """The seed of the runs of a set that are looked at closely."""
+        (one,) = (one for one in self.sets if one.name == name)
+        return one.cnn_seeds[0] if one.kind == "pictures" else self.seeds[0]
+
+    def head(self, name: str, n_inducing: int, *, seed: int) -> HeadSettings:
+        """The settings of a head. `ValueError` if it has none such."""
+        allowed = {*HeadSettings.names()} - {"n_inducing", "seed"}
+        if unknown := sorted({*self.heads[name]} - allowed):
+            raise ValueError(f"head {name!r}: {unknown[0]!r} is no setting of a head, or has its own list")
+        return replace(HeadSettings(), **(self.heads[name] | {"n_inducing": n_inducing, "seed": seed}))
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits that name these settings, but for `out` and `jobs`."""
+        return settings_digest(asdict(self) | {"out": "", "jobs": 0})
+
+
+def read_protocol(words: Sequence[str]) -> ProtocolConfig:
+    """A protocol by name (`features` is configs/protocol_features.yaml) or by file, and overrides.
+
+    Raises:
+        ConfigError: there is no such protocol, or it is not a valid one.
+    """
+    program = "ich-mil reproduce"
+    if not words:
+        raise ConfigError(f"name a protocol, or the file of one{_known()}")
+    if words[0].startswith("-"):
+        more = "instead of --config: a name, 'features' for configs/protocol_features.yaml, or a file"
+        return read_settings(ProtocolConfig, words, program=program, more=more)
+    named = Path(words[0])
+    path = named if named.suffix in (".yaml", ".yml") else Path("configs") / f"protocol_{named}.yaml"
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such protocol{_known()}")
+    return read_settings(ProtocolConfig, ["--config", str(path), *words[1:]], program=program)
+
+
+def _known() -> str:
+    """The names there are, to end a message with."""
+    known = sorted(one.stem.removeprefix("protocol_") for one in Path("configs").glob("protocol_*.yaml"))
+    return f"; there are {', '.join(known)}" if known else ""

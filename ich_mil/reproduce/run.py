@@ -1,0 +1,232 @@
+"""Run a benchmark protocol from its file to its tables.
+
+In: a `ProtocolConfig`. Out, in `config.out`:
+
+    protocol.json     the settings the folder belongs to
+    fits/             one file for each model and task; started again, what is there is not fitted again
+    SET/results.csv   every model and baseline on every scored set: mean, spread over seeds, intervals
+    SET/*.csv         the closer looks at the main head (`ich_mil.reproduce.analyses`)
+    SET/*.png         figures
+    report.md         all of it with what each number means, and the published figures beside ours
+
+Tasks run side by side, one thread each. No number depends on how many.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from joblib import Parallel, cpu_count, delayed
+
+from ich_mil.data.features import FeatureSet
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.evaluate.levels import Repeat, known_or_none
+from ich_mil.files import alone, write_json, write_text
+from ich_mil.kernels.segments import take_bags
+from ich_mil.progress import progress, say
+from ich_mil.ranks import device
+from ich_mil.reproduce.analyses import look_closely
+from ich_mil.reproduce.look import Look
+from ich_mil.reproduce.page import Chapter, write_page
+from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
+from ich_mil.reproduce.scoring import (
+    BASELINES,
+    NEEDS_EXTRA,
+    NO_PROBABILITY,
+    OF_SCANS,
+    Model,
+    Scored,
+    main_model,
+    read_scored,
+    says,
+    score_task,
+    scored_file,
+)
+from ich_mil.reproduce.statistics.over_seeds import over_seeds
+from ich_mil.reproduce.statistics.pooled import attention_model
+from ich_mil.reproduce.tables import facts_of, result_sections
+from ich_mil.reproduce.tasks import HELD_OUT, Task, read_bags, tasks_of
+from ich_mil.settings import check_about
+
+PROTOCOL_FORMAT = "ich_mil.reproduce.protocol.1"
+
+
+def reproduce(config: ProtocolConfig) -> Path:
+    """Fit what is not there, measure, and write tables, figures and report.
+
+    Returns:
+        The report, `config.out / "report.md"`.
+
+    Raises:
+        ConfigError: the folder holds results of other settings.
+        DataError: data that cannot be used, or a folder that another process is writing.
+    """
+    models = models_of(config)
+    _check_inputs(config)
+    # networks are trained for the others; a table that cannot be used leaves no folder behind
+    ready = {one.name: list(tasks_of(one, config)) for one in config.sets if one.kind != "pictures"}
+    about = {"format": PROTOCOL_FORMAT, "config_hash": config.hash}
+    with alone(config.out, doing="writing"):
+        check_about(config.out / "protocol.json", about)
+        write_json(config.out / "protocol.json", about)
+        return _fit_and_measure(config, models, ready)
+
+
+def _fit_and_measure(config: ProtocolConfig, models: list[Model], ready: dict[str, list[Task]]) -> Path:
+    """Fit and measure set after set, and write the report; `ready` has the tasks of tables and bags."""
+    chapters: list[Chapter] = []
+    for one in config.sets:
+        tasks = ready[one.name] if one.name in ready else list(tasks_of(one, config))
+        units = [(model, task) for task in tasks for model in models]
+        # one GPU is kept busy by one process
+        jobs = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), len(units))
+        work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
+            delayed(score_task)(model, task, config) for model, task in units
+        )
+        for _ in progress(work, total=len(units), what=one.name, unit="fit"):
+            pass
+        chapters += _measure(one, tasks, models, config)
+    page = config.out / "report.md"
+    write_page(page, config.title, facts_of(config), chapters)
+    say(f"{page}: {', '.join(one.name for one in config.sets)}")
+    return page
+
+
+def models_of(config: ProtocolConfig) -> list[Model]:
+    """Every head with every M, then the baselines. `ConfigError` for a head with a baseline's name."""
+    if both := sorted(set(config.heads) & set(BASELINES)):
+        raise ConfigError(f"heads: {both[0]!r} is the name of a baseline; choose another")
+    heads = [Model(name, m) for name in config.heads for m in config.n_inducing]
+    return heads + [Model(name) for name in BASELINES if config.attention_mil or name != NEEDS_EXTRA]
+
+
+def _check_inputs(config: ProtocolConfig) -> None:
+    """Refuse a file or package that is not there, before anything is fitted."""
+    for one in config.sets:
+        for what in ("root", "external", "findings", "scans"):
+            if getattr(one, what) and not one.path(what).exists():
+                raise DataError(f"set {one.name!r}: {what} {one.path(what)}: no such file or folder")
+    if config.attention_mil:
+        attention_model()  # refuses where it is not installed
+
+
+@dataclass(frozen=True)
+class _Seed:
+    """What one model said of one scored set with one seed, scans in the order of `bags`."""
+
+    bags: FeatureSet
+    scored: Scored
+    seconds: float
+
+    def repeat(self) -> Repeat:
+        return Repeat(
+            labels=self.bags.labels.numpy(),
+            patients=self.bags.patients,
+            offsets=self.bags.offsets.numpy(),
+            slice_labels=self.bags.slice_labels.numpy(),
+            scan=known_or_none(self.scored.scan),
+            slice=known_or_none(self.scored.slice),
+        )
+
+
+def _gather(
+    home: FeatureSet | None, tasks: list[Task], model: Model, config: ProtocolConfig
+) -> dict[tuple[str, int], list[_Seed]]:
+    """For each scored set and width the runs of a model, one a seed, its held-out folds put together.
+
+    `home` are the bags that the folds divide, in their order; None for pictures.
+    """
+    parts: dict[tuple[str, int, int], list[tuple[FeatureSet, Scored, float]]] = defaultdict(list)
+    for task in tasks:
+        found, seconds = read_scored(scored_file(config.out / "fits", model, task))
+        for name, scored in found.items():
+            parts[name, task.width, task.seed].append((task.scored[name], scored, seconds))
+    runs: dict[tuple[str, int], list[_Seed]] = defaultdict(list)
+    for (name, width, _), pieces in parts.items():
+        whole = home if home is not None and name == HELD_OUT else pieces[0][0]
+        runs[name, width].append(
+            _Seed(whole, _in_order(whole, pieces), sum(seconds for _, _, seconds in pieces))
+        )
+    return runs
+
+
+def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scored, float]]) -> Scored:
+    """The pieces as one, scans and slices in the order of `whole`; every scan is in one piece."""
+    place = {scan: b for b, scan in enumerate(whole.scans)}
+    joined = says(whole)
+    for features, scored, _ in pieces:
+        scans = torch.tensor([place[scan] for scan in features.scans])
+        slices = take_bags(whole.offsets, scans)[0]
+        for name, values in vars(scored).items():
+            getattr(joined, name)[scans if name in OF_SCANS else slices] = values
+    return joined
+
+
+def _measure(
+    one: BenchmarkSet, tasks: list[Task], models: list[Model], config: ProtocolConfig
+) -> list[Chapter]:
+    """`results.csv` of a set, and the closer looks at its main head."""
+    home = None if one.kind == "pictures" else read_bags(one, config)
+    runs = {model: _gather(home, tasks, model, config) for model in models}
+    folder = config.out / one.name
+    units = [(model, place) for place in runs[main_model(config)] for model in models]
+    made = Parallel(n_jobs=config.jobs or cpu_count(), return_as="generator")(
+        delayed(_rows)(model, *place, runs[model][place], config) for model, place in units
+    )
+    tables = list(progress(made, total=len(units), what=f"{one.name}: metrics", unit="table"))
+    results = pd.concat(tables, ignore_index=True)
+    write_text(folder / "results.csv", results.to_csv(index=False))
+    looks = [look_closely(look) for look in _looks(one, runs, tasks[0].ledgers, folder, config)]
+    return [Chapter(one.name, list(result_sections(one, results, folder, config))), *looks]
+
+
+def _rows(model: Model, name: str, width: int, seeds: list[_Seed], config: ProtocolConfig) -> pd.DataFrame:
+    table = over_seeds(
+        [seed.repeat() for seed in seeds],
+        name=model.title,
+        slice_is_probability=model.name not in NO_PROBABILITY,
+        seed=config.seeds[0],
+        resamples=config.resamples,
+    )
+    return table.assign(
+        scored=name,
+        width=width,
+        model=model.name,
+        n_inducing=model.n_inducing,
+        seconds=float(np.mean([seed.seconds for seed in seeds])),
+    )
+
+
+def _looks(
+    one: BenchmarkSet,
+    runs: dict[Model, dict[tuple[str, int], list[_Seed]]],
+    ledgers: dict[str, pd.DataFrame],
+    folder: Path,
+    config: ProtocolConfig,
+) -> Iterator[Look]:
+    """The first seed of the main head, on each set it scored."""
+    main = main_model(config)
+    several = len({width for _, width in runs[main]}) > 1
+    for name, width in runs[main]:
+        first = {model.title: seeds[name, width][0] for model, seeds in runs.items()}
+        homes = [other for other, its in runs[main] if its == width and other != one.external_name]
+        home = None
+        if name == one.external_name and homes:
+            at_home = runs[main][homes[0], width][0]
+            home = at_home.bags, at_home.scored
+        say(f"{one.name}: looking at {main.title} on {name}")
+        yield Look(
+            name=f"{name}, D={width}" if several else name,
+            main=main.title,
+            scored={title: seed.scored for title, seed in first.items()},
+            bags=first[main.title].bags,
+            home=home,
+            findings=one.path("findings") if one.findings and name == one.external_name else None,
+            ledger=ledgers.get(name),
+            folder=folder,
+            config=config,
+        )

@@ -1,0 +1,1 @@
+"""Statistics that only the report of a benchmark shows."""

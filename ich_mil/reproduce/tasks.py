@@ -1,0 +1,161 @@
+"""Who is trained on and who is scored: the tasks of a benchmark protocol.
+
+In: a `ProtocolConfig`. Out: `Task`s, each with training scans, scans to stop and calibrate on where there are
+such, and the sets to score. No scan, and no patient, is on both sides of a task.
+
+* Tables of features and sets of bags: for each seed the bags are divided into folds by patient, stratified by
+  label, and every fold is held out once (task `held-out`). Where there is an external set, one more task is
+  trained on all of them and scores it.
+* Pictures: a network is trained for each CNN seed and width, on the split that all of them share; its head is
+  fitted to the training scans, calibrated on the validation scans, and scores the test and the external ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+from sklearn.datasets import load_digits
+
+from ich_mil.config import RunConfig, SplitSettings, read_config
+from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
+from ich_mil.errors import ConfigError, named
+from ich_mil.files import write_text
+from ich_mil.gp.folds import folds_of
+from ich_mil.model import load_model
+from ich_mil.models.attention_cnn import CnnSettings
+from ich_mil.pipeline.sets import in_slices, prepare_training
+from ich_mil.pipeline.train import train
+from ich_mil.pipeline.validate import run_sets
+from ich_mil.progress import say
+from ich_mil.reproduce.mil import digit_bags, project, read_mnist, read_musk
+from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
+from ich_mil.reproduce.scan_list import clean_list
+
+HELD_OUT = "held-out"
+"""Name of the scans of the set itself, each scored by a head that has not seen it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one fit is made of.
+
+    Attributes:
+        set: name of the benchmark set.
+        width: number of features D.
+        seed: of folds and k-means; of the network, for pictures.
+        fold: number of the fold that is held out, -1 where everything is trained on.
+        train: scans to learn from.
+        validation: scans to stop and calibrate on; None calibrates on held-out folds of `train`.
+        scored: name -> scans to score.
+        ledgers: of those of `scored` that were read from DICOM files.
+    """
+
+    set: str
+    width: int
+    seed: int
+    fold: int
+    train: FeatureSet
+    validation: FeatureSet | None
+    scored: dict[str, FeatureSet]
+    ledgers: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+
+def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
+    """The tasks of one set; of pictures, the networks are trained on the way.
+
+    Raises:
+        DataError: data that cannot be used, or a patient on both sides.
+        ConfigError: a training configuration that does not fit.
+    """
+    for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
+        learned = keys_of(task.train.table)
+        if task.validation is not None:
+            learned |= keys_of(task.validation.table)
+        for name, scored in task.scored.items():
+            check_unseen(scored.table, learned, f"{one.name}, {name}")
+        yield task
+
+
+def read_bags(one: BenchmarkSet, config: ProtocolConfig) -> FeatureSet:
+    """The bags of a set that is no pictures. Bags of digits are drawn once: seeds differ in folds alone."""
+    seed = config.seeds[0]
+    match one.kind:
+        case "features":
+            return read_feature_csv(one.path("root"))
+        case "musk":
+            return read_musk(one.path("root"))
+        case "digits":
+            return digit_bags(*load_digits(return_X_y=True), seed=seed)
+        case "mnist":
+            return digit_bags(*read_mnist(one.path("root")), seed=seed)
+        case "pictures":
+            raise ValueError("pictures have no features before a network is trained")
+
+
+def _of_bags(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
+    external = read_feature_csv(one.path("external")) if one.external else None
+    bags = read_bags(one, config)
+    for seed in config.seeds:
+        with named(one.name):
+            folds = folds_of(bags.labels, bags.patients, folds=config.folds, seed=seed)
+        for fold, (inside, outside) in enumerate(folds):
+            parts = [bags.select([bags.scans[b] for b in part]) for part in (inside, outside)]
+            learn, held = project(*parts, components=one.components) if one.components else parts
+            yield Task(one.name, learn.x.shape[1], seed, fold, learn, None, {HELD_OUT: held})
+        if external is not None:
+            yield Task(one.name, bags.x.shape[1], seed, -1, bags, None, {one.external_name: external})
+
+
+def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
+    base = read_config(["--config", str(one.path("root"))])
+    if base.train.layout == "features":
+        raise ConfigError(f"{one.root}: trains no network; name a configuration with pictures")
+    if not one.scans and not base.split.test:
+        raise ConfigError(f"{one.root}: split.test is 0 and no list of scans is named: nothing is held out")
+    splits = _one_split(one, base, config)
+    for width in one.widths:
+        for seed in one.cnn_seeds:
+            run = replace(
+                base,
+                out=config.out / "networks" / f"{one.name}_d{width}_s{seed}",
+                members=1,
+                seed=seed,
+                cnn=CnnSettings(**{**vars(base.cnn), "features": width}),
+                jobs=config.jobs or base.jobs,
+                split=SplitSettings(file=splits),
+            )
+            train(run, resume=True)
+            parts = run_sets(load_model(run.out), run)
+            names = {"test": "test", "external": one.external_name}
+            measured = {names[name]: part for name, part in parts.items() if name in names}
+            scored = {name: other.features for name, other in measured.items()}
+            ledgers = {
+                name: other.prepared.ledger for name, other in measured.items() if other.prepared is not None
+            }
+            learn, watch = parts["train"].features.as_slices(in_slices(run)), parts["validation"].features
+            yield Task(one.name, width, seed, -1, learn, watch, scored, ledgers)
+
+
+def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Path:
+    """The split all networks share, as a file: that of the list, its leaks removed, or drawn once."""
+    path = config.out / "networks" / f"{one.name}_splits.csv"
+    prepared = prepare_training(base, jobs=config.jobs or base.workers)
+    share = base.split.validation
+    if one.scans:
+        splits, left_out = clean_list(one.path("scans"), prepared.scans, validation=share, seed=base.seed)
+        for line in left_out.itertuples():
+            say(f"{one.scans}: {line.scan} ({line.split}) is left out: {line.reason}")
+        write_text(path.with_name(f"{one.name}_left_out.csv"), left_out.to_csv(index=False))
+    else:
+        splits = draw_splits(prepared.scans, validation=share, test=base.split.test, seed=base.seed)
+    if base.external is None and not (splits.split == "test").any():
+        raise ConfigError(f"{one.root}: neither test scans nor an external set, nothing to score")
+    if path.is_file() and not load_splits(path).equals(splits):
+        raise ConfigError(
+            f"{path}: networks were trained on another split (the list or the scans have changed since); "
+            "choose another --out"
+        )
+    write_splits(splits, path)
+    return path

@@ -1,0 +1,427 @@
+"""A protocol end to end: no leak, numbers against direct computation, resuming, refusals in one line."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from sklearn.metrics import log_loss, roc_auc_score
+
+from ich_mil import cli
+from ich_mil.data.features import read_feature_csv
+from ich_mil.data.prepare import prepare
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.files import alone
+from ich_mil.gp.head import Head
+from ich_mil.gp.predict import predict
+from ich_mil.reproduce import run as reproducing
+from ich_mil.reproduce import tasks as module
+from ich_mil.reproduce.protocol import read_protocol
+from ich_mil.reproduce.run import models_of, reproduce
+from ich_mil.reproduce.scoring import Model, read_scored, score_task, scored_file
+from ich_mil.reproduce.statistics.subgroups import series_groups
+from ich_mil.reproduce.tables import facts_of
+from ich_mil.reproduce.tasks import HELD_OUT, tasks_of
+from tests import phantoms
+from tests.feature_table import write_features
+
+
+def protocol(folder, **changes):
+    given = {
+        "title": "A test",
+        "out": str(folder / "out"),
+        "sets": [
+            {
+                "name": "home",
+                "kind": "features",
+                "root": str(folder / "train.csv"),
+                "external": str(folder / "other.csv"),
+                "external_name": "away",
+            }
+        ],
+        "heads": {"VGPMIL": {"sweeps": 4}, "G-VGPMIL": {"density": "gamma", "sweeps": 4}},
+        "main": "G-VGPMIL",
+        "main_inducing": 8,
+        "n_inducing": [6, 8],
+        "folds": 2,
+        "seeds": [4, 5],
+        "resamples": 20,
+        "samples": 50,
+        "simulations": 5,
+        "sensitivity": 0.8,
+        "specificity": 0.8,
+        "confidence": 0.8,
+        "jobs": 1,
+    }
+    path = folder / "protocol.yaml"
+    path.write_text(yaml.safe_dump(given | changes))
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reproduce")
+    write_features(folder / "train.csv", 40, 0)
+    write_features(folder / "other.csv", 60, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(place):
+    return read_protocol([str(protocol(place))])
+
+
+@pytest.fixture(scope="module")
+def done(config):
+    reproduce(config)
+    return config.out
+
+
+def test_every_scan_is_held_out_once_a_seed_and_never_trained_on(config):
+    for seed in config.seeds:
+        tasks = [task for task in tasks_of(config.sets[0], config) if task.seed == seed]
+        held = [scan for task in tasks if task.fold >= 0 for scan in task.scored[HELD_OUT].scans]
+        assert sorted(held) == sorted(f"s0-{b}" for b in range(40))
+        for task in tasks:
+            for scored in task.scored.values():
+                assert not set(task.train.patients) & set(scored.patients)
+        (whole,) = [task for task in tasks if task.fold < 0]
+        assert (whole.train.n_scans, list(whole.scored)) == (40, ["away"])
+
+
+def test_the_table_holds_every_model_on_every_set(config, done):
+    table = pd.read_csv(done / "home" / "results.csv")
+    found = set(zip(table.scored, table.model, table.n_inducing, strict=True))
+    assert found == {
+        (scored, model.name, model.n_inducing) for scored in (HELD_OUT, "away") for model in models_of(config)
+    }
+    page = (done / "report.md").read_text()
+    assert "one split" not in page
+    for words in (
+        "folds by patient, stratified by label, seeds",
+        "on the same scans (first seed)",
+        "position only",
+        "Triage in three",
+        "Where the uncertainty is higher",
+        "Recalibration",
+        "Drift",
+        "How often the drift alarm rings",
+        "The most certain scans first; 95 % intervals by patient.",  # of errors by decile
+        "comparisons: one in twenty leaves out 0 by chance.",
+        "95 % of orders in which these scans may arrive",  # the worklist
+        "`low` to `high` 5 to 95 % of them",  # of recalibration
+        "95 % over resamples of these others",  # of triage
+        "95 % intervals by patient.",  # of groups
+    ):
+        assert words in page
+    for line in page.splitlines():
+        if line.startswith("!["):
+            picture = done / line[line.index("(") + 1 : -1]
+            assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_of_the_table_are_those_of_the_estimator(config, done, place):
+    learn, others = (read_feature_csv(place / name) for name in ("train.csv", "other.csv"))
+    every, losses = [], []
+    for seed in config.seeds:
+        head = Head(density="gamma", sweeps=4, n_inducing=8, seed=seed)
+        head.fit(learn.x, learn.offsets, learn.labels, groups=learn.patients)
+        model = head.model_
+        found = predict(
+            model,
+            others.x.double(),
+            others.offsets,
+            others.scans,
+            samples=50,
+            seed=seed,
+            calibration=model.calibration,
+        )
+        every.append(roc_auc_score(others.labels, found.scan_mean))
+        losses.append(log_loss(others.labels, found.scan_mean))
+    table = pd.read_csv(done / "home" / "results.csv")
+    table = table[(table.model == "G-VGPMIL") & (table.n_inducing == 8) & (table.level == "scan")]
+    rows = table[table.scored == "away"].set_index("metric")
+    assert rows["mean"]["auc"] == pytest.approx(np.mean(every), abs=1e-12)
+    assert rows["std"]["auc"] == pytest.approx(np.std(every, ddof=1), abs=1e-12)
+    assert rows["mean"]["log_loss"] == pytest.approx(np.mean(losses), abs=1e-12)
+
+
+def test_held_out_folds_are_put_together_by_scan(config, done, place):
+    labels = dict(
+        zip(*(getattr(read_feature_csv(place / "train.csv"), n) for n in ("scans", "labels")), strict=True)
+    )
+    every = []
+    for seed in config.seeds:
+        scores = {}
+        for task in tasks_of(config.sets[0], config):
+            if task.seed == seed and task.fold >= 0:
+                found, _ = read_scored(scored_file(done / "fits", Model("G-VGPMIL", 8), task))
+                scores |= dict(zip(task.scored[HELD_OUT].scans, found[HELD_OUT].scan, strict=True))
+        every.append(roc_auc_score([int(labels[scan]) for scan in scores], list(scores.values())))
+    table = pd.read_csv(done / "home" / "results.csv")
+    table = table[(table.model == "G-VGPMIL") & (table.n_inducing == 8) & (table.scored == HELD_OUT)]
+    row = table[(table.level == "scan") & (table.metric == "auc")].iloc[0]
+    assert row["mean"] == pytest.approx(np.mean(every), abs=1e-12)
+
+
+def test_started_again_only_what_is_missing_is_fitted(config, done):
+    fits = sorted((done / "fits").rglob("*.safetensors"))
+    results = (done / "home" / "results.csv").read_text()
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in fits}
+    gone = scored_file(done / "fits", Model("VGPMIL", 6), next(tasks_of(config.sets[0], config)))
+    gone.unlink()
+    reproduce(config)
+    for path in fits:
+        written, content = before[path]
+        assert (path.stat().st_mtime_ns == written) == (path != gone)
+        scores, again = read_scored(path)[0], content
+        if path != gone:
+            assert path.read_bytes() == again
+        assert scores
+    seconds = [line.rsplit(",", 1)[0] for line in results.splitlines()]
+    after = (done / "home" / "results.csv").read_text().splitlines()
+    assert [line.rsplit(",", 1)[0] for line in after] == seconds  # the last column is time
+
+
+def test_changed_features_are_scored_again(config, done, place):
+    task = next(tasks_of(config.sets[0], config))
+    path = scored_file(done / "fits", Model("position only"), task)
+    before = path.stat().st_mtime_ns
+    assert score_task(Model("position only"), task, config) == path
+    assert path.stat().st_mtime_ns == before
+    task.scored[HELD_OUT].cnn_scan[0] = 0.25
+    score_task(Model("position only"), task, config)
+    assert path.stat().st_mtime_ns > before
+
+
+def test_other_settings_need_another_folder(done, place, capsys):
+    assert cli.main(["reproduce", str(protocol(place)), "--folds", "3"]) == 2
+    assert "holds results of other settings" in capsys.readouterr().err
+
+
+def test_two_do_not_write_one_folder(place, tmp_path, capsys):
+    path = protocol(place, out=str(tmp_path))
+    with alone(tmp_path, doing="holding"):
+        assert cli.main(["reproduce", str(path)]) == 2
+    assert f"error: {tmp_path}: another process is writing it; wait" in capsys.readouterr().err
+    assert {one.name for one in tmp_path.iterdir()} == {".lock"}
+
+
+def test_a_patient_on_both_sides_is_refused(place, tmp_path, config, monkeypatch):
+    one = read_protocol([str(protocol(place, out=str(tmp_path)))]).sets[0]
+    mixed = read_feature_csv(place / "train.csv")
+    monkeypatch.setattr(module, "read_feature_csv", lambda path: mixed)
+    with pytest.raises(DataError, match="away: 40 of its patients were trained or calibrated on: s0-0"):
+        list(tasks_of(one, config))
+
+
+PICTURES = {"name": "a", "kind": "pictures", "root": "x"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"main": "LM"}, "main must be one of the heads"),
+        ({"heads": {"G-VGPMIL": {"colour": 1}}}, "'colour' is no setting of a head"),
+        ({"heads": {"G-VGPMIL": {"seed": 1}}}, "'seed' is no setting"),
+        ({"heads": {"G-VGPMIL": {"n_inducing": 8}}}, "'n_inducing' is no setting"),
+        ({"folds": 1}, "folds must be at least 2"),
+        ({"seeds": [0, 2**32]}, "seeds must lie in 0..4294967295, got 4294967296"),
+        ({"sets": [PICTURES | {"cnn_seeds": [-1]}]}, "cnn_seeds must lie in 0.."),
+        ({"seeds": [0, 0]}, "seeds has 0 twice; each would count as another"),
+        ({"sets": [PICTURES | {"cnn_seeds": [1, 1]}]}, "cnn_seeds has 1 twice"),
+        ({"sets": [PICTURES | {"widths": [8, 8]}]}, "widths has 8 twice"),
+        ({"sets": [PICTURES | {"widths": []}]}, "widths needs at least one value"),
+        ({"n_inducing": [8, 8]}, "n_inducing has 8 twice"),
+        ({"sensitivity": 1.0}, "sensitivity must lie between 0 and 1"),
+        ({"sets": [{"name": "a", "kind": "musk"}]}, "root is missing"),
+        ({"sets": []}, "sets must be named"),
+        ({"sets": [{"name": "../a", "kind": "digits"}]}, "a name of letters"),
+        ({"sets": [{"name": "fits", "kind": "digits"}]}, "a name of letters"),
+        ({"sets": [{"name": "..", "kind": "digits"}]}, "a name of letters"),
+        ({"sets": [{"name": "a", "kind": "digits", "root": "x"}]}, "root is of no use to kind 'digits'"),
+        (
+            {"sets": [PICTURES | {"components": 3}]},
+            "components is of no use to kind 'pictures'; leave it out",
+        ),
+        ({"sets": [PICTURES | {"external": "y"}]}, "external is of no use to kind 'pictures'"),
+        *(
+            (
+                {"sets": [PICTURES | {"kind": "features"} | more]},
+                f"{next(iter(more))} is of no use to kind 'features'",
+            )
+            for more in ({"scans": "x"}, {"widths": [8, 32]}, {"cnn_seeds": [3]})
+        ),
+        *(
+            (
+                {"sets": [PICTURES | {"kind": "musk"} | more]},
+                f"{next(iter(more))} is of no use to kind 'musk'",
+            )
+            for more in ({"external": "y"}, {"external_name": "y"}, {"findings": "y"})
+        ),
+        ({"sets": [{"name": "a", "kind": "features", "root": "x", "external_name": "test"}]}, "is taken"),
+        (
+            {"sets": [{"name": "a", "kind": "features", "root": "x", "external_name": "held out"}]},
+            "is taken",
+        ),
+        (
+            {"sets": [{"name": "a", "kind": "features", "root": "x", "external": "y", "components": 3}]},
+            "components cannot be taken with an external set",
+        ),
+        ({"n_inducing": [8, -1]}, "n_inducing"),
+        ({"setz": 1}, "setz"),
+    ],
+)
+def test_protocols_that_are_refused(place, tmp_path, change, message):
+    path = tmp_path / "protocol.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(protocol(place).read_text()) | change))
+    with pytest.raises(ConfigError) as caught:
+        read_protocol([str(path)])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_are_told_before_anything_is_fitted(place, tmp_path, capsys):
+    one = yaml.safe_load(protocol(place).read_text())["sets"][0]
+    for what in ("root", "external", "findings"):
+        sets = [one | {what: str(tmp_path / "nowhere.csv")}]
+        path = protocol(place, out=str(tmp_path / "out"), sets=sets)
+        assert cli.main(["reproduce", str(path)]) == 2
+        assert f"set 'home': {what} {tmp_path / 'nowhere.csv'}: no such file" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_attention_mil_without_torchmil_is_told_before_anything_is_fitted(
+    place, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "torchmil.models", None)
+    path = protocol(place, out=str(tmp_path / "out"), attention_mil=True)
+    assert cli.main(["reproduce", str(path)]) == 2
+    assert "attention MIL needs torchmil" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_that_cannot_be_used_leaves_no_folder(place, tmp_path, capsys):
+    one = yaml.safe_load(protocol(place).read_text())["sets"][0]
+    pd.read_csv(place / "other.csv").assign(bag_label=7).to_csv(tmp_path / "bad.csv", index=False)
+    for what in ("root", "external"):
+        sets = [one | {what: str(tmp_path / "bad.csv")}]
+        assert cli.main(["reproduce", str(protocol(place, out=str(tmp_path / "out"), sets=sets))]) == 2
+        assert "bad.csv: line 2: bag_label must be 0 or 1" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_networks_are_trained_only_once_the_folder_is_there(place, tmp_path, monkeypatch):
+    class TrainsError(Exception):
+        pass
+
+    def tasks(one, config):
+        assert one.kind == "pictures"
+        raise TrainsError((config.out / "protocol.json").is_file())
+
+    monkeypatch.setattr(reproducing, "tasks_of", tasks)
+    file = str(place / "train.csv")  # not read
+    sets = [{"name": "RSNA", "kind": "pictures", "root": file, "scans": file, "cnn_seeds": [0]}]
+    with pytest.raises(TrainsError, match="True"):
+        reproduce(read_protocol([str(protocol(tmp_path, sets=sets))]))
+
+
+def test_a_head_named_like_a_baseline_is_refused(place, tmp_path, capsys):
+    path = protocol(place, out=str(tmp_path / "out"), heads={"CNN alone": {}}, main="CNN alone")
+    assert cli.main(["reproduce", str(path)]) == 2
+    assert "is the name of a baseline" in capsys.readouterr().err
+
+
+def test_heads_with_names_alike_have_files_of_their_own(place, config):
+    task = next(tasks_of(config.sets[0], config))
+    assert scored_file(place, Model("G +", 6), task) != scored_file(place, Model("G -", 6), task)
+
+
+def test_an_unknown_protocol_names_those_there_are(capsys):
+    assert cli.main(["reproduce", "nothing"]) == 2
+    error = capsys.readouterr().err
+    assert (
+        "configs/protocol_nothing.yaml: no such protocol; there are digits, features, mnist, musk, rsna"
+        in error
+    )
+
+
+def test_digits_are_projected_inside_each_fold(place, tmp_path):
+    path = protocol(
+        place, sets=[{"name": "digits", "kind": "digits", "components": 5}], out=str(tmp_path / "o")
+    )
+    config = read_protocol([str(path), "--seeds", "[0, 2]"])
+    tasks = list(tasks_of(config.sets[0], config))
+    assert len(tasks) == 4
+    first, _, second, _ = tasks
+    assert sorted(first.train.scans) != sorted(second.train.scans)
+    bags = [
+        {
+            scan: one.labels[b]
+            for one in (task.train, task.scored[HELD_OUT])
+            for b, scan in enumerate(one.scans)
+        }
+        for task in (first, second)
+    ]
+    assert bags[0] == bags[1]  # the same bags, divided otherwise
+    for task in tasks:
+        assert task.width == task.train.x.shape[1] == task.scored[HELD_OUT].x.shape[1] == 5
+        # components are centred on the training images, so held-out ones are not
+        assert np.allclose(task.train.x.double().mean(0), 0, atol=1e-4)
+        assert not np.allclose(task.scored[HELD_OUT].x.double().mean(0), 0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_pictures_train_one_network_a_seed_on_one_split(tmp_path):
+    root, other = (
+        phantoms.rsna(tmp_path / "rsna", studies=14),
+        phantoms.cq500(tmp_path / "cq500", studies=10, seed=9),
+    )
+    run = {
+        "out": "unused",
+        "prepared": str(tmp_path / "prepared"),
+        "train": {"layout": "rsna", "root": str(root)},
+        "external": {"layout": "cq500", "root": str(other)},
+        "split": {"validation": 0.25},
+        "encoder": {"size": 32},
+        "training": {"max_epochs": 1},
+        "head": {"calibration": "none"},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    sets = [
+        {
+            "name": "RSNA",
+            "kind": "pictures",
+            "root": str(tmp_path / "run.yaml"),
+            "scans": str(tmp_path / "scans.csv"),
+            "external_name": "CQ500",
+            "cnn_seeds": [0, 1],
+        }
+    ]
+    scans = prepare("rsna", root, tmp_path / "prepared" / "train", jobs=1).scans
+    test = [scans.index[scans.label == label][0] for label in (0, 1)]
+    rows = [(scan, "test" if scan in test else "train") for scan in scans.index] + [(test[0], "train")]
+    studies = pd.DataFrame(rows, columns=["scan", "split"])
+    studies.to_csv(tmp_path / "scans.csv", index=False)
+    config = read_protocol([str(protocol(tmp_path, sets=sets))])
+    facts = " ".join(facts_of(config))
+    assert "RSNA: one split into scans to train on" in facts
+    assert "seeds 0, 1 (of the network and k-means)" in facts
+    assert "folds by patient" not in facts
+    tasks = list(tasks_of(config.sets[0], config))
+    assert [(task.seed, task.width, list(task.scored)) for task in tasks] == [
+        (0, 8, ["test", "CQ500"]),
+        (1, 8, ["test", "CQ500"]),
+    ]
+    first, second = tasks
+    assert list(first.ledgers) == ["test", "CQ500"]
+    tilted = series_groups(first.ledgers["CQ500"], first.scored["CQ500"].scans)["tilted gantry"]
+    assert 0 < tilted.sum() <= len(tilted)
+    assert first.train.scans == second.train.scans
+    assert set(first.scored["test"].scans) == set(test)
+    assert not np.array_equal(first.train.x, second.train.x)
+    left_out = pd.read_csv(tmp_path / "out" / "networks" / "RSNA_left_out.csv")
+    assert left_out.values.tolist()[0] == [test[0], "train", "is a test scan too"]
+    assert set(left_out.reason[1:]) <= {"its patient has a test scan"}
+    assert not set(left_out.scan[1:]) & set(first.train.scans)
