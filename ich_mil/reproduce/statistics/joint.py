@@ -26,8 +26,8 @@ def joint_against_independent(
 ) -> pd.DataFrame:
     """What keeping the correlation between slices does to the uncertainty of scans.
 
-    Joint samples are those of `ich_mil.gp.predict.predict`, independent ones those of `independent_scans`. These
-    treat the slices of a scan as separate chances, so their scan spread depends on the number of slices.
+    Joint samples are those of `ich_mil.gp.predict.predict`, independent ones those of `independent_scans`,
+    which treat the slices of a scan as separate chances: their scan spread depends on the number of slices.
 
     Args:
         joint: (B,) scan deviation from joint samples.
