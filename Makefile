@@ -1,10 +1,11 @@
-# make demo | make headct-base | make test | make test-gpu | make test-services | make install | make lint | make clean
+# make demo | make headct-base | make test | make test-nightly | make test-gpu | make test-services | make install
+# make lint | make clean
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo headct-base test test-gpu test-services lint clean
+.PHONY: install demo headct-base test test-nightly test-gpu test-services lint clean
 
 install: $(STAMP)
 
@@ -27,7 +28,11 @@ headct-base: $(STAMP)
 	$(BIN)/python -m benchmarks.bundle checkpoints/headct_base checkpoints/headct-base
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+# whole runs, killed processes, torchrun, kernels on an emulated GPU
+test-nightly: $(STAMP)
+	$(BIN)/python -m pytest -m slow
 
 # on a machine with a GPU; fails where no GPU test was executed
 test-gpu: $(STAMP)
