@@ -1,13 +1,14 @@
-"""What a node counts, in the text format of Prometheus.
+"""Counters of a node, in the text format of Prometheus (prometheus_client).
 
-In: counts from all its threads, and values of the moment somebody looks. Out: text.
-
-Source: Prometheus text exposition format 0.0.4.
+In: counts from all threads, and gauges of the moment. Out: the text of `/metrics`.
 """
 
-import threading
 from collections.abc import Mapping
 from types import MappingProxyType
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
+
+disable_created_metrics()
 
 PREFIX = "ich_mil_"
 COUNTERS: Mapping[str, str] = MappingProxyType(
@@ -32,28 +33,22 @@ class Metrics:
     """Counters; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts = dict.fromkeys(COUNTERS, 0.0)
+        self._registry = CollectorRegistry()
+        self._counters = {
+            name: Counter(PREFIX + name, what, registry=self._registry) for name, what in COUNTERS.items()
+        }
 
     def add(self, name: str, amount: float = 1.0) -> None:
         """Count. `KeyError` for a name not in `COUNTERS`."""
-        with self._lock:
-            self._counts[name] += amount
+        self._counters[name].inc(amount)
 
     def value(self, name: str) -> float:
-        """What a counter says."""
-        with self._lock:
-            return self._counts[name]
+        """The value of a counter."""
+        return self._registry.get_sample_value(PREFIX + name) or 0.0
 
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
-        """All counters, and `gauges`: name -> what it is, and its value now."""
-        lines = []
-        for name, what in COUNTERS.items():
-            lines += _lines(name, "counter", what, self.value(name))
+        """All counters, and `gauges`: name -> description and current value."""
+        now = CollectorRegistry()
         for name, (what, value) in gauges.items():
-            lines += _lines(name, "gauge", what, value)
-        return "\n".join(lines) + "\n"
-
-
-def _lines(name: str, kind: str, what: str, value: float) -> list[str]:
-    return [f"# HELP {PREFIX}{name} {what}", f"# TYPE {PREFIX}{name} {kind}", f"{PREFIX}{name} {value:.10g}"]
+            Gauge(PREFIX + name, what, registry=now).set(value)
+        return (generate_latest(self._registry) + generate_latest(now)).decode()

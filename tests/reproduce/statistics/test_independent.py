@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit, log_ndtr
-from synthetic import scans
 
 from ich_mil.errors import DataError
 from ich_mil.gp.calibration import Calibration
@@ -17,6 +16,7 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import smoothing_weights
 from ich_mil.kernels.counter import normals, scan_key
 from ich_mil.reproduce.statistics.independent import independent_scans
+from tests.gp.synthetic import scans
 
 SETTINGS = HeadSettings(n_inducing=12, sweeps=6)
 
