@@ -42,7 +42,7 @@ def published() -> pd.DataFrame:
         bool; the rest is text, empty where it does not apply. `level` is 'bag' or 'instance', `features` the
         number of features or what they are, `why` the reason where a row is not comparable.
     """
-    path = files("ich_mil.evaluate").joinpath("published.csv")
+    path = files("ich_mil.reproduce").joinpath("published.csv")
     with path.open(encoding="utf-8") as file:
         table = pd.read_csv(file, dtype=str, keep_default_na=False)
     table["mean"] = table["mean"].astype(np.float64)
