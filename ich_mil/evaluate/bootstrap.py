@@ -137,7 +137,7 @@ def of_error(interval: Interval, value: float) -> Interval:
 
 
 def pairs(one: np.ndarray, other: np.ndarray) -> int:
-    """Largest number of disjoint pairs of a patient of one class and a patient of the other."""
+    """Largest number of disjoint pairs of patients, one of each class, given the patient keys of both."""
     first, second = set(one), set(other)
     return min(len(first), len(second), len(first | second) // 2)
 
@@ -162,7 +162,7 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
     all of which are ordered correctly. With one patient and any other value the interval is [0, 1].
 
     Args:
-        interval: percentile interval of the resamples.
+        interval: result of `patient_bootstrap`; only its standard deviation `error` is used.
         value: number in [0, 1] up to rounding.
         patients: number of patients n, at least 1; `pairs` of them for a metric of two classes.
     """
