@@ -144,7 +144,7 @@ def measure(
 
 
 def known_or_none(values: np.ndarray) -> np.ndarray | None:
-    """Return None if all values are NaN, the code of `FeatureSet` for "not known", else `values` unchanged."""
+    """Return None if all values are NaN (how `FeatureSet` marks missing scores), else `values` unchanged."""
     values = np.asarray(values)
     return None if np.isnan(values).all() else values
 
