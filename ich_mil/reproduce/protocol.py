@@ -27,7 +27,7 @@ USED_BY: dict[str, set[SetKind]] = {
     "cnn_seeds": {"pictures"},
     "widths": {"pictures"},
 }
-"""Settings of a benchmark set that apply to some kinds of set only."""
+"""Kinds of set to which each optional setting applies."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class BenchmarkSet:
         return {"": "five-splits"}
 
     def path(self, what: str) -> Path:
-        """Expanded path of `root`, `external`, `findings` or `scans`. `ConfigError` if that is not possible."""
+        """Expanded path of `root`, `external`, `findings` or `scans`. `ConfigError` if that is impossible."""
         return filled_path(f"set {self.name!r}: {what}", getattr(self, what))
 
 
