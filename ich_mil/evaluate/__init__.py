@@ -1,1 +1,1 @@
-"""How good scores are, by patient and beside baselines; and what can be promised, recalibrated, watched."""
+"""Evaluation of scan and slice scores: metrics, bootstrap, recalibration, triage and drift detection."""

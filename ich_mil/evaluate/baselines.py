@@ -1,7 +1,7 @@
-"""The baselines that every result table carries: the CNN's own word set right, and no image at all.
+"""Baselines of every result table: the calibrated CNN, and scores that do not use the image.
 
-In: what a CNN says of scans; positions and labels of slices, labels of the training scans. Out: scores to put
-beside the model's.
+In: scan probabilities of a CNN; positions and labels of slices, labels of the training scans. Out: scores to
+compare with those of a model.
 
 Shapes: B scans, N slices (packed).
 """
@@ -22,13 +22,13 @@ from ich_mil.files import write_json
 from ich_mil.gp.calibration import platt
 
 CNN_SIGMOID = "cnn_sigmoid.json"
-"""File of `CnnSigmoid` in a run's folder."""
+"""Name of the file of `CnnSigmoid` in the folder of a run."""
 
 CENTRE = 0.5
-"""Peak of the score, as a fraction of the scan from its lowest slice to its highest."""
+"""Position of the maximum of the score, as a fraction of the scan from its lowest slice to its highest."""
 
 WIDTH = 0.2
-"""Standard deviation of the score, as a fraction of the scan. Ranks do not depend on it."""
+"""Standard deviation of the score, as a fraction of the scan. Ranking metrics do not depend on it."""
 
 
 def _logit(p: Tensor) -> Tensor:
@@ -37,13 +37,13 @@ def _logit(p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CnnSigmoid:
-    """Platt's sigmoid over the CNN's own scan probability, from the scans that calibrate a head.
+    """Platt scaling of the CNN's own scan probability, fitted to the scans that calibrate a head.
 
-    A calibrated head against a CNN as it is would show what calibration does, not what the head does.
+    A comparison of a calibrated head with an uncalibrated CNN would measure the calibration, not the head.
 
     Attributes:
         slope: above 0.
-        intercept: any.
+        intercept: any real number.
     """
 
     slope: float
@@ -54,12 +54,12 @@ class CnnSigmoid:
         """Fit to held-out scans.
 
         Args:
-            probability: (B,) in [0, 1]; NaN where the CNN says nothing.
+            probability: (B,) in [0, 1]; NaN where the CNN gives none.
             labels: (B,) in {0, 1}.
 
         Returns:
-            None if no scan has a probability, if those that have one share a label, or if the slope would
-            turn their order round: such a one is not used, as with a head.
+            None if no scan has a probability, if the scans with a probability have only one label, or if the
+            fitted slope is not above 0, which would reverse the ranking (heads reject such a fit too).
         """
         known = ~probability.isnan()
         if len(labels[known].unique()) < 2:
@@ -68,14 +68,14 @@ class CnnSigmoid:
         return cls(slope, intercept) if slope > 0 else None
 
     def at_site(self, probability: Tensor, labels: Tensor) -> Self | None:
-        """The same slope with the intercept that fits scans of a site, as a head is recalibrated.
+        """Recalibrate to the scans of a site: the same slope with a refitted intercept, as for a head.
 
         Args:
-            probability: (B,) in [0, 1]; NaN where the CNN says nothing.
+            probability: (B,) in [0, 1]; NaN where the CNN gives none.
             labels: (B,) in {0, 1}.
 
         Returns:
-            None if no scan has a probability, or those that have one share a label.
+            None if no scan has a probability, or if the scans with a probability have only one label.
         """
         known = ~probability.isnan()
         if len(labels[known].unique()) < 2:
@@ -84,16 +84,16 @@ class CnnSigmoid:
         return replace(self, intercept=intercept)
 
     def __call__(self, probability: Tensor) -> Tensor:
-        """Calibrated probabilities (B,) float64 of the CNN's."""
+        """Calibrated probabilities (B,) float64 for probabilities of the CNN."""
         return torch.sigmoid(self.slope * _logit(probability) + self.intercept)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, for `load`."""
+        """Write the parameters as JSON, for `load`."""
         write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """What `save` wrote; None if there is no such file. `ModelError` if it holds something else."""
+        """Read the file of `save`; None if it does not exist. `ModelError` if its content is invalid."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             return cls(float(found["slope"]), float(found["intercept"]))
@@ -104,27 +104,28 @@ class CnnSigmoid:
 
 
 def position_score(positions: np.ndarray) -> np.ndarray:
-    """Slice score exp(-(p - `CENTRE`)² / (2 · `WIDTH`²)): highest at mid-scan, whatever the image shows.
+    """Slice score exp(-(p - `CENTRE`)² / (2 · `WIDTH`²)) of the position p, independent of the image.
 
     Args:
         positions: (N,) in [0, 1]; NaN where unknown.
 
     Returns:
-        (N,) float64 in (0, 1]; NaN where the position is unknown. It is a score, not a probability.
+        (N,) float64 in (0, 1], largest at mid-scan; NaN where the position is unknown. It is a score, not a
+        probability.
     """
     positions = np.asarray(positions, dtype=np.float64)
     return np.exp(-((positions - CENTRE) ** 2) / (2 * WIDTH**2))
 
 
 def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
-    """Scan probability of the position baseline: the training prevalence, for it knows nothing of a scan.
+    """Scan probability of the position baseline: the prevalence in the training scans.
 
     Args:
-        training_labels: labels of the training scans in {0, 1} or `UNKNOWN`, which is left out.
+        training_labels: labels of the training scans in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         n_scans: number B of scans to score.
 
     Returns:
-        (B,) float64, one value throughout; its AUC is ½.
+        (B,) float64, constant; its AUC is ½.
 
     Raises:
         DataError: no training label is known.
@@ -137,15 +138,16 @@ def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
 
 
 def slice_prevalence(slice_labels: np.ndarray) -> np.ndarray | None:
-    """The share of slices with a bleed, said of each: what a slice probability must beat.
+    """Constant slice probability, the fraction of positive slices: the reference that a model must beat.
 
-    It is taken from the very slices it is measured on; nobody trained on scan labels knows it.
+    The prevalence is taken from the evaluated slices themselves. A model trained on scan labels does not know
+    it.
 
     Args:
-        slice_labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
+        slice_labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
 
     Returns:
-        (N,) float64, one value throughout, with an AUC of ½; None if no slice is labelled.
+        (N,) float64, constant, with an AUC of ½; None if no slice is labelled.
     """
     known = slice_labels[slice_labels != UNKNOWN]
     return np.full(len(slice_labels), known.mean(dtype=np.float64)) if len(known) else None

@@ -1,7 +1,7 @@
-"""How often something is so, in bins of what was told: positives by probability, wrong calls by uncertainty.
+"""Event rate by bin of a predicted value: positives by probability, errors by uncertainty.
 
-In: a number of each scan, whether it is so, the scan's patient. Out: a row a bin, its share with an interval
-by patient.
+In: a predicted value for each scan, a binary outcome, and the patient of the scan. Out: a data frame with a
+row for each bin: the event rate and its 95 % interval by patient bootstrap.
 
 Shapes: B scans, K filled bins.
 """
@@ -17,15 +17,19 @@ from ich_mil.evaluate.metrics import CALIBRATION_BINS, equal_mass, known_scores,
 from ich_mil.evaluate.uncertainty import scan_rows
 
 DECILES = 10
-"""Bins of uncertainty in `error_by_decile`."""
+"""Number of bins of uncertainty in `error_by_decile`."""
 
 
 def _shares(
     value: np.ndarray, so: np.ndarray, patients: np.ndarray, *, bins: int, seed: int, resamples: int
 ) -> pd.DataFrame:
-    """Columns `bin`, `n`, `mean` of the values (B,), `patients`, `so` of them, `share`, `low` and `high`.
+    """Event rate in equal-mass bins of the values.
 
-    The interval is that of any share (`of_proportion`), of the patients of the bin; the bins are held.
+    The bins are fixed; the interval (`of_proportion`) resamples the patients of a bin.
+
+    Returns:
+        Columns `bin`, `n`, `mean` of the values, `patients`, `so` (number of events), `share` (event rate),
+        `low` and `high`.
     """
     rows = []
     place = equal_mass(value, bins)
@@ -54,22 +58,23 @@ def calibration_table(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """The share of positive scans in the bins of the calibration error (`metrics.equal_mass`).
+    """Fraction of positive scans in the equal-mass bins of the calibration error (`metrics.equal_mass`).
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         probability: (B,) in [0, 1].
-        patients: B patient keys; the intervals resample those of a bin.
+        patients: B patient keys; the interval of a bin resamples the patients of that bin.
         seed: seed of the resampling.
         resamples: number of resamples behind each interval.
 
     Returns:
-        K rows, least probable first; columns `bin`, `n`, `probability` (mean), `patients`, `positives`,
-        `share`, and its 95 % interval `low` to `high`, which is NaN for a single patient.
+        K rows, lowest probability first; columns `bin`, `n`, `probability` (mean), `patients`, `positives`,
+        `share` (fraction of positives), and its 95 % interval `low` to `high`, which is NaN for a single
+        patient.
 
     Raises:
-        DataError: no label is known, or a probability is NaN or outside [0, 1]; a scan without a patient.
-        ValueError: lengths that do not fit.
+        DataError: no label is known; a probability is NaN or outside [0, 1]; a scan has no patient.
+        ValueError: the lengths do not match.
     """
     owner = patient_keys(patients, len(labels))
     known = np.asarray(labels) != UNKNOWN
@@ -87,23 +92,23 @@ def error_by_decile(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Error rate in bins of uncertainty that hold about equally many scans, equal values together.
+    """Error rate in equal-mass bins of uncertainty; equal uncertainties share a bin.
 
     Args:
         wrong: (B,) whether the call was wrong.
         uncertainty: (B,).
-        patients: B patient keys; the intervals resample those of a bin.
+        patients: B patient keys; the interval of a bin resamples the patients of that bin.
         bins: largest number of bins.
         seed: seed of the resampling.
         resamples: number of resamples behind each interval.
 
     Returns:
-        K rows, most certain first; columns `bin`, `n`, `uncertainty` (mean), `patients`, `wrong`,
+        K rows, lowest uncertainty first; columns `bin`, `n`, `uncertainty` (mean), `patients`, `wrong`,
         `error_rate`, and its 95 % interval `low` to `high`, which is NaN for a single patient.
 
     Raises:
-        DataError: no scan, or a value that is not finite; a scan without a patient.
-        ValueError: lengths that do not fit, or `wrong` is not true or false.
+        DataError: there is no scan; a value is not finite; a scan has no patient.
+        ValueError: the lengths do not match, or `wrong` is not boolean.
     """
     wrong, uncertainty = scan_rows(wrong=wrong, uncertainty=uncertainty)
     if not np.isin(wrong, (0, 1)).all():

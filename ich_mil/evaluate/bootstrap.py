@@ -1,9 +1,9 @@
-"""95 % intervals by resampling patients, each with all of their scans and slices.
+"""95 % confidence intervals by bootstrap over patients: a patient is drawn with all scans and slices.
 
-Scans of one patient resemble each other, and so do slices of one scan: drawing them one by one would claim
-more evidence than there is. In: a statistic of counts. Out: the percentile interval of each number it gives,
-which `of_proportion` and `of_error` turn into that of a number between 0 and 1 and of a calibration error;
-`intervals_of` knows which metric is which.
+Scans of one patient are correlated, and so are slices of one scan. Resampling them one by one would give
+intervals that are too narrow. In: a statistic as a function of resampling counts. Out: the percentile
+interval of each number that the statistic returns. `of_proportion` converts it to an interval for a number
+between 0 and 1, `of_error` to one for a calibration error; `intervals_of` chooses the method by metric.
 
 Shapes: n rows (scans or slices), R resamples.
 """
@@ -19,13 +19,13 @@ from scipy.stats import binomtest, norm, t
 from ich_mil.evaluate.metrics import POINT_NAMES, patient_keys
 
 LEVEL = 0.95
-"""Coverage the intervals aim at."""
+"""Nominal coverage of the intervals."""
 
 RESAMPLES = 2000
-"""Of patients, behind an interval."""
+"""Default number of bootstrap resamples."""
 
 ROUNDING = 1e-9
-"""A sum of shares that is so near 0 or 1 is there."""
+"""A proportion within this distance of 0 or 1 counts as 0 or 1."""
 
 _CHUNK = 2_000_000
 """Largest number of counts held at once: 16 MB as float64."""
@@ -33,12 +33,12 @@ _CHUNK = 2_000_000
 
 @dataclass(frozen=True)
 class Interval:
-    """Interval of one number; NaN where too few patients or no usable resample gave one.
+    """Confidence interval of one number; NaN with fewer than two patients or without a usable resample.
 
     Attributes:
         low: lower end.
         high: upper end.
-        ignored: resamples in which the number is not defined (one class only); they take no part.
+        ignored: number of resamples left out because the number is not defined in them (one class only).
         error: standard deviation over the resamples.
     """
 
@@ -49,9 +49,10 @@ class Interval:
 
 
 def _reach(patients: int) -> float:
-    """Standard deviations of resamples to either side of a mean over n patients: t √(n / (n - 1)).
+    """Half-width of the interval of a mean over n patients, in bootstrap standard deviations.
 
-    Student's t of n - 1 degrees of freedom; the resamples divide by n.
+    The value is t √(n / (n - 1)). t is the quantile of Student's distribution with n - 1 degrees of freedom.
+    The factor corrects the bootstrap variance, which divides by n.
     """
     return float(t.ppf((1 + LEVEL) / 2, patients - 1) * np.sqrt(patients / (patients - 1)))
 
@@ -63,27 +64,27 @@ def patient_bootstrap(
     resamples: int = RESAMPLES,
     seed: int,
 ) -> dict[str, Interval]:
-    """Percentile intervals of `statistic` under resampling of whole patients.
+    """Percentile intervals of `statistic`, resampling whole patients.
 
-    The same seed, patients and number of resamples give the same draws, so intervals of two models rest on
-    the same ones. Percentiles serve numbers without bounds, and differences. Of few patients they are too
-    narrow; so they are those that a normal number has at Student's interval (Hesterberg 2015, the expanded
-    percentile interval). A log-loss is held 0.72 to 0.86 of the time with 20 patients, 0.93 with 60, 0.94
-    with 490 (`python -m benchmarks.intervals`). A number between 0 and 1 needs `of_proportion`, and one that
-    chance alone raises `of_error`.
+    The same seed, patients and number of resamples give the same draws, so the intervals of two models rest
+    on the same resamples. Percentile intervals suit unbounded numbers and differences. With few patients they
+    are too narrow, so the expanded percentile interval is used (Hesterberg 2015): the tail probability is the
+    one that a normal variable has outside Student's interval. The coverage for a log-loss is 0.72 to 0.86
+    with 20 patients, 0.93 with 60 and 0.94 with 490 (`python -m benchmarks.intervals`). A number between 0
+    and 1 needs `of_proportion`, and a number that is inflated by chance needs `of_error`.
 
     Args:
-        statistic: takes counts (n, R) float64, how often each row was drawn, and returns numbers (R,) by
-            name; NaN where a number is not defined in that resample.
+        statistic: maps counts (n, R) float64, how often each row was drawn, to numbers (R,) by name; NaN
+            where a number is not defined in a resample.
         patients: n patient keys, one for each row.
         resamples: number of resamples.
         seed: seed of the draws.
 
     Returns:
-        One `Interval` for each name. With fewer than two patients its ends and its error are NaN.
+        An `Interval` for each name. With fewer than two patients its ends and its error are NaN.
 
     Raises:
-        ValueError: there is no row, or no resample is asked for.
+        ValueError: there is no row, or `resamples` is below 1.
         DataError: a row has no patient.
     """
     if len(patients) == 0 or resamples < 1:
@@ -96,7 +97,7 @@ def patient_bootstrap(
     for first in range(0, resamples, chunk):
         size = min(chunk, resamples - first)
         drawn = generator.integers(n_patients, size=(size, n_patients))
-        drawn = drawn * size + np.arange(size)[:, None]  # place in a (patients, size) table
+        drawn = drawn * size + np.arange(size)[:, None]  # index into a (patients, size) table
         times = np.bincount(drawn.ravel(), minlength=n_patients * size).reshape(n_patients, size)
         parts.append(statistic(times.astype(np.float64)[owner]))  # (n, size)
     intervals = {}
@@ -113,21 +114,21 @@ def patient_bootstrap(
 
 
 def of_error(interval: Interval, value: float) -> Interval:
-    """The interval of a calibration error, from the percentile interval of its resamples.
+    """Interval of a calibration error: basic bootstrap from the percentile interval.
 
-    A sum of distances grows by chance, in a resample once more than in its sample, so percentiles lie too
-    high: those of a model that is perfectly calibrated never hold its 0. What resampling adds is taken off,
+    A calibration error is a sum of absolute values, so chance inflates it, and resampling inflates it once
+    more. Percentile intervals therefore lie too high: for a perfectly calibrated model they never contain 0.
+    The basic bootstrap (Davison and Hinkley 1997, section 5.2) subtracts the bias of resampling,
 
         [2 value - high, 2 value - low]
 
-    (the basic bootstrap, Davison and Hinkley 1997, section 5.2), cut at 0 and 1 and widened to hold the
-    value, which stays too high itself. Simulated with 10 bins, of 60 and 490 scans: an ECE of 0.05 to 0.1 is
-    held 0.83 to 0.91 of the time, one of 0.03 0.71 to 0.90, one of 0 0.48 to 0.91; by percentiles 0 to 0.92,
-    0 to 0.08, never.
+    The result is clipped to [0, 1] and widened to contain the value, which itself stays biased upwards.
+    Coverage simulated with 10 bins, with 60 and 490 scans: 0.83 to 0.91 for a true ECE of 0.05 to 0.1, 0.71
+    to 0.90 for 0.03, 0.48 to 0.91 for 0. Percentile intervals cover 0 to 0.92, 0 to 0.08 and never.
 
     Args:
-        interval: of the resamples.
-        value: the calibration error of the sample.
+        interval: percentile interval of the resamples.
+        value: calibration error of the sample.
     """
     if np.isnan(interval.low):
         return interval
@@ -136,34 +137,34 @@ def of_error(interval: Interval, value: float) -> Interval:
 
 
 def pairs(one: np.ndarray, other: np.ndarray) -> int:
-    """How many pairs without a patient in common two classes give, from the patient keys of each's rows."""
+    """Largest number of disjoint pairs of patients, one of each class, given the patient keys of both."""
     first, second = set(one), set(other)
     return min(len(first), len(second), len(first | second) // 2)
 
 
 def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
-    """The interval of a number between 0 and 1 (a share, an AUC, an average of such), from its resamples.
+    """Interval of a number between 0 and 1 (a proportion, an AUC, an average of them), on the logit scale.
 
-    Near its bounds such a number spreads to one side only, and percentiles reach too far to the other. On the
-    scale of the log odds it is about normal, and a mean over n patients has Student's interval:
+    Near 0 or 1 the bootstrap distribution is skewed, and a percentile interval extends too far on the wrong
+    side. On the logit scale the number is about normal, and Student's interval for a mean over n patients is
 
         logit value ± t error √(n / (n - 1)) / (value (1 - value))
 
-    with the standard deviation of the resamples for its error, which divides by n, and t of n - 1 degrees of
-    freedom (for an AUC on this scale Pepe 2003, chapter 5; for average precision Boyd, Eng and Page 2013; for
-    t of few clusters Cameron and Miller 2015). An AUC of 0.92 is held 0.99 of the time with 20 patients, 0.97
-    with 60, 0.95 with 490, 0.92 if 3 % of these are positive; by percentiles 0.85, 0.93, 0.94 and 0.85
-    (`python -m benchmarks.intervals`).
+    where `error` is the standard deviation of the resamples (which divides by n) and t has n - 1 degrees of
+    freedom. Sources: Pepe 2003, chapter 5, for an AUC on this scale; Boyd, Eng and Page 2013 for average
+    precision; Cameron and Miller 2015 for t with few clusters. The coverage for an AUC of 0.92 is 0.99 with
+    20 patients, 0.97 with 60, 0.95 with 490, and 0.92 if 3 % of the 490 are positive. Percentile intervals
+    cover 0.85, 0.93, 0.94 and 0.85 (`python -m benchmarks.intervals`).
 
-    One patient shows no spread: [0, 1]. At 0 and 1 all resamples agree, and [1, 1] would say that no other
-    scan ever errs. None, or all, of n patients leave the exact interval of a share (Clopper and Pearson
-    1934). It holds for an AUC too, of n pairs of a positive and a negative scan without a patient in common
-    (`pairs`): all of them are in order.
+    A value of 0 or 1 is the same in all resamples, and an interval [1, 1] would exclude any error on another
+    scan. The exact binomial interval for 0 or n of n patients is used instead (Clopper and Pearson 1934). It
+    also holds for an AUC if n is the number of disjoint pairs of a positive and a negative scan (`pairs`),
+    all of which are ordered correctly. With one patient and any other value the interval is [0, 1].
 
     Args:
-        interval: of the resamples.
-        value: the number, in [0, 1] up to rounding.
-        patients: n behind it, one at least; `pairs` of them where it rests on two classes.
+        interval: result of `patient_bootstrap`; only its standard deviation `error` is used.
+        value: number in [0, 1] up to rounding.
+        patients: number of patients n, at least 1; `pairs` of them for a metric of two classes.
     """
     if np.isnan(interval.low):
         return interval
@@ -178,15 +179,18 @@ def of_proportion(interval: Interval, value: float, patients: int) -> Interval:
 
 
 def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
-    """How many patients stand behind each metric between 0 and 1 that is no loss; for `intervals_of`.
+    """Number of patients that each proportion-like metric rests on, as `intervals_of` needs it.
 
-    Operating points rest on two classes, as their thresholds do: a sensitivity of 1 at few negative scans may
-    be less in a resample. F1 rests on half of the positive patients: where few of them are found, a share s,
-    it is up to 2s / (1 + s), twice that.
+    Operating points count `pairs`, because their thresholds depend on both classes: a sensitivity of 1 with
+    few negative scans may be lower in a resample. F1 counts half of the positive patients, because for a
+    small sensitivity s it is up to 2s / (1 + s), about twice s.
 
     Args:
         labels: (n,) in {0, 1}, of scans or slices.
-        patients: (n,) keys.
+        patients: (n,) patient keys.
+
+    Returns:
+        Number of patients by name of the metric; log-loss, Brier score and ECE are not among them.
     """
     positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
     return {
@@ -199,17 +203,17 @@ def patients_behind(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
 
 
 def of_balanced(interval: Interval, shares: Sequence[tuple[float, Interval]]) -> Interval:
-    """The interval of balanced accuracy: half the sum of two shares of different scans, s and c, and theirs.
+    """Interval of balanced accuracy from the intervals of sensitivity s and specificity c.
 
         [(s + c)/2 - ½ √((s - s_low)² + (c - c_low)²), (s + c)/2 + ½ √((s_high - s)² + (c_high - c)²)]
 
-    (Zou and Donner 2008). Of a model that finds no positive scan and spares every negative one all resamples
-    say ½, and of few positive scans, all missed, those of the negatives alone spread. Simulated with
-    sensitivities of 0.01 to 0.3 and 2 to 10 positive scans it is held 0.97 to 1.00 of the time, by the log
-    odds of its own resamples 0.13 to 0.77.
+    (Zou and Donner 2008). The bootstrap fails here: if a model misses every positive scan and calls every
+    negative scan correctly, all resamples give ½; if it misses the few positive scans, only the negative
+    scans contribute to the spread. Simulated with sensitivities of 0.01 to 0.3 and 2 to 10 positive scans,
+    the coverage is 0.97 to 1.00, against 0.13 to 0.77 for the logit interval from its own resamples.
 
     Args:
-        interval: of the resamples.
+        interval: percentile interval of the resamples.
         shares: sensitivity and specificity, each with its interval by `of_proportion`.
     """
     if np.isnan(interval.low):
@@ -223,7 +227,7 @@ def of_balanced(interval: Interval, shares: Sequence[tuple[float, Interval]]) ->
 def intervals_of(
     values: Mapping[str, float], resampled: Mapping[str, Interval], behind: Mapping[str, int]
 ) -> dict[str, Interval]:
-    """The interval of each metric (no value is NaN), as `interval_of`, and of balanced accuracy."""
+    """Interval of each metric by `interval_of` or, for balanced accuracy, `of_balanced`; no value is NaN."""
     found = {name: interval_of(name, value, resampled[name], behind) for name, value in values.items()}
     if "balanced_accuracy" in found:
         shares = [(values[name], found[name]) for name in ("sensitivity", "specificity")]
@@ -232,9 +236,9 @@ def intervals_of(
 
 
 def interval_of(metric: str, value: float, resampled: Interval, behind: Mapping[str, int]) -> Interval:
-    """The interval of a metric from that of its resamples; those `behind` names are between 0 and 1.
+    """Interval of one metric from its percentile interval; metrics in `behind` are between 0 and 1.
 
-    Balanced accuracy needs those of two others: `intervals_of`.
+    Balanced accuracy needs the intervals of two other metrics, see `intervals_of`.
     """
     if metric == "ece":
         return of_error(resampled, value)

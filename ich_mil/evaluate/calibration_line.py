@@ -1,14 +1,16 @@
-"""The calibration line: how the log odds of a bleed depend on the log odds that were told.
+"""Calibration intercept and slope: logistic regression of the labels on the predicted log odds.
 
-In: labels in {0, 1} and probabilities. Out, of each resample of the scans, the two numbers of
+In: labels in {0, 1} and probabilities. Out: for each bootstrap resample of the scans, the intercept and the
+slope of
 
     logit P(y = 1) = intercept + logit p              (calibration in the large)
     logit P(y = 1) = c + slope · logit p
 
-each by maximum likelihood. A calibrated model has intercept 0 and slope 1. Above 0 bleeds are more frequent
-than told; below 1 probabilities are too extreme, above 1 too timid. Unlike the calibration error neither
-grows by chance. Intervals hold the intercept 0.90 to 0.96 of the time and the slope 0.71 to 0.94 (20 to 490
-patients, `python -m benchmarks.intervals`): with few scans the slope comes out too high.
+each fitted by maximum likelihood. A calibrated model has intercept 0 and slope 1. An intercept above 0 means
+that hemorrhages are more frequent than predicted. A slope below 1 means that probabilities are too extreme,
+above 1 that they are not extreme enough. Unlike the calibration error, neither is inflated by chance. The
+coverage of 95 % intervals is 0.90 to 0.96 for the intercept and 0.71 to 0.94 for the slope (20 to 490
+patients, `python -m benchmarks.intervals`): with few scans the slope is overestimated.
 
 Source: Cox, *Two further applications of a model for binary regression*, Biometrika 45, 1958; Van Calster et
 al., *A calibration hierarchy for risk models was defined*, J. Clin. Epidemiol. 74, 2016.
@@ -21,21 +23,24 @@ from scipy.special import expit, logit
 from ich_mil.evaluate.metrics import known_scores
 
 STEPS = 1000
-"""Newton steps at most. Five or so do, but where classes hardly overlap log odds go far, by 1 a step."""
+"""Largest number of Newton steps: about five suffice, more if classes hardly overlap (1 log odds a step)."""
 
 ENOUGH = 1e-4
-"""A Newton step that moves no log odds by more than this is the last: the error left is about its square."""
+"""Tolerance: iteration stops at a step that changes no log odds by more; the error is about its square."""
 
 APART = 1e-6
-"""Log odds that differ by no more are one: isotonic regression gives many scans the same, up to rounding."""
+"""Log odds closer than this are equal: isotonic regression gives many scans one value, up to rounding."""
 
 
 def calibration_line(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
-    """`calibration_intercept` and `calibration_slope` of known labels; NaN as `resampled_line` says.
+    """Calibration intercept and slope of the labelled scans; NaN as in `resampled_line`.
 
     Args:
-        labels: (n,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (n,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         probability: (n,) in [0, 1].
+
+    Returns:
+        `calibration_intercept` and `calibration_slope`.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
@@ -46,16 +51,16 @@ def calibration_line(labels: np.ndarray, probability: np.ndarray) -> dict[str, f
 
 
 def resampled_line(labels: np.ndarray, probability: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """The calibration line of each resample.
+    """Calibration intercept and slope in each resample.
 
     Args:
         labels: (n,) in {0, 1}.
-        probability: (n,) in [0, 1]; 0 and 1 are held at the float64 epsilon, as in `log_loss`.
+        probability: (n,) in [0, 1]; 0 and 1 are clipped at the float64 epsilon, as in `log_loss`.
         counts: (n, R) how often each scan was drawn.
 
     Returns:
-        `calibration_intercept` and `calibration_slope`, (R,). Both are NaN where a resample holds one class
-        only, the slope also where one threshold tells the classes apart: it is infinite then.
+        `calibration_intercept` and `calibration_slope`, (R,). Both are NaN if a resample holds one class
+        only. The slope is also NaN if one threshold separates the classes, because its estimate is infinite.
     """
     tiny = np.finfo(np.float64).eps
     told = logit(probability.clip(tiny, 1 - tiny))  # (n,)
@@ -75,14 +80,14 @@ def resampled_line(labels: np.ndarray, probability: np.ndarray, counts: np.ndarr
 
 
 def _ends(told: np.ndarray, counts: np.ndarray, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest and highest value (R,) of the drawn scans of one class; inf and -inf where none was drawn."""
+    """Lowest and highest value (R,) of the drawn scans of one class; inf and -inf if none was drawn."""
     drawn, told = counts[among] > 0, told[among, None]
     low = np.where(drawn, told, np.inf).min(axis=0, initial=np.inf)
     return low, np.where(drawn, told, -np.inf).max(axis=0, initial=-np.inf)
 
 
 def _fit(offset: np.ndarray, columns: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Coefficients (K, R) of logistic regressions on `columns` (n, K), from the fit to every scan once."""
+    """Coefficients (K, R) of logistic regressions on `columns` (n, K), started from the fit to all scans."""
     if not counts.shape[1]:
         return np.empty((columns.shape[1], 0))
     once = _newton(offset, columns, labels, np.ones((len(labels), 1)), np.zeros((columns.shape[1], 1)))
@@ -93,10 +98,11 @@ def _fit(offset: np.ndarray, columns: np.ndarray, labels: np.ndarray, counts: np
 def _newton(
     offset: np.ndarray, columns: np.ndarray, labels: np.ndarray, counts: np.ndarray, start: np.ndarray
 ) -> np.ndarray:
-    """The coefficients (K, R), by Newton's method from `start` (K, R); NaN where it has not converged.
+    """Coefficients (K, R) by Newton's method from `start` (K, R); NaN if it has not converged.
 
-    A step moves no log odds by more than 1: within that the curvature changes by a factor of e at most, and
-    a step rises. Log odds are linear in the last column, so the scans at its ends move most.
+    A step is scaled so that no log odds change by more than 1. Within that range the curvature changes by at
+    most a factor of e, so every step increases the likelihood. Log odds are linear in the last column, so the
+    largest change occurs at a scan with the smallest or largest value of that column.
     """
     found, last = start, columns[:, -1]
     ends = columns[[last.argmin(), last.argmax()]]  # (2, K)
@@ -104,7 +110,7 @@ def _newton(
     wanted = (columns * labels[:, None]).T @ counts  # (K, R)
     for _ in range(STEPS):
         p = expit(offset[:, None] + columns @ found)  # (n, R)
-        bleeds = counts * p  # (n, R) expected
+        bleeds = counts * p  # (n, R) expected positives
         gradient = wanted - columns.T @ bleeds  # (K, R)
         curvature = (squares.T @ (bleeds * (1 - p))).T.reshape(-1, len(found), len(found))  # (R, K, K)
         step = (np.linalg.pinv(curvature, hermitian=True) @ gradient.T[..., None])[..., 0].T  # (K, R)

@@ -1,22 +1,23 @@
-"""An alarm that the scans of a site differ from those the model was made with; it needs no labels.
+"""Drift alarm: permutation tests of a batch of scans against reference scans, without labels.
 
-In: a summary of the slice features of each scan and its score, of reference scans and of a batch of new ones.
-Out: p-values, an alarm, and the columns that moved most.
+In: a summary of the slice features of each scan and its score, for reference scans and for a batch of new
+scans. Out: p-values, whether the alarm is raised, and the columns that changed most.
 
 Features are compared by the energy distance (Székely & Rizzo 2013) between their whitened principal
-components, scores by the Kolmogorov-Smirnov distance. Whitened, because features of a network follow each
-other and a new site shows where they usually do not vary: single columns hardly move then. Patients are dealt
-anew to reference and batch; how often that gives as large a distance is the p-value. Where both are drawn
-from one population it is exact, whatever the features. The alarm rings where either p is at most half the
-stated rate, so it rings falsely at most at that rate: on average over references and batches. Batches tested
-against one reference share its luck, and a hundred batches are a hundred tests.
+components, scores by the Kolmogorov-Smirnov distance. Whitening is needed because network features are
+correlated: a new site shows in directions of low variance, while single columns hardly change. Patients are
+permuted between reference and batch; the p-value is the fraction of permutations with at least the observed
+distance. It is exact if both samples come from one population, whatever the distribution of the features.
+The alarm is raised if either p-value is at most half the nominal rate (Bonferroni). The false alarm rate is
+therefore at most the nominal rate, on average over references and batches. Batches that share one reference
+are not independent, and a hundred batches are a hundred tests.
 
-What the alarm does not say. The input changed; the model need not be worse. Scores also follow the
-prevalence, so a ward with more bleeds rings. And the reference must be scans that neither network nor head
-was fitted to (validation scans, or held-out folds): on its own training scans a model is too sure, and every
-new scan would ring.
+Limits. An alarm shows that the input changed, not that the model performs worse. Scores also depend on the
+prevalence, so a ward with more hemorrhages raises the alarm. The reference must be scans that neither the
+network nor the head was fitted to (validation scans or held-out folds). On its own training scans a model is
+overconfident, so every new scan would raise the alarm.
 
-Shapes: B reference scans, n scans of the batch, N slices, D features, C columns, R deals.
+Shapes: B reference scans, n scans of the batch, N slices, D features, C columns, R permutations.
 """
 
 from collections.abc import Sequence
@@ -31,38 +32,38 @@ from ich_mil.evaluate.metrics import patient_keys
 from ich_mil.evaluate.two_samples import chance, column_distances, energy_distances, whitened
 
 DEALS = 999
-"""Deals of patients behind a p-value."""
+"""Number of random permutations of the patients behind a p-value."""
 
 LEAST_BATCH = 10
-"""Fewer scans are refused: they would ring only for the grossest change."""
+"""Minimum number of scans: with fewer, only very large changes would be detected."""
 
 MOST_SCANS = 2000
-"""Of more scans about so many are kept, random whole patients: distances are held for each pair."""
+"""Larger samples are reduced to about this size, by random whole patients: memory grows quadratically."""
 
 NAMED = 5
-"""Columns a result names."""
+"""Number of columns listed in a result."""
 
 SCORE = "score"
 
 
 def column_names(n_features: int) -> list[str]:
-    """The names of the columns of `summarise`, 2D + 1."""
+    """Names of the 2D + 1 columns of `summarise`."""
     parts = [f"{what} of feature {i}" for what in ("mean", "spread") for i in range(n_features)]
     return [*parts, "slices"]
 
 
 def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """What a scan is in a drift test: mean and standard deviation of each feature, and how many slices.
+    """Summarise each scan: mean and standard deviation of each feature, and number of slices.
 
     Args:
         x: (N, D) slice features.
         offsets: (B + 1,).
 
     Returns:
-        (B, 2D + 1) float64; the deviation of a scan of one slice is 0.
+        (B, 2D + 1) float64; the standard deviation of a scan with one slice is 0.
 
     Raises:
-        ValueError: features and offsets do not fit, or a scan has no slice.
+        ValueError: features and offsets do not match, or a scan has no slice.
     """
     x, sizes = np.asarray(x, dtype=np.float64), np.diff(np.asarray(offsets))
     if x.ndim != 2 or len(sizes) == 0 or sizes.min() < 1 or int(sizes.sum()) != len(x):
@@ -76,14 +77,15 @@ def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Moved:
-    """How far one column of the batch is from the reference.
+    """Difference between batch and reference in one column.
 
     Attributes:
-        name: of the column.
-        distance: Kolmogorov-Smirnov, in [0, 1].
-        p: of a feature column by the largest distance of any (Westfall & Young 1993); of the score its own.
-        reference: its median in the reference.
-        batch: its median in the batch.
+        name: name of the column.
+        distance: Kolmogorov-Smirnov distance, in [0, 1].
+        p: p-value. For a feature column it is adjusted by the maximum over columns (Westfall & Young 1993);
+            for the score it is not adjusted.
+        reference: median in the reference.
+        batch: median in the batch.
     """
 
     name: str
@@ -95,17 +97,17 @@ class Moved:
 
 @dataclass(frozen=True)
 class DriftResult:
-    """What the alarm says of a batch.
+    """Result of a drift test.
 
     Attributes:
-        p_features: chance of so large an energy distance if nothing changed.
-        p_scores: the same of the score's Kolmogorov-Smirnov distance.
-        alarm: whether either is at most half the rate.
-        rate: of false alarms, at most.
+        p_features: p-value of the energy distance of the features.
+        p_scores: p-value of the Kolmogorov-Smirnov distance of the score.
+        alarm: whether either p-value is at most half the rate.
+        rate: maximum false alarm rate.
         statistic: energy distance nm/(n + m) · (2 E|X-Y| - E|X-X'| - E|Y-Y'|) of the features.
-        score: what moved in the score.
-        moved: the feature columns that moved most, `NAMED` at most.
-        n: scans of the batch that were compared, about `MOST_SCANS` at most.
+        score: change of the score.
+        moved: the feature columns that changed most, at most `NAMED`.
+        n: number of scans of the batch that were compared, at most about `MOST_SCANS`.
     """
 
     p_features: float
@@ -118,7 +120,7 @@ class DriftResult:
     n: int
 
     def text(self) -> str:
-        """One paragraph for a log or a report."""
+        """Describe the result in one paragraph, for a log or a report."""
         facts = f"{self.n} scans, p = {self.p_features:.3g} for features and {self.p_scores:.3g} for scores"
         rate = f"rings falsely in at most {100 * self.rate:g} % of batches"
         if not self.alarm:
@@ -156,7 +158,7 @@ def _checked(
 
 
 def _part(table: np.ndarray, keys: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """About `MOST_SCANS` rows at most, by whole patients, and those patients numbered from 0."""
+    """At most about `MOST_SCANS` rows, by whole patients, and their patients numbered from 0."""
     owner = np.unique(keys, return_inverse=True)[1]
     sizes = np.bincount(owner)
     order = np.random.default_rng(seed).permutation(len(sizes))  # patients
@@ -166,14 +168,14 @@ def _part(table: np.ndarray, keys: np.ndarray, seed: int) -> tuple[np.ndarray, n
 
 @dataclass(frozen=True)
 class DriftAlarm:
-    """Reference scans and the rate of false alarms.
+    """Drift test with a stored reference.
 
     Attributes:
         table: (B, C + 1) columns of the reference scans, the score last.
         patients: (B,) their patients, numbered from 0.
-        names: of the C feature columns.
-        rate: of false alarms, at most.
-        seed: of the deals.
+        names: names of the C feature columns.
+        rate: maximum false alarm rate.
+        seed: seed of the permutations.
     """
 
     table: np.ndarray
@@ -193,19 +195,19 @@ class DriftAlarm:
         rate: float = 0.05,
         seed: int,
     ) -> Self:
-        """Keep the reference.
+        """Store the reference.
 
         Args:
-            features: (B, C) of scans the model was not fitted to, as `summarise` gives them.
+            features: (B, C) summaries by `summarise`, of scans that the model was not fitted to.
             scores: (B,) scan scores.
             patients: B patient keys.
-            names: of the C columns, those of `summarise` are `column_names`.
-            rate: of false alarms, for features and score together.
-            seed: of the deals, and of the part kept of more than `MOST_SCANS` scans.
+            names: names of the C columns; `column_names` gives those of `summarise`.
+            rate: false alarm rate of features and score together.
+            seed: seed of the permutations, and of the subsample of more than `MOST_SCANS` scans.
 
         Raises:
             DataError: fewer than `LEAST_BATCH` scans, or a value that is not finite.
-            ValueError: arrays or names that do not fit; a rate that `DEALS` deals cannot resolve.
+            ValueError: arrays or names do not match; `DEALS` permutations cannot resolve the rate.
         """
         if not 2 / (DEALS + 1) <= rate < 1:
             raise ValueError(f"rate must be at least {2 / (DEALS + 1):g} and below 1, got {rate}")
@@ -219,16 +221,16 @@ class DriftAlarm:
     ) -> DriftResult:
         """Compare a batch with the reference.
 
-        A patient's scans are dealt together. A key that is in both counts as two patients.
+        The scans of a patient are permuted together. A key that is in both samples counts as two patients.
 
         Args:
-            features: (n, C), made as those of the reference.
-            scores: (n,) likewise.
+            features: (n, C), computed like those of the reference.
+            scores: (n,) scan scores.
             patients: n patient keys.
 
         Raises:
-            DataError: fewer than `LEAST_BATCH` scans; a value that is not finite; another number of columns;
-                so few patients that no deal could ever make the alarm ring.
+            DataError: fewer than `LEAST_BATCH` scans; a value that is not finite; another number of columns
+                than the reference; or too few patients for any permutation to raise the alarm.
         """
         new, keys = _checked(features, scores, patients, "batch")
         if new.shape[1] != self.table.shape[1]:
@@ -246,12 +248,12 @@ class DriftAlarm:
             )
         generator = np.random.default_rng(self.seed)
         ranks = generator.permuted(np.tile(np.arange(n_patients)[:, None], DEALS), axis=0)  # (patients, R)
-        seen = (np.arange(n_patients) >= n_patients - dealt)[:, None]  # the batch as it came
+        seen = (np.arange(n_patients) >= n_patients - dealt)[:, None]  # the observed batch
         batch = np.column_stack([seen, ranks < dealt])[owner]  # (B + n, 1 + R)
         table = np.concatenate([self.table, new])
         energy = energy_distances(whitened(table[:, :-1]), batch)  # (1 + R,)
         distance = column_distances(table, batch)  # (C + 1, 1 + R)
-        # patients with several scans: deals differ in size, and small batches lie further out by chance
+        # if patients have several scans, permuted batches differ in size; small ones have larger distances
         sizes = batch.sum(axis=0)
         scaled = distance * np.sqrt(sizes * (len(batch) - sizes))
         largest = scaled[:-1].max(axis=0)

@@ -1,7 +1,7 @@
-"""Every metric of a model at every level, with its interval by patient, from one run of it or from several.
+"""Metrics of one model at scan and slice level with intervals by patient bootstrap, from one or more runs.
 
-In: what a model said in each run. Out: a `Number` a metric and level. `table.py` sets one run of many models
-side by side; `over_seeds.py` tells the spread of several runs of one model.
+In: the scores of each run (`Repeat`). Out: a `Number` for each metric and level. `table.py` compares one run
+of several models; `over_seeds.py` reports the spread over several runs of one model.
 
 Shapes: B scans, N slices (packed), S runs, R resamples.
 """
@@ -49,15 +49,15 @@ _Bootstrap = Callable[[_Statistic, np.ndarray], dict[str, Interval]]
 
 @dataclass(frozen=True)
 class Repeat:
-    """What a model said in one run.
+    """Labels and scores of one run.
 
     Attributes:
         labels: (B,) in {0, 1} or `UNKNOWN`.
         patients: B patient keys.
         offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
         slice_labels: (N,) in {0, 1} or `UNKNOWN`.
-        scan: (B,) probability, or None where the model says nothing of scans.
-        slice: (N,) score, or None where it says nothing of slices.
+        scan: (B,) probability, or None if the model gives no scan scores.
+        slice: (N,) score, or None if the model gives no slice scores.
     """
 
     labels: np.ndarray
@@ -75,13 +75,13 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Rows:
-    """The scans or slices a number rests on.
+    """Counts of the scans or slices that a number rests on.
 
     Attributes:
-        n: how many; of `INSIDE` scans.
-        positives: among them, in the first run.
-        patients: among them.
-        unlabelled: left out.
+        n: number of slices at level `SLICE`, of scans at `SCAN` and `INSIDE`.
+        positives: number of positives among them, in the first run.
+        patients: number of patients among them.
+        unlabelled: number of rows left out because they have no label.
     """
 
     n: int
@@ -96,12 +96,12 @@ class Number:
 
     Attributes:
         level: `SCAN`, `SLICE` or `INSIDE`.
-        metric: its name.
-        values: (S,) of each run, NaN where it is not defined.
-        low, high: 95 % interval of the mean over runs, by patient; NaN where a run has no value.
-        ignored: resamples in which it is not defined.
-        rows: what it rests on.
-        note: why it is missing, else empty.
+        metric: name of the metric.
+        values: (S,) value of each run, NaN where it is not defined.
+        low, high: 95 % interval by patient of the mean over runs; NaN if a run has no value.
+        ignored: number of resamples in which the metric is not defined.
+        rows: counts of scans or slices.
+        note: reason why the value is missing, else empty.
     """
 
     level: str
@@ -117,20 +117,21 @@ class Number:
 def measure(
     repeats: Sequence[Repeat], *, name: str, slice_is_probability: bool, seed: int, resamples: int
 ) -> list[Number]:
-    """All metrics of a model.
+    """Compute all metrics of a model.
 
     Args:
-        repeats: S runs on the same patients, scans in the same order; labels may differ, as those of bags do
-            that are drawn anew.
-        name: of the model, for messages.
-        slice_is_probability: whether slice scores are probabilities; if not, only their ranks are measured.
-        seed: of the resampling; what has the same seed and patients has the same resamples.
+        repeats: S runs on the same patients, with scans in the same order. Labels may differ, for example if
+            bags are drawn anew in each run.
+        name: name of the model, for messages.
+        slice_is_probability: whether slice scores are probabilities; if not, only ranking metrics are
+            computed.
+        seed: seed of the resampling; calls with equal seed and patients share their resamples.
         resamples: R.
 
     Raises:
-        DataError: a score is NaN or infinite, or a probability outside [0, 1]; a scan without a patient.
-        ValueError: no run; runs of different patients, with other slices, with other scans or slices
-            labelled, or of which some give scores and others none.
+        DataError: a score is NaN or infinite, or a probability is outside [0, 1]; a scan has no patient.
+        ValueError: there is no run; runs differ in patients, in the number of slices or in the rows that are
+            labelled; or only some runs give scores.
     """
     if not repeats or any(list(one.patients) != list(repeats[0].patients) for one in repeats):
         raise ValueError("repeats must be at least one, all of the same patients in the same order")
@@ -143,7 +144,7 @@ def measure(
 
 
 def known_or_none(values: np.ndarray) -> np.ndarray | None:
-    """None if every value is NaN, which is how `FeatureSet` writes "not known"; else `values` unchanged."""
+    """Return None if all values are NaN (how `FeatureSet` marks missing scores), else `values` unchanged."""
     values = np.asarray(values)
     return None if np.isnan(values).all() else values
 
@@ -203,7 +204,7 @@ def _inside(
     unlabelled: int,
     bootstrap: _Bootstrap,
 ) -> Iterator[Number]:
-    """The mean over scans of the AUC in each, from labels, scores and scans of slices."""
+    """Mean over scans of the AUC within each scan, from labels, scores and scan numbers of slices."""
     found = [auc_inside(*run) for run in runs]
     scans = found[0][0]
     rows = Rows(len(scans), len(scans), len(np.unique(patients[scans])), unlabelled)
@@ -221,7 +222,7 @@ def _inside(
 
 
 def _known(labels: Sequence[np.ndarray], what: str) -> np.ndarray:
-    """(n,) whether each scan or slice is labelled, the same in all runs."""
+    """(n,) whether each scan or slice is labelled; it must be the same in all runs."""
     known = labels[0] != UNKNOWN
     if any(not np.array_equal(one != UNKNOWN, known) for one in labels):
         raise ValueError(f"repeats must have the same {what} labelled")
@@ -229,7 +230,7 @@ def _known(labels: Sequence[np.ndarray], what: str) -> np.ndarray:
 
 
 def _scores(scores: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-    """Those of all runs; none where no run has any."""
+    """Scores of all runs; empty if no run has any."""
     given = [one for one in scores if one is not None]
     if given and len(given) < len(scores):
         raise ValueError(f"repeats must all give scores or none, got {len(given)} of {len(scores)}")
@@ -244,7 +245,7 @@ def _runs(
     what: str,
     probability: bool,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Labels and scores of each run, checked, of what is `known`."""
+    """Checked labels and scores of the `known` rows of each run."""
     checked = (
         check_scores(*pair, what=what, probability=probability) for pair in zip(labels, scores, strict=True)
     )
@@ -268,7 +269,7 @@ def _joined(parts: Iterable[Mapping[str, _T]]) -> dict[str, _T]:
 def _mean_of(
     metrics: Sequence[Callable[..., dict[str, np.ndarray]]], runs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> _Statistic:
-    """The mean over runs of each number (R,) that the metrics give for counts (n, R)."""
+    """Statistic for the bootstrap: the mean over runs of each metric (R,), for counts (n, R)."""
 
     def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
         parts = [_joined(metric(*run, counts) for metric in metrics) for run in runs]
@@ -284,7 +285,7 @@ def _measured(
     behind: Mapping[str, int],
     rows: Rows,
 ) -> Iterator[Number]:
-    """`values` holds the metrics of each run, `behind` is of `patients_behind`."""
+    """Numbers of one level, from the metrics of each run and the counts of `patients_behind`."""
     runs = {metric: np.array([one[metric] for one in values]) for metric in values[0]}
     means = {metric: float(every.mean()) for metric, every in runs.items() if not np.isnan(every).any()}
     found = intervals_of(means, intervals, behind)

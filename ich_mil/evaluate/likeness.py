@@ -1,16 +1,18 @@
-"""Whether a scan looks like those a model was trained on, judged by the texture of its slices.
+"""Out-of-distribution test of a scan: Mahalanobis distance of slice texture, with a conformal threshold.
 
     d_n = (t_n - m)ᵀ Σ⁻¹ (t_n - m)     m, Σ: mean and shrunk covariance (Ledoit-Wolf) of all training slices
     score of a scan = mean over its slices of d_n
 
-t_n is what the lower blocks of a CNN see (`ich_mil.models.frozen.texture_of`): phantoms, other kernels and
-other body parts differ in it. The features of a slice tell blood from no blood, and put phantoms among heads.
+In: texture features t_n of the slices, from the lower blocks of a CNN (`ich_mil.models.frozen.texture_of`).
+They differ for phantoms, other reconstruction kernels and other body parts. The slice features of the head
+are unsuitable: they separate hemorrhage from no hemorrhage, and place phantoms among heads. Out: the score of
+each scan and a threshold.
 
-A scan is unlike where its score exceeds a threshold: the order statistic of the scores of held-out training
-scans that a new scan like them exceeds with a probability of at most `FALSE_ALARMS` (split conformal; Vovk et
-al. 2005, Prop. 4.1), or of 1 / (n + 1) where there are too few of them for that.
+A scan is out of distribution if its score exceeds the threshold. The threshold is the order statistic of the
+scores of held-out training scans that a new scan of the same distribution exceeds with a probability of at
+most `FALSE_ALARMS` (split conformal; Vovk et al. 2005, Prop. 4.1), or of 1 / (n + 1) if n scans are too few.
 
-Shapes: B scans, N slices, T values of texture.
+Shapes: B scans, N slices, T texture features.
 """
 
 import math
@@ -30,7 +32,7 @@ from ich_mil.files import whole_file
 from ich_mil.gp.calibrate import calibrating
 
 FALSE_ALARMS = 0.05
-"""Share of scans like the training scans that may be called unlike them."""
+"""Maximum probability that a scan of the training distribution is rejected."""
 FOLDS = 5
 FORMAT = "ich_mil.likeness.2"
 LIKENESS = "likeness.safetensors"
@@ -39,13 +41,13 @@ LIKENESS = "likeness.safetensors"
 
 @dataclass(frozen=True)
 class Likeness:
-    """Distribution of the texture of training slices, and the score above which a scan is unlike.
+    """Texture distribution of the training slices, and the threshold of the scan score.
 
     Attributes:
         mean: (T,).
         precision: (T, T) inverse covariance.
-        threshold: of the score of a scan.
-        false_alarms: probability that a scan like the training scans exceeds it, at most.
+        threshold: scans with a higher score are out of distribution.
+        false_alarms: maximum probability that a scan of the training distribution exceeds the threshold.
     """
 
     mean: np.ndarray
@@ -55,11 +57,12 @@ class Likeness:
 
     @classmethod
     def fit(cls, features: FeatureSet, *, seed: int) -> Self | None:
-        """Learn from training scans; None where they are of one patient, or their texture is not known.
+        """Fit to training scans; None if they are of one patient or have no texture features.
 
         Args:
-            features: of the scans. Beside scans of several slices, single slices give no threshold.
-            seed: of the folds.
+            features: training scans. Scans of a single slice do not contribute to the threshold if the others
+                have both labels.
+            seed: seed of the folds.
         """
         scores = np.full(features.n_scans, np.nan)
         folds = min(FOLDS, len(set(features.patients)))
@@ -82,7 +85,7 @@ class Likeness:
 
     def scores(self, features: FeatureSet) -> np.ndarray:
         """(B,) mean squared Mahalanobis distance of the slices of each scan."""
-        assert features.texture is not None  # of a model with a CNN
+        assert features.texture is not None  # callers pass features of a model with a CNN
         away = features.texture.double().numpy() - self.mean  # (N, T)
         distance = np.einsum("nd,de,ne->n", away, self.precision, away)  # (N,)
         return np.add.reduceat(distance, features.offsets[:-1].numpy()) / features.offsets.diff().numpy()
@@ -96,7 +99,7 @@ class Likeness:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Read what `save` wrote; None where there is none. `ModelError`: damaged, or of another version."""
+        """Read the file of `save`; None if it does not exist. `ModelError`: damaged or another version."""
         path = folder / LIKENESS
         if not path.is_file():
             return None

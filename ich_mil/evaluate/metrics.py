@@ -1,7 +1,8 @@
-"""Metrics of scan probabilities and slice scores: single numbers, from scikit-learn wherever it has them.
+"""Metrics of scan probabilities and slice scores.
 
-In: labels in {0, 1} or `UNKNOWN`, and the scores a model gave. Out: a dictionary of numbers. What is
-unlabelled is left out; a number that is not defined (one class only) is NaN; a score that is NaN is an error.
+In: labels in {0, 1} or `UNKNOWN`, and the scores of a model. Out: dictionaries of numbers, computed by
+scikit-learn where it has the metric. Unlabelled rows are left out. A metric that is not defined (one class
+only) is NaN. A score that is NaN raises an error.
 
 Shapes: B scans, N slices (packed), K bins or scans as stated.
 """
@@ -28,31 +29,34 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 
 THRESHOLD = 0.5
-"""Probability from which a scan counts as positive where calls are measured, not probabilities."""
+"""Scans with at least this probability are called positive in accuracy, sensitivity, specificity and F1."""
 
 OPERATING_POINTS = (90, 95)
-"""Per cent of specificity (sensitivity) that a threshold must reach; the other of the two is the metric."""
+"""Specificity (sensitivity) in per cent that a threshold must reach; the metric is the other of the two."""
 
 POINT_NAMES = tuple(f"{kind}_at_{x}" for x in OPERATING_POINTS for kind in ("sensitivity", "specificity"))
-"""Of what `operating_points` measures."""
+"""Names of the metrics returned by `operating_points`."""
 
 CALIBRATION_BINS = 10
-"""Number of equal-mass bins of the calibration error."""
+"""Number of equal-mass bins of the expected calibration error (ECE)."""
 
 
 def check_scores(
     labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and scores as int64 and float64, or an error that names `what`.
+    """Check labels and scores, and convert them to int64 and float64.
 
     Args:
         labels: (n,) in {0, 1} or `UNKNOWN`.
         score: (n,).
-        what: the words an error begins with.
+        what: prefix of error messages.
         probability: whether scores must lie in [0, 1].
 
+    Returns:
+        Labels (n,) and scores (n,).
+
     Raises:
-        ValueError: the two are not one-dimensional and equally long.
+        ValueError: the arrays are not one-dimensional and equally long.
         DataError: a label is not 0, 1 or `UNKNOWN`; a score is NaN or infinite; a probability is outside
             [0, 1].
     """
@@ -75,15 +79,18 @@ def check_scores(
 
 
 def patient_keys(patients: Sequence[str] | np.ndarray, scans: int | None = None) -> np.ndarray:
-    """The patient of each scan as text (B,).
+    """Check patient keys and convert them to text.
 
     Args:
-        patients: a key for each scan.
-        scans: B, where it is known.
+        patients: the patient key of each scan.
+        scans: number of scans B, if known.
+
+    Returns:
+        (B,) keys as text.
 
     Raises:
-        ValueError: another number of patients than of scans.
-        DataError: a scan has none: all such would count as one patient.
+        ValueError: the number of patients differs from the number of scans.
+        DataError: a key is missing. All scans without a key would otherwise count as one patient.
     """
     if scans is not None and len(patients) != scans:
         raise ValueError(f"{len(patients)} patients for {scans} scans")
@@ -103,7 +110,10 @@ def patient_keys(patients: Sequence[str] | np.ndarray, scans: int | None = None)
 def known_scores(
     labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels in {0, 1} and their scores, what is unlabelled left out; arguments as `check_scores`.
+    """Check labels and scores, and drop the unlabelled rows; arguments as in `check_scores`.
+
+    Returns:
+        Labels in {0, 1} and scores of the labelled rows.
 
     Raises:
         ValueError: as `check_scores`.
@@ -117,12 +127,12 @@ def known_scores(
 
 
 def auc(labels: np.ndarray, score: np.ndarray) -> float:
-    """Area under the ROC curve; NaN unless both labels in {0, 1} occur."""
+    """Area under the ROC curve for labels in {0, 1}; NaN if only one class is present."""
     return float(sklearn_auc(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
 
 
 def _ap(labels: np.ndarray, score: np.ndarray) -> float:
-    # of positives alone every ranking has 1
+    # with positives only, every ranking has an average precision of 1
     return float(average_precision_score(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
 
 
@@ -134,24 +144,27 @@ def _losses(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
 
 
 def equal_mass(values: np.ndarray, bins: int) -> np.ndarray:
-    """The bin (B,) of each value, in 0 ... bins - 1, where bins hold about equally many.
+    """Assign values to bins that hold about equally many of them.
 
-    A value of mid-rank r among B (r from 1, ties share theirs) falls into bin floor(bins · (r - ½) / B), so
-    equal values are never torn apart and the order of the scans does not matter.
+    The value with mid-rank r (from 1, averaged over ties) goes to bin floor(bins · (r - ½) / B). Equal values
+    therefore share a bin, and the order of the scans does not matter.
+
+    Returns:
+        Bin number (B,) of each value, in 0 ... bins - 1.
     """
-    # whole numbers below 2⁵³: the division rounds nothing across a boundary
+    # the operands are integers below 2⁵³, so the division cannot round across a bin boundary
     return (bins * (2 * rankdata(values) - 1) // (2 * len(values))).astype(np.int64)
 
 
 def calibration_bins(
     labels: np.ndarray, probability: np.ndarray, *, bins: int = CALIBRATION_BINS
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean probability and fraction of positives in bins that hold about equally many scans.
+    """Mean probability and fraction of positives in equal-mass bins.
 
-    The bins are those of `equal_mass`; empty ones are left out.
+    The bins are those of `equal_mass`; empty bins are left out.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         probability: (B,) in [0, 1].
         bins: largest number of bins.
 
@@ -173,23 +186,24 @@ def _ece(labels: np.ndarray, probability: np.ndarray) -> float:
 
 
 def operating_points(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    """The best sensitivity and specificity that one threshold gives, the other one held.
+    """Best sensitivity at fixed specificity, and best specificity at fixed sensitivity.
 
     For x in `OPERATING_POINTS`:
 
         sensitivity_at_x = max over t of sensitivity(t) with specificity(t) ≥ x %
         specificity_at_x = max over t of specificity(t) with sensitivity(t) ≥ x %
 
-    A threshold t calls every scan positive whose score is at least t, so equal scores are called alike; to
-    call none or all of them is allowed too, so each number exists. The thresholds are chosen on the measured
-    scans themselves: the numbers are optimistic, and do not say what a threshold fixed beforehand will do.
+    A threshold t calls a scan positive if its score is at least t, so scans with equal scores get the same
+    call. The thresholds that call no scan or every scan positive are included, so each maximum exists. The
+    thresholds are chosen on the evaluated scans: the metrics are optimistic, and do not estimate the
+    performance of a threshold that was fixed beforehand.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
-        score: (B,) finite; larger means more likely a bleed.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
+        score: (B,) finite; a larger score means a hemorrhage is more likely.
 
     Returns:
-        A number for each of `POINT_NAMES`; NaN where there is one class only.
+        One number for each of `POINT_NAMES`; NaN if only one class is present.
 
     Raises:
         DataError: no label is known, or a score is NaN.
@@ -209,21 +223,21 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
     """Metrics of scan probabilities.
 
     `ece` = Σ_k n_k/B · |mean probability - fraction positive| over `calibration_bins`. It is never negative,
-    so a perfect model scores above 0, the more so the fewer scans a bin holds (0.15 to 0.26 with 20 scans,
-    0.09 to 0.15 with 60, 0.03 to 0.05 with 490, simulated); for the same reason a resample scores higher than
-    its sample, see `bootstrap.of_error`. `log_loss` holds probabilities of exactly 0 and 1 at the float64
-    epsilon, as scikit-learn does.
+    so a perfectly calibrated model has an expected ECE above 0, which grows as bins hold fewer scans
+    (simulated: 0.15 to 0.26 with 20 scans, 0.09 to 0.15 with 60, 0.03 to 0.05 with 490). For the same reason
+    a bootstrap resample has a higher ECE than its sample, see `bootstrap.of_error`. `log_loss` clips
+    probabilities of exactly 0 and 1 at the float64 epsilon, as scikit-learn does.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         probability: (B,) in [0, 1].
 
     Returns:
-        `auc`, `ap` (average precision), the `operating_points` (whose thresholds are chosen on these scans
-        and flatter), `accuracy`, `sensitivity`, `specificity`, `balanced_accuracy`, `f1` (these five at
-        `THRESHOLD`), `log_loss`, `brier`, `ece`. Where there is one class only, `auc`, `ap`,
-        `balanced_accuracy` and the operating points are NaN; `sensitivity` (`specificity`) where no scan is
-        positive (negative); `f1` where no scan is positive.
+        `auc`, `ap` (average precision), the `operating_points` (optimistic: their thresholds are chosen on
+        the same scans), `accuracy`, `sensitivity`, `specificity`, `balanced_accuracy`, `f1` (these five at
+        `THRESHOLD`), `log_loss`, `brier`, `ece`. With one class only, `auc`, `ap`, `balanced_accuracy` and
+        the operating points are NaN. `sensitivity` and `f1` are NaN without positive scans, `specificity`
+        without negative scans.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
@@ -246,18 +260,18 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
 
 
 def predictive_values(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
-    """What calls at `THRESHOLD` are worth: the share of each kind of call that is right.
+    """Positive and negative predictive value of the calls at `THRESHOLD`.
 
-    Unlike sensitivity and specificity they change with the share of positive scans, so they hold where that
-    is as in these scans.
+    Unlike sensitivity and specificity, they depend on the prevalence, so they hold only for a population with
+    the prevalence of these scans.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         probability: (B,) in [0, 1].
 
     Returns:
-        `ppv` and `npv`, of the scans called positive and negative; NaN where none is called so, or there is
-        one class only, of which every call of the one kind is right.
+        `ppv` and `npv`: the fraction of positive and of negative calls that are correct. NaN if no scan gets
+        that call, or if only one class is present, since every call of that class is then correct.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
@@ -279,17 +293,21 @@ def slice_probability_metrics(labels: np.ndarray, probability: np.ndarray) -> di
 
 
 def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """AUC of the slices of one scan, for each scan that holds labelled slices of both kinds.
+    """AUC among the slices of each scan that has labelled slices of both classes.
 
     Mann-Whitney: AUC = (Σ ranks of positives - P(P + 1)/2) / (P Q), with mid-ranks for ties.
 
     Args:
-        labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
         score: (N,) finite.
         scans: (N,) int, the scan of each slice.
 
     Returns:
-        The K scans that count, in ascending order, and their AUC (K,).
+        Numbers (K,) of the K scans with slices of both classes, ascending, and their AUC (K,).
+
+    Raises:
+        ValueError: as `check_scores`, or `scans` is not one integer for each slice.
+        DataError: as `check_scores`.
     """
     labels, score = check_scores(labels, score, what="slice scores", probability=False)
     scans, known = np.asarray(scans), labels != UNKNOWN
@@ -312,17 +330,17 @@ def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tupl
 
 
 def slice_ranking(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    """How well slice scores rank slices.
+    """AUC and average precision of slice scores over all slices.
 
-    The AUC flatters, because a good scan score alone already lifts every slice of a positive scan. Inside
-    positive scans only the place of the bleed counts: `auc_inside`.
+    This AUC is optimistic as a measure of localisation, because a good scan score alone raises every slice of
+    a positive scan. `auc_inside` compares slices within a scan only.
 
     Args:
-        labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
-        score: (N,) finite; larger means more likely a bleed.
+        labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
+        score: (N,) finite; a larger score means a hemorrhage is more likely.
 
     Returns:
-        `auc` and `ap` (average precision) over all slices, NaN where not defined.
+        `auc` and `ap` (average precision) over all slices; NaN if not defined.
 
     Raises:
         DataError: no label is known, or a score is NaN.

@@ -1,13 +1,14 @@
-"""Recalibration at a new site: from how many labelled scans on does it pay?
+"""Recalibration of scan probabilities at a new site, and the number of labelled scans it needs.
 
-In: the site's raw scan logits, (L, B) posterior samples or (B,), their labels and patients, and the
-calibration the model came with. Out: a recalibrated `Calibration`; what it does to scans it was not fitted
-to; or a table of that, fitted to n scans and measured on the others, for rising n.
+In: raw scan logits of the site, (L, B) posterior samples or (B,), with labels and patients, and the
+calibration of the model. Out: a recalibrated `Calibration`; its effect on scans it was not fitted to; or a
+table of calibrations fitted to n scans and evaluated on the other scans, for increasing n.
 
-Two ways. *Intercept*: one number; the slope stays, which takes up another prevalence (Saerens et al. 2002).
-*Platt*: intercept and slope, as `ich_mil.gp.calibration.platt`. Both fit the mean over samples to Platt's
-smoothed targets. An isotonic map becomes a sigmoid of its own slope. The map of slices stays: a site has no
-slice labels, and slices are never above their scan.
+There are two methods. *Intercept* refits the intercept and keeps the slope, which corrects for another
+prevalence (Saerens et al. 2002). *Platt* refits intercept and slope, as `ich_mil.gp.calibration.platt`. Both
+fit the mean over samples to Platt's smoothed targets. An isotonic calibration loses its knots and becomes a
+sigmoid with its own slope. The calibration of slices is kept: a site has no slice labels, and slice
+probabilities are never above that of their scan.
 
 Shapes: B scans, L samples, n scans drawn.
 """
@@ -36,44 +37,45 @@ SIZES = (10, 20, 50, 100, 200)
 """Numbers of labelled scans in the table."""
 
 LEAST_SCANS = 20
-"""`recalibrate` refuses fewer labelled scans: a few labels move the intercept by more than sites differ."""
+"""Minimum of labelled scans for `recalibrate`: with few, the intercept's error exceeds site differences."""
 
 LEAST_LEFT = 20
-"""A size of the table that leaves fewer scans to measure on is not measured."""
+"""Minimum of scans left for evaluation; a draw that leaves fewer is not evaluated."""
 
 FOLDS = 10
-"""Parts of `cross_fitted`."""
+"""Number of folds of `cross_fitted`."""
 
 MOST_SAMPLES = 200
-"""Posterior samples that `refitted_differences` uses: it fits as many intercepts."""
+"""Largest number of posterior samples used by `refitted_differences`, to limit the cost of its refits."""
 
 PAYS = 0.9
-"""Share of draws in which recalibration must beat the model's own, to say that it pays: a site draws once."""
+"""Recalibration pays if it improves at least this fraction of draws: a site has only one draw."""
 
 METRICS = ("log_loss", "brier", "ece")
 
 
 def fit_intercept(logits: Tensor, labels: Tensor, *, slope: float) -> float:
-    """The intercept b for which the mean of sigmoid(slope · z + b) over scans and samples is that of targets.
+    """Intercept b at which the mean of sigmoid(slope · z + b) equals the mean of Platt's smoothed targets.
 
-    For one sample a scan this is maximum likelihood against Platt's smoothed targets, whose mean it matches.
-    With samples it matches the mean of the reported probabilities to the same.
+    The mean is over scans and samples. With one sample a scan this is the maximum-likelihood intercept for
+    the smoothed targets. With several samples it matches the mean of the reported probabilities to the
+    targets.
 
     Args:
         logits: (L, B) sampled scan logits, or (B,).
         labels: (B,) in {0, 1}.
-        slope: that stays.
+        slope: fixed slope.
     """
     z = slope * torch.atleast_2d(logits).double()  # (L, B)
     aim = float(smoothed_targets(labels).mean())
-    # at either end every sample lies beyond `aim`, so that the root is between them
+    # at either end all samples lie on one side of `aim`, so the root is between the ends
     edge = float(np.log(aim / (1 - aim)))
     low, high = edge - float(z.max()) - 1, edge - float(z.min()) + 1
     return float(brentq(lambda b: float(torch.sigmoid(z + b).mean()) - aim, low, high))
 
 
 def _refit(logits: Tensor, labels: Tensor, calibration: Calibration, way: Way) -> Calibration | None:
-    """None where the best slope is not above 0."""
+    """Calibration refitted by one method; None if the fitted slope is not above 0."""
     if way == "intercept":
         return _shifted(logits, labels, calibration)
     slope, intercept, _ = platt(logits, labels)
@@ -83,7 +85,7 @@ def _refit(logits: Tensor, labels: Tensor, calibration: Calibration, way: Way) -
 
 
 def _shifted(logits: Tensor, labels: Tensor, calibration: Calibration) -> Calibration:
-    """The sigmoid of the same slope with another intercept."""
+    """Sigmoid with the slope of `calibration` and a refitted intercept."""
     intercept = fit_intercept(logits, labels, slope=calibration.slope)
     return replace(calibration, method="platt", intercept=intercept, knots=())
 
@@ -109,7 +111,7 @@ def _known(
 def _of_several(
     logits: Tensor | np.ndarray, labels: np.ndarray, patients: Sequence[str] | np.ndarray
 ) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """What `_known` gives. `DataError` if all of it is of one patient."""
+    """Result of `_known`. `DataError` if all labelled scans are of one patient."""
     z, y, keys = _known(logits, labels, patients)
     if len(set(keys)) < 2:
         raise DataError(f"recalibration: all {len(y)} labelled scans are of one patient; label others too")
@@ -117,19 +119,19 @@ def _of_several(
 
 
 def recalibrate(logits: Tensor | np.ndarray, labels: np.ndarray, calibration: Calibration) -> Calibration:
-    """Recalibrate to the labelled scans of a site, by the intercept.
+    """Recalibrate to the labelled scans of a site by refitting the intercept.
 
     Args:
-        logits: (L, B) sampled raw scan logits by the calibration's rule, as `scan_samples` gives them, or
+        logits: (L, B) sampled raw scan logits under the rule of the calibration, from `scan_samples`, or
             (B,).
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
-        calibration: the model's own.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
+        calibration: calibration of the model.
 
     Returns:
-        The same rule, slope and slice map with a new intercept.
+        Calibration with the same rule, slope and slice map and a new intercept.
 
     Raises:
-        DataError: fewer than `LEAST_SCANS` labelled scans; one label missing; logits that are not finite.
+        DataError: fewer than `LEAST_SCANS` labelled scans; only one class; logits that are not finite.
     """
     z, y, _ = _known(logits, labels, np.arange(len(np.asarray(labels))).astype(str))
     n, positives = len(y), int(y.sum())
@@ -153,17 +155,17 @@ def cross_fitted(
     *,
     seed: int,
 ) -> np.ndarray:
-    """Probabilities of the scans of a site, each by an intercept fitted to scans of other patients.
+    """Cross-fitted probabilities of the scans of a site: intercepts are fitted to scans of other patients.
 
     Args:
         logits: (L, B) or (B,), as in `recalibrate`.
-        labels: (B,) in {0, 1}.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         patients: B patient keys.
-        calibration: the model's own.
-        seed: of the parts that patients are divided into.
+        calibration: calibration of the model.
+        seed: seed of the assignment of patients to folds.
 
     Returns:
-        (B,) mean probabilities.
+        (B,) mean probabilities of the labelled scans.
 
     Raises:
         DataError: all scans are of one patient.
@@ -186,25 +188,26 @@ def refitted_differences(
     resamples: int = 200,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """What recalibration changes, if other patients of the site had been labelled.
+    """Change in scan metrics by recalibration, with the intercept refitted in each bootstrap resample.
 
-    In each resample patients are drawn with repetition, the intercept is fitted to their scans, and it and
-    the model's own calibration are measured on the scans of the others. That a few scans may have an odd
-    prevalence is in these numbers; a bootstrap that keeps the fit does not see it. So is the chance of whom
-    they are measured on, about a third of the patients, and with few scans it is most of it: with 200 of
-    which 5 % are positive, and an intercept off by 0.8, log-loss falls in 0.57 of the resamples, where the
-    fit to all truly lowers it for 0.98 of such sites (simulated).
+    Each resample draws patients with replacement, fits the intercept to their scans, and evaluates the new
+    and the original calibration on the scans of the patients that were not drawn. The result includes the
+    uncertainty of the fitted intercept (few scans may have an unusual prevalence), which a bootstrap with a
+    fixed fit misses. It also includes the sampling error of the evaluation on about a third of the patients,
+    which dominates with few scans. Simulated with 200 scans, 5 % of them positive, and an intercept that is
+    off by 0.8: log-loss falls in 0.57 of the resamples, while the fit to all scans truly lowers it at 0.98 of
+    such sites.
 
     Args:
         logits: (L, B) or (B,), as in `recalibrate`; at most `MOST_SAMPLES` samples are used.
-        labels: (B,) in {0, 1}.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         patients: B patient keys.
-        calibration: the model's own.
-        resamples: of patients.
-        seed: of the resamples.
+        calibration: calibration of the model.
+        resamples: number of resamples of patients.
+        seed: seed of the resampling.
 
     Returns:
-        The new value less the old one, (resamples,) for each of `METRICS`.
+        New value minus old value, (resamples,) for each of `METRICS`.
 
     Raises:
         DataError: all scans are of one patient.
@@ -227,12 +230,12 @@ def refitted_differences(
 
 
 def _draw(owner: np.ndarray, n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of n scans of whole patients, and of all scans of the patients not drawn.
+    """Rows of n scans of randomly drawn whole patients, and rows of all scans of the other patients.
 
-    The last patient's scans beyond n are in neither, so no patient is in both.
+    If the last patient drawn has scans beyond n, these are in neither, so no patient is in both.
     """
     order = generator.permutation(int(owner.max()) + 1)  # patients
-    rank = np.argsort(order)[owner]  # (B,) place of each scan's patient
+    rank = np.argsort(order)[owner]  # (B,) rank of each scan's patient
     rows = np.argsort(rank, kind="stable")
     return rows[:n], rows[rank[rows] > rank[rows[n - 1]]]
 
@@ -254,32 +257,33 @@ def recalibration_curve(
     repeats: int = 50,
     seed: int,
 ) -> pd.DataFrame:
-    """How well a calibration that was fitted to n scans of a site does on its other scans.
+    """Scan metrics after recalibration to n scans of a site, evaluated on its other scans, for several n.
 
-    In each repeat n scans are drawn by whole patients, whatever their labels: a site does not know these
-    before it reads them. Both ways are fitted to them, and they and the model's own calibration are measured
-    on the scans of all other patients. A draw with one label only cannot be used, nor one whose slope is not
-    above 0 (platt only): both are counted, and take no part. Draws overlap, so the spread over repeats is
-    that of a site's luck, not a confidence interval.
+    In each repeat n scans are drawn by whole patients, regardless of their labels, which a site does not know
+    before it reads the scans. Both methods are fitted to these scans. The recalibrated model and the original
+    one are evaluated on the scans of all other patients. A draw with one class only is not used, nor is a
+    draw with a fitted slope not above 0 (platt only); both are counted. Draws overlap, so the spread over
+    repeats shows how much the outcome depends on the draw and is not a confidence interval.
 
     Args:
-        logits: (L, B) sampled raw scan logits by the calibration's rule, or (B,).
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        logits: (L, B) sampled raw scan logits under the rule of the calibration, or (B,).
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         patients: B patient keys.
-        calibration: the model's own.
-        sizes: n.
-        repeats: draws for each n.
-        seed: of the draws.
+        calibration: calibration of the model.
+        sizes: values of n.
+        repeats: number of draws for each n.
+        seed: seed of the draws.
 
     Returns:
-        A row a size, way and metric; columns `n`, `way`, `metric`, `own` (median of the model's own), `value`
-        (median), `low` and `high` (5 and 95 % of draws), `better` (share of draws with a lower value than the
-        model's own), `used`, `one_label` and `wrong_slope` (draws), `left` (median number of scans measured
-        on), `note`. Numbers that are not defined are NaN, and the note says why.
+        One row for each size, method and metric; columns `n`, `way` (method), `metric`, `own` (median of the
+        original model), `value` (median after recalibration), `low` and `high` (5th and 95th percentile over
+        draws), `better` (fraction of draws with a lower value than the original model), the numbers of draws
+        `used`, with `one_label` and with a `wrong_slope`, `left` (median number of scans for evaluation), and
+        `note`. Numbers that are not defined are NaN, and the note gives the reason.
 
     Raises:
-        DataError: no scan is labelled; a label or logit that cannot be used.
-        ValueError: arrays that do not fit, a size below 2, no repeat.
+        DataError: no scan is labelled; a label or logit is invalid.
+        ValueError: arrays that do not match, a size below 2, or no repeat.
     """
     z, y, keys = _known(logits, labels, patients)
     if len(y) == 0:
@@ -289,7 +293,7 @@ def recalibration_curve(
     owner = np.unique(keys, return_inverse=True)[1]
     rows = []
     for n in sizes:
-        generator = np.random.default_rng([seed, n])  # a size's draws do not depend on the other sizes
+        generator = np.random.default_rng([seed, n])  # the draws of one size do not depend on the others
         pairs: dict[Way, list[tuple[dict[str, float], dict[str, float]]]] = {way: [] for way in WAYS}
         one_label, left = 0, []
         refused = dict.fromkeys(WAYS, 0)
@@ -342,17 +346,17 @@ def _spread(pairs: Sequence[tuple[dict[str, float], dict[str, float]]], metric: 
 
 
 def pays_from(curve: pd.DataFrame, *, way: Way) -> int | None:
-    """The smallest n from which recalibration has a lower log-loss than the model's own, in most draws.
+    """Smallest n from which recalibration lowers the log-loss in most draws.
 
-    That is in a share `PAYS` of them, at that n and at every larger one that could be measured; unusable
-    draws count as not better.
+    The fraction of better draws must reach `PAYS` at this n and at every larger n that was evaluated;
+    unusable draws count as not better.
 
     Args:
-        curve: of `recalibration_curve`.
+        curve: result of `recalibration_curve`.
         way: 'intercept' or 'platt'.
 
     Returns:
-        n, or None if it pays at no measured size.
+        n, or None if recalibration pays at no evaluated size.
     """
     rows = curve[(curve["way"] == way) & (curve["metric"] == "log_loss")].sort_values("n", ascending=False)
     found = None

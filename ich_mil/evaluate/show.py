@@ -1,7 +1,7 @@
-"""The result table as people read it: numbers in blocks of three, and notes on what they rest on.
+"""Format the result table for reading: blocks of three columns, and notes on sample sizes and methods.
 
-In: the frame of `table.evaluate`, fresh or from `metrics.csv`. Out: blocks and notes (what the HTML report
-shows), and the text that is printed. A metric that an older `metrics.csv` does not hold is left out.
+In: the frame of `table.evaluate`, or one read from `metrics.csv`. Out: blocks and notes for the HTML report,
+and the printed text. Metrics that an older `metrics.csv` lacks are left out.
 """
 
 import textwrap
@@ -15,7 +15,7 @@ from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
 
 FEW = 30
-"""With fewer patients, positive scans or negative ones the table says that its intervals are rough."""
+"""With fewer patients, positive scans or negative scans, a note says that the intervals are rough."""
 
 _BLOCKS = (
     ("Scans", [(SCAN, "auc", "AUC"), (SCAN, "ap", "AP")]),
@@ -51,14 +51,14 @@ _BASELINES = {
     "position only": "each scan gets the share of positive training scans, a slice more the nearer mid-scan",
     "slice prevalence": "each slice gets the share of these very slices with a bleed, which no model is told",
 }
-"""What the rows of `pipeline.validate.score_rows` say whose names do not."""
+"""Explanations of baselines of `pipeline.validate.score_rows` whose names are not self-explanatory."""
 _NAME_WIDTH = 34
 _TEXT_WIDTH = 106
 
 
 @dataclass(frozen=True)
 class Block:
-    """One part of the table: each row is a model's name and one text for each of `columns`."""
+    """One part of the table: each row has the name of a model and a text for each of `columns`."""
 
     title: str
     columns: list[str]
@@ -66,14 +66,14 @@ class Block:
 
 
 def format_value(value: float, low: float, high: float) -> str:
-    """'0.911 [0.886, 0.936]'; a dash where there is no value, no brackets where there is no interval."""
+    """Format as '0.911 [0.886, 0.936]'; a dash if there is no value, no brackets if there is no interval."""
     if np.isnan(value):
         return "–"
     return f"{value:.3f}" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def table_blocks(frame: pd.DataFrame) -> list[Block]:
-    """The numbers of an `evaluate` frame in blocks of three columns, a row a model; nothing that is empty."""
+    """Blocks of up to three columns with a row for each model; empty rows and blocks are left out."""
     texts = {
         (row["model"], row["level"], row["metric"]): format_value(row["value"], row["low"], row["high"])
         for row in frame.to_dict("records")
@@ -105,7 +105,7 @@ def _rests_on(frame: pd.DataFrame) -> list[str]:
 
 
 def _right_calls(frame: pd.DataFrame) -> list[str]:
-    """The two-by-two table of each model's calls in words: the counts of sensitivity and specificity."""
+    """Number of correct calls by class for each model: the counts behind sensitivity and specificity."""
     shares = frame[frame["metric"].isin(["sensitivity", "specificity"]) & frame["value"].notna()]
     texts: dict[str, list[str]] = {}
     for row in shares.to_dict("records"):
@@ -134,7 +134,7 @@ def _not_available(frame: pd.DataFrame) -> list[str]:
 
 
 def table_notes(frame: pd.DataFrame) -> list[str]:
-    """What the numbers of an `evaluate` frame rest on, how they were made, what is not available and why."""
+    """Notes on an `evaluate` frame: sample sizes, methods, and why some numbers are not available."""
     notes = [
         *_rests_on(frame),
         *_right_calls(frame),
@@ -195,7 +195,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
 
 
 def format_table(frame: pd.DataFrame) -> str:
-    """The table as text: blocks of three numbers then the notes, in at most 110 columns."""
+    """Format the table as text: blocks, then notes, in at most 110 columns."""
     lines = []
     for block in table_blocks(frame):
         lines.append(f"{block.title:<{_NAME_WIDTH}}" + "".join(f"  {column:<23}" for column in block.columns))

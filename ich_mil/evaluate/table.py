@@ -1,7 +1,7 @@
-"""The result table: every model and baseline of one data set side by side, with intervals by patient.
+"""Result table of all models and baselines on one data set, with intervals by patient bootstrap.
 
-In: the scores of each model on the same scans, and what is known of those scans. Out: a tidy frame with one
-row a number, which is also what `metrics.csv` holds; `show.py` lays it out for people.
+In: the scores of each model on the same scans, with labels and patients of the scans. Out: a tidy data frame
+with one row for each number, the content of `metrics.csv`; `show.py` formats it for reading.
 
 Shapes: B scans, N slices (packed).
 """
@@ -27,13 +27,13 @@ _NUMBERS = ("value", "low", "high")
 
 @dataclass(frozen=True)
 class Scores:
-    """What one model or baseline says of the B scans and their N slices.
+    """Scores of one model or baseline for B scans and their N slices.
 
     Attributes:
-        name: the model's name, as the tables show it.
-        scan: (B,) probability, or None where the model says nothing of scans.
-        slice: (N,), or None where the model says nothing of slices.
-        slice_is_probability: whether `slice` is a probability; if not, only its ranks are measured.
+        name: name of the model in the tables.
+        scan: (B,) probability, or None if the model gives no scan scores.
+        slice: (N,) score, or None if the model gives no slice scores.
+        slice_is_probability: whether `slice` is a probability; if not, only ranking metrics are computed.
     """
 
     name: str
@@ -52,27 +52,28 @@ def evaluate(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Measure every model on the same scans.
+    """Compute the metrics of every model on the same scans.
 
     Args:
-        scores: the models and baselines, in the order the tables show them; names must differ.
+        scores: the models and baselines, in the order of the table; names must differ.
         labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out and counted.
         patients: B patient keys; the intervals resample patients.
         offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
-        slice_labels: (N,) in {0, 1} or `UNKNOWN`; None where no slice is labelled.
+        slice_labels: (N,) in {0, 1} or `UNKNOWN`; None if no slice is labelled.
         seed: seed of the resampling; all models share the resamples.
         resamples: number of resamples behind each interval.
 
     Returns:
-        One row a number, with the columns `COLUMNS`: `model`, `level` ('scan', 'slice' or 'slice inside
-        positive scans'), `metric`, `value`, `low`, `high`, `n` (scans or slices it rests on; scans for the
-        last level), `positives` and `patients` among them, `unlabelled` left out, `resamples`, those
-        `ignored` because the number is not defined in them, and `note`: why `value` is NaN, else empty.
+        One row for each number, with the columns `COLUMNS`: `model`, `level` ('scan', 'slice' or 'slice
+        inside positive scans'), `metric`, `value`, `low`, `high`, `n` (number of scans or slices; scans for
+        the last level), `positives` and `patients` among them, the number `unlabelled` that is left out,
+        `resamples`, the number of resamples `ignored` because the metric is not defined in them, and `note`:
+        the reason if `value` is NaN, else empty.
 
     Raises:
-        DataError: a score is NaN or infinite, or a probability outside [0, 1] (the message names the model);
-            a scan without a patient.
-        ValueError: sizes or names do not fit together.
+        DataError: a score is NaN or infinite, or a probability is outside [0, 1] (the message names the
+            model); a scan has no patient.
+        ValueError: sizes do not match, or names are not unique.
     """
     labels, offsets, owner = np.asarray(labels), np.asarray(offsets), patient_keys(patients)
     if not len(labels) == len(owner) == len(offsets) - 1:
@@ -98,10 +99,10 @@ def evaluate(
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """An `evaluate` frame that was written with `to_csv(path, index=False)`.
+    """Read a table of `evaluate` that was written with `to_csv(path, index=False)`.
 
     Raises:
-        DataError: there is no such file, or it is something else.
+        DataError: the file does not exist or is not a result table.
     """
     texts = {"model": str, "level": str, "metric": str, "note": str}
     try:

@@ -1,20 +1,20 @@
-"""Three-way triage with a promise: a scan is cleared, called positive, or left to a person.
+"""Three-way triage with statistical guarantees: scans are negative, positive, or left to a reader.
 
-In: labels and probabilities of calibration scans, and what is to be promised. Out: two thresholds,
+In: labels and probabilities of calibration scans, and the guarantees. Out: two thresholds,
 
     p < low           negative, cleared
-    low ≤ p < high    look: no prediction
+    low ≤ p < high    look: no prediction, a reader decides
     p ≥ high          positive
 
-The promise on sensitivity bounds how many positive scans are *missed*, that is, called negative; the one on
-specificity how many negative scans are called positive. `low` is the k-th lowest probability of the
-calibration positives and `high` lies just above the k-th highest of the negatives, with the largest rank k
-that keeps the promise in the sense of the method: see `promises.py` for the three, their equations and
-sources.
+The guarantee on sensitivity bounds the number of *missed* positive scans, those that are called negative. The
+guarantee on specificity bounds the number of negative scans that are called positive. `low` is the k-th
+lowest probability of the calibration positives. `high` lies just above the k-th highest probability of the
+calibration negatives. k is the largest rank that satisfies the guarantee; see `promises.py` for the three
+methods, their equations and sources.
 
-All of it holds for scans that are exchangeable with the calibration scans: same scanners, same kind of
-patients, and one scan a patient. Where patients have several, `patients` counts each once, by the hardest
-scan.
+The guarantees hold for scans that are exchangeable with the calibration scans: same scanners, same patient
+population, and one scan per patient. If patients have several scans, `patients` counts each patient once, by
+the scan that is hardest to classify.
 
 Shapes: B scans.
 """
@@ -33,16 +33,16 @@ from ich_mil.evaluate.promises import METHODS, Method, Promise, allowed
 
 NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
 DECISIONS = (POSITIVE, LOOK, NEGATIVE)
-"""In the order in which scans are read."""
+"""Decisions in the order in which scans are read."""
 
 FORMAT = "ich_mil.triage.1"
 
 FEWEST = 20
-"""Labelled calibration scans below which nothing is promised."""
+"""Minimum number of labelled calibration scans."""
 
 
 def _threshold(scores: np.ndarray, promise: Promise, what: str, name: str) -> tuple[float, int]:
-    """The score at the largest rank that keeps the promise, and that rank."""
+    """Score at the largest rank that satisfies the guarantee, and that rank."""
     n = len(scores)
     rank = promise.rank(n)
     if rank == 0:
@@ -56,24 +56,24 @@ def _threshold(scores: np.ndarray, promise: Promise, what: str, name: str) -> tu
 
 @dataclass(frozen=True)
 class Triage:
-    """Two thresholds and what they promise; `fit_triage` makes one.
+    """Two triage thresholds and their guarantees; built by `fit_triage`.
 
     Attributes:
         low: scans with p < low are called negative.
-        high: scans with p ≥ high are called positive; low ≤ high, and above 1 where no scan is.
-        sensitivity: at least this share of positive scans is not called negative; where `by_patient`, of
-            patients with positive scans at least this share has none called so.
-        specificity: the same of negative scans called positive.
-        confidence: probability over calibration sets with which each promise holds; None for `conformal`.
+        high: scans with p ≥ high are called positive; low ≤ high. Above 1 if no scan is called positive.
+        sensitivity: minimum fraction of positive scans that are not called negative. If `by_patient`, minimum
+            fraction of patients with positive scans none of whose positive scans is called negative.
+        specificity: the same for negative scans that are called positive.
+        confidence: probability over calibration sets with which each guarantee holds; None for `conformal`.
         method: one of `METHODS`.
-        n_positive: calibration positives (patients, where `by_patient`).
-        n_negative: calibration negatives.
-        unlabelled: calibration scans left out for want of a label.
-        rank_positive: k of `low` as fitted, so k - 1 calibration positives lie below it, or fewer.
-        rank_negative: k of `high`.
+        n_positive: number of calibration positives (of patients, if `by_patient`).
+        n_negative: number of calibration negatives.
+        unlabelled: number of calibration scans left out because they have no label.
+        rank_positive: fitted rank k of `low`; at most k - 1 calibration positives lie below it.
+        rank_negative: rank k of `high`.
         next_positives: m for `next_scans`, else None.
         next_negatives: the same for negatives.
-        by_patient: whether each patient counted once, by the hardest scan.
+        by_patient: whether each patient counts once, by the scan that is hardest to classify.
     """
 
     low: float
@@ -103,7 +103,7 @@ class Triage:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
 
     def decide(self, probability: np.ndarray) -> np.ndarray:
-        """`NEGATIVE`, `LOOK` or `POSITIVE` (B,) for probabilities (B,).
+        """Decision `NEGATIVE`, `LOOK` or `POSITIVE` (B,) for each probability (B,).
 
         Raises:
             DataError: a probability is NaN or outside [0, 1].
@@ -114,7 +114,7 @@ class Triage:
 
     @property
     def promise(self) -> str:
-        """What the thresholds promise, in one line of plain English."""
+        """The guarantees in plain English, for reports."""
         missed, alarms = (f"{100 * (1 - share):g} % of new" for share in (self.sensitivity, self.specificity))
         if self.next_positives is not None and self.next_negatives is not None:
             missed = f"{allowed(self.sensitivity, self.next_positives)} of the next {self.next_positives}"
@@ -136,15 +136,15 @@ class Triage:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as JSON takes it."""
+        """Convert to a dictionary that can be written as JSON."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_dict` gave.
+        """Restore the result of `as_dict`.
 
         Raises:
-            DataError: it is something else.
+            DataError: the values are not those of a triage of this version.
         """
         if values.get("format") != FORMAT:
             raise DataError(f"not triage thresholds of this version ({FORMAT}); fit them again")
@@ -157,7 +157,7 @@ class Triage:
 
 
 def hardest(score: np.ndarray, patients: np.ndarray) -> np.ndarray:
-    """The lowest score of each patient, in ascending order of the patients."""
+    """Lowest score of each patient, in ascending order of the patient keys."""
     names, owner = np.unique(patients, return_inverse=True)
     lowest = np.full(len(names), np.inf)
     np.minimum.at(lowest, owner, score)
@@ -176,27 +176,29 @@ def fit_triage(
     next_positives: int | None = None,
     next_negatives: int | None = None,
 ) -> Triage:
-    """Thresholds from calibration scans that the model has not been fitted or calibrated on.
+    """Fit triage thresholds to calibration scans.
 
-    Where the two promises can be kept with low > high, every threshold in between keeps both, and no scan
-    is left to look at. The lower end is taken for both: it misses the fewest bleeds.
+    The model must not have been fitted or calibrated on these scans. If the two guarantees can be met with
+    low > high, every threshold in between meets both and no scan is left to a reader. The smaller of the two
+    is then used for both, because it misses the fewest positive scans.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out and counted.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out and counted.
         probability: (B,) in [0, 1].
-        sensitivity: promised share of positive scans that are not called negative, in (0, 1).
-        specificity: promised share of negative scans that are not called positive, in (0, 1).
-        confidence: of each promise by itself, in (0, 1); `conformal` has none and leaves it unused.
+        sensitivity: guaranteed fraction of positive scans that are not called negative, in (0, 1).
+        specificity: guaranteed fraction of negative scans that are not called positive, in (0, 1).
+        confidence: confidence level of each guarantee separately, in (0, 1); not used by `conformal`.
         method: see `promises.py`.
-        patients: B patient keys. With them each patient counts once in a class, by the scan that is hardest
-            to get right, so that the promise is on patients and scans of one patient need not be independent.
-        next_positives: for `next_scans`, how many future positive scans the promise is about.
+        patients: B patient keys. If given, each patient counts once in a class, by the scan that is hardest
+            to classify. The guarantee then applies to patients, and scans of one patient may be dependent.
+        next_positives: number m of future positive scans that the guarantee is about, for `next_scans`.
         next_negatives: the same for negative scans.
 
     Raises:
-        DataError: fewer than `FEWEST` labelled scans, too few of a class (or too few patients with such) for
-            its promise (with the number needed), or probabilities that cannot be used.
-        ValueError: a share not in (0, 1), an unknown method, or numbers of next scans that do not go with it.
+        DataError: fewer than `FEWEST` labelled scans; too few scans (or patients) of a class for its
+            guarantee, with the number needed; an invalid probability.
+        ValueError: a fraction outside (0, 1), an unknown method, or `next_positives` and `next_negatives`
+            that do not fit the method.
     """
     for name, value in (
         ("sensitivity", sensitivity),
@@ -229,7 +231,7 @@ def fit_triage(
     alarm = Promise(method, float(specificity), float(confidence), next_negatives)
     low, rank_positive = _threshold(positives, miss, counted.format("positive"), "sensitivity")
     top, rank_negative = _threshold(negatives, alarm, counted.format("negative"), "specificity")
-    # p ≥ high means p > q₍ₖ₎: negatives that tie with it are not called positive
+    # p ≥ high is equivalent to p > q₍ₖ₎: negatives tied with q₍ₖ₎ are not called positive
     high = float(np.nextafter(-top, np.inf))
     return Triage(
         low=min(low, high),

@@ -1,44 +1,45 @@
-"""Do two samples of scans differ? Distances between them, for many deals of the scans at once.
+"""Two-sample distances for permutation tests: Kolmogorov-Smirnov and energy distance for many permutations.
 
-In: numbers of each scan, and for each deal which scans are in the second sample. Out: a distance a deal. The
-first deal is the samples as they came; the others, dealt anew, show what chance does, so the share of deals
-at least as far out is an exact p-value where both samples come from one population.
+In: a table of numbers for each scan, and for each permutation the scans that form the second sample. Out: the
+distance in each permutation. The first one is the observed assignment, the others are random, so the fraction
+of permutations with at least the observed distance is an exact p-value if both samples come from one
+population.
 
-Shapes: T scans of both samples, C columns, K principal components, R deals.
+Shapes: T scans of both samples, C columns, K principal components, R permutations.
 """
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
 SCANS_PER_COMPONENT = 10
-"""No more principal components than one for so many scans: with as many as scans all are equally far."""
+"""Minimum of scans per component: with as many components as scans, all scans are equally distant."""
 
 LEAST_SPREAD = 1e-4
-"""Components with less of the largest one's spread are rounding, and left out."""
+"""Components below this fraction of the largest singular value are rounding noise and are left out."""
 
 
 def column_distances(table: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    """Kolmogorov-Smirnov distance of each column in each deal, (C, R).
+    """Kolmogorov-Smirnov distance of each column in each permutation, (C, R).
 
     Args:
         table: (T, C).
-        batch: (T, R) whether a scan is in the batch of that deal.
+        batch: (T, R) whether a scan is in the second sample of a permutation.
     """
     n = batch.sum(axis=0)  # (R,)
-    step = np.where(batch, 1 / n, -1 / (len(batch) - n))  # (T, R) of the difference of both distributions
+    step = np.where(batch, 1 / n, -1 / (len(batch) - n))  # (T, R) steps of the difference of the two ECDFs
     found = np.empty((table.shape[1], batch.shape[1]))
     for c, column in enumerate(table.T):
         order = np.argsort(column, kind="stable")
-        ends = np.flatnonzero(np.diff(column[order], append=np.inf))  # last of each group of equal values
+        ends = np.flatnonzero(np.diff(column[order], append=np.inf))  # last row of each tie group
         found[c] = np.abs(step[order].cumsum(axis=0)[ends]).max(axis=0)
     return found
 
 
 def whitened(table: np.ndarray) -> np.ndarray:
-    """Principal components of the standardised columns (T, C), each of variance 1: (T, K).
+    """Principal components (T, K), each of variance 1, of the standardised columns (T, C).
 
-    Both samples together decide the components, so that every deal has the same. Constant columns take no
-    part; where all are constant K is 0.
+    The components are computed from both samples together, so all permutations share them. Constant columns
+    are left out; if all columns are constant, K is 0.
     """
     varied = table[:, np.ptp(table, axis=0) > 0]
     u, s, _ = np.linalg.svd((varied - varied.mean(axis=0)) / varied.std(axis=0), full_matrices=False)
@@ -49,7 +50,7 @@ def whitened(table: np.ndarray) -> np.ndarray:
 
 
 def energy_distances(points: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    """Energy distance of batch and reference in each deal (R,), for points (T, K) and `batch` (T, R)."""
+    """Energy distance (R,) of the two samples in each permutation, for points (T, K) and batch (T, R)."""
     apart = cdist(points, points) if points.shape[1] else np.zeros((len(points), len(points)))  # (T, T)
     inside = batch.astype(np.float64)
     n = inside.sum(axis=0)
@@ -61,8 +62,8 @@ def energy_distances(points: np.ndarray, batch: np.ndarray) -> np.ndarray:
 
 
 def chance(distance: np.ndarray, of: float) -> float:
-    """Share of deals (R,) at least as far out as `of`; the first deal is the batch itself.
+    """Fraction of permutations (R,) with a distance of at least `of`, which is the observed one.
 
-    Rounding must not make a deal that is as far out as the batch seem nearer.
+    The tolerance keeps permutations that equal the observed distance from falling below it by rounding.
     """
     return float((distance >= of - 1e-9 * abs(of)).mean())

@@ -1,13 +1,13 @@
-"""Does the uncertainty mean anything: does it find the errors, and does it say more than the probability?
+"""Risk-coverage evaluation of uncertainty: does it detect errors better than the probability does?
 
-In: for each scan a loss (or whether the call was wrong), its uncertainty, its patient. Out: risk-coverage
-curves; `bins.error_by_decile` has error rates by decile of uncertainty.
+In: for each scan a loss (or whether the call was wrong), its uncertainty and its patient. Out: risk-coverage
+curves and a table of the areas under them; `bins.error_by_decile` gives error rates by decile of uncertainty.
 
-For a calibrated probability p the chance of an error is min(p, 1 - p), so closeness of p to ½ is the measure
-to beat: a standard deviation that only follows p says nothing new. Hence each table has the difference to
-closeness, and `groups.higher_where_given_p` compares scans of like p only. Where p is off at a new site, a
-measure that is merely larger on the side where the errors are beats closeness too: recalibrate first
-(`shift.recalibrate`), and see whether the gain stays.
+For a calibrated probability p the probability of an error is min(p, 1 - p), so the closeness of p to ½ is the
+baseline: a standard deviation that is a function of p adds nothing. Each table therefore has the difference
+to closeness, and `groups.higher_where_given_p` compares scans of similar p only. If p is miscalibrated at a
+new site, a measure that is merely larger on the side with the errors also beats closeness. Recalibrate first
+(`shift.recalibrate`) and check that the gain remains.
 
 Shapes: B scans, L samples, R resamples, G groups of equal uncertainty, K points.
 """
@@ -23,13 +23,13 @@ from ich_mil.evaluate.bootstrap import RESAMPLES, of_proportion, patient_bootstr
 from ich_mil.evaluate.metrics import patient_keys
 
 CLOSENESS = "closeness of p to ½"
-"""Name of the uncertainty that every other one is compared with."""
+"""Name of the baseline uncertainty, 1 - |2p - 1|."""
 
 _ALIKE = "all losses are alike, so no interval of the difference"
 
 
 def scan_rows(**columns: np.ndarray) -> list[np.ndarray]:
-    """The columns as float64. `DataError` for one that is empty or not finite, `ValueError` for lengths."""
+    """Columns as float64. `DataError` if a column is empty or not finite, `ValueError` if lengths differ."""
     arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
     if len({a.shape for a in arrays.values()}) > 1 or any(a.ndim != 1 for a in arrays.values()):
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
@@ -46,16 +46,16 @@ def scan_rows(**columns: np.ndarray) -> list[np.ndarray]:
 
 
 def uncertainties(probability: np.ndarray, std: np.ndarray) -> dict[str, np.ndarray]:
-    """The uncertainties of a scan probability that are worth comparing.
+    """Uncertainties of a scan probability: closeness of p to ½, and standard deviation.
 
-    Entropy of p is not among them: it rises with closeness, so it ranks scans alike.
+    The entropy of p is left out: it is a monotonic function of closeness, so it ranks scans identically.
 
     Args:
         probability: (B,) mean p.
         std: (B,) standard deviation of its samples.
 
     Returns:
-        By name, each (B,): `CLOSENESS` (1 - |2p - 1|) and 'standard deviation'.
+        (B,) by name: `CLOSENESS` (1 - |2p - 1|) and 'standard deviation'.
     """
     p, std = scan_rows(probability=probability, std=std)
     return {CLOSENESS: 1 - np.abs(2 * p - 1), "standard deviation": std}
@@ -63,14 +63,14 @@ def uncertainties(probability: np.ndarray, std: np.ndarray) -> dict[str, np.ndar
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Mean loss of the scans that are kept when the least certain ones are sent on.
+    """Risk-coverage curve: mean loss of the scans that are kept if the least certain ones are rejected.
 
     Attributes:
-        coverage: (K,) share of scans kept, rising to 1; one point for each different uncertainty.
+        coverage: (K,) fraction of scans kept, rising to 1; one point for each distinct uncertainty.
         risk: (K,) mean loss of the scans kept.
         aurc: mean over k = 1..B of the risk at coverage k/B (Geifman et al. 2019).
-        aurc_random: the same for a random order: the mean loss.
-        aurc_best: the same for the order of the losses themselves.
+        aurc_random: AURC of a random order, which is the mean loss.
+        aurc_best: AURC of the order of the losses themselves.
     """
 
     coverage: np.ndarray
@@ -81,14 +81,14 @@ class RiskCoverage:
 
     @property
     def e_aurc(self) -> float:
-        """Excess over the best order: aurc - aurc_best."""
+        """Excess AURC over the best order: aurc - aurc_best."""
         return self.aurc - self.aurc_best
 
 
 def _kept(
     loss: np.ndarray, uncertainty: np.ndarray, counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Scans drawn (G, R) and their loss (G, R) in each tie group, most certain first, and both cumulated."""
+    """Scans drawn and their loss in each tie group, most certain first, and both cumulated; (G, R) each."""
     order = np.argsort(uncertainty, kind="stable")
     starts = np.flatnonzero(np.diff(uncertainty[order], prepend=-np.inf))  # (G,)
     drawn = np.add.reduceat(counts[order], starts)
@@ -97,9 +97,9 @@ def _kept(
 
 
 def resampled_aurc(loss: np.ndarray, uncertainty: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """AURC of each resample; scans of equal uncertainty count as in the mean over all their orders.
+    """AURC in each resample; tied uncertainties contribute the mean over all their orders.
 
-    A tie group of d scans with total loss s, behind c scans with total loss t, adds Σ (t + i s/d) / (c + i)
+    A tie group of d scans with total loss s, after c scans with total loss t, adds Σ (t + i s/d) / (c + i)
     over i = 1..d, which is s + (t - c s/d) (H(c + d) - H(c)) with the harmonic numbers H.
 
     Args:
@@ -121,15 +121,16 @@ def resampled_aurc(loss: np.ndarray, uncertainty: np.ndarray, counts: np.ndarray
 def risk_coverage(loss: np.ndarray, uncertainty: np.ndarray) -> RiskCoverage:
     """Risk-coverage curve (Geifman & El-Yaniv 2017) and the area under it.
 
-    Scans of equal uncertainty are kept or sent on together in the curve; the area takes the mean over all
-    their orders. So the order of the scans does not matter, and a constant uncertainty is as good as chance.
+    In the curve, scans of equal uncertainty are kept or rejected together. The area uses the mean over all
+    their orders. The order of the scans therefore does not matter, and a constant uncertainty equals a random
+    order.
 
     Args:
         loss: (B,) any loss, or whether the call was wrong.
-        uncertainty: (B,) larger means less certain.
+        uncertainty: (B,) a larger value means less certain.
 
     Raises:
-        DataError: no scan, or a value that is not finite.
+        DataError: there is no scan, or a value is not finite.
     """
     loss, uncertainty = scan_rows(loss=loss, uncertainty=uncertainty)
     one = np.ones((len(loss), 1))
@@ -151,28 +152,28 @@ def uncertainty_table(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """AURC of several uncertainties on the same scans, each beside `CLOSENESS`.
+    """AURC of several uncertainties on the same scans, each compared with `CLOSENESS`.
 
-    The interval of an AURC is that of a number between 0 and 1: percentiles, of the differences still, hold
-    an AURC of 0.03 (13 % wrong) 0.83 of the time with 30 patients and 0.91 with 490, this 0.98 and 0.92
-    (simulated), and without a wrong call they say that there never is one.
+    The interval of an AURC is that of a number between 0 and 1 (`of_proportion`). For an AURC of 0.03 (13 %
+    wrong) its simulated coverage is 0.98 with 30 patients and 0.92 with 490. Percentile intervals cover 0.83
+    and 0.91, and without a wrong call they have zero width. Differences still use percentile intervals.
 
     Args:
         loss: (B,) in [0, 1]: whether the call was wrong.
-        measures: uncertainties (B,) by name, as `uncertainties` gives them; `CLOSENESS` among them.
+        measures: uncertainties (B,) by name, from `uncertainties`; must include `CLOSENESS`.
         patients: B patient keys.
-        seed: of the resamples.
-        resamples: of patients; the same ones for all rows, so differences are paired.
+        seed: seed of the resampling.
+        resamples: number of resamples of patients; all rows share them, so differences are paired.
 
     Returns:
-        A row a measure: `uncertainty, n, patients, aurc, low, high, random, best, e_aurc, difference,
-        difference_low, difference_high, note`; difference is AURC less that of `CLOSENESS`, below 0 is
-        better. With one patient the ends of the intervals are NaN, and so are those of a difference where all
-        losses are alike; the note says so.
+        One row for each measure: `uncertainty, n, patients, aurc, low, high, random, best, e_aurc,
+        difference, difference_low, difference_high, note`. `difference` is the AURC minus that of
+        `CLOSENESS`; below 0 is better. With one patient the ends of the intervals are NaN. If all losses are
+        equal the interval of the difference is NaN. The note gives the reason.
 
     Raises:
-        DataError: no scan, or a value that is not finite.
-        ValueError: lengths that do not fit, a loss outside [0, 1], or `CLOSENESS` is missing.
+        DataError: there is no scan, or a value is not finite.
+        ValueError: lengths do not match, a loss is outside [0, 1], or `CLOSENESS` is missing.
     """
     if CLOSENESS not in measures:
         raise ValueError(f"measures must hold {CLOSENESS!r} to compare with, got {', '.join(measures)}")

@@ -1,11 +1,12 @@
-"""The metrics of `metrics.py` for many resamples at once.
+"""Metrics of `metrics.py` for many bootstrap resamples at once.
 
-A resample is how often each row was drawn, so every metric is a weighted one: sort once, then sums over tie
-groups. With all counts 1 each function gives the single number of `metrics.py`; tests hold them to that and
-to scikit-learn on the repeated rows.
+In: labels, scores and resampling counts, how often each row was drawn. Out: the value of each metric in each
+resample, computed as a weighted metric: the scores are sorted once, then counts are summed over tie groups.
+With all counts 1 each function returns the number of `metrics.py`. Tests compare it with `metrics.py` and
+with scikit-learn on the repeated rows.
 
-Shapes: n rows (scans or slices), R resamples, G groups of equal score, K bins. Counts are (n, R), so
-that sums over rows are one sparse product; slices of whole data sets stay affordable.
+Shapes: n rows (scans or slices), R resamples, G groups of equal score, K bins. Counts are (n, R), so a sum
+over rows is one sparse product, which is fast enough for the slices of whole data sets.
 """
 
 from dataclasses import dataclass
@@ -17,19 +18,19 @@ from ich_mil.evaluate.metrics import CALIBRATION_BINS, OPERATING_POINTS, POINT_N
 
 
 def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """The quotient, NaN where `below` is 0."""
+    """Quotient of two arrays, NaN where `below` is 0."""
     return np.divide(above, below, out=np.full(np.shape(below), np.nan), where=below != 0)
 
 
 def _sums(group: np.ndarray, weight: np.ndarray, counts: np.ndarray, n_groups: int) -> np.ndarray:
-    """Weighted sum of counts (n, R) over the rows of each group: (n_groups, R)."""
+    """Weighted sums (n_groups, R) of counts (n, R) over the rows of each group."""
     rows = np.arange(len(group))
     return csr_matrix((weight.astype(np.float64), (group, rows)), shape=(n_groups, len(group))) @ counts
 
 
 @dataclass(frozen=True)
 class _Descent:
-    """Rows called positive, and those rightly, from high scores to low at the G tie groups with a positive.
+    """Cumulative counts over the G tie groups that contain a positive, from the highest score to the lowest.
 
     Attributes:
         before: (G, R) rows above the group.
@@ -47,10 +48,10 @@ class _Descent:
 
 
 def _descent(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> _Descent:
-    """`labels` must hold a positive."""
+    """Cumulative counts of a ranking; `labels` must contain a positive."""
     tie = np.unique(-score, return_inverse=True)[1]  # (n,) tie group, 0 = highest
-    groups = np.unique(tie[labels == 1])  # (G,) those that hold a positive
-    # row by row from the highest score: stretch 2g lies between groups g - 1 and g, stretch 2g + 1 is group g
+    groups = np.unique(tie[labels == 1])  # (G,) tie groups with a positive
+    # in order of falling score, stretch 2g lies between groups g - 1 and g, and stretch 2g + 1 is group g
     stretch = np.searchsorted(groups, tie, side="left") + np.searchsorted(groups, tie, side="right")  # (n,)
     reached = _sums(stretch, np.ones(len(score)), counts, 2 * len(groups) + 1).cumsum(axis=0)  # (2G + 1, R)
     positives = _sums(stretch, labels, counts, 2 * len(groups) + 1)[1::2]  # (G, R)
@@ -64,14 +65,14 @@ def _descent(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> _Desc
 
 
 def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """AUC and average precision.
+    """AUC and average precision in each resample.
 
-    From high scores to low, tie group g holds P_g positives and Q_g negatives (as drawn):
+    In order of falling score, tie group g has P_g positives and Q_g negatives, counted as drawn:
 
         AUC = 1 - Σ_g P_g (Σ_{h<g} Q_h + ½ Q_g) / (P Q)
         AP  = Σ_g P_g/P · Σ_{h≤g} P_h / Σ_{h≤g} (P_h + Q_h)
 
-    Only groups that hold a positive add to either, and negatives enter through one cumulative sum.
+    Only groups with a positive contribute to either sum; negatives enter through one cumulative sum.
 
     Args:
         labels: (n,) in {0, 1}.
@@ -79,7 +80,7 @@ def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray)
         counts: (n, R) how often each row was drawn.
 
     Returns:
-        `auc` and `ap`, (R,), NaN where a resample holds one class only.
+        `auc` and `ap`, (R,), NaN where a resample has one class only.
     """
     if not labels.any():
         return {name: np.full(counts.shape[1], np.nan) for name in ("auc", "ap")}
@@ -98,10 +99,11 @@ def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray)
 def resampled_operating_points(
     labels: np.ndarray, score: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """`metrics.operating_points` in each resample, its thresholds chosen anew in each.
+    """`metrics.operating_points` in each resample, with the thresholds chosen anew in each.
 
-    Sensitivity rises only at the end of a tie group that holds a positive, and the best specificity for a
-    given sensitivity stands there too, so these ends (and "none called") are all the thresholds needed.
+    Sensitivity increases only at the end of a tie group that contains a positive, and the best specificity
+    for a given sensitivity is reached there too. These ends and the threshold that calls no scan are
+    therefore all thresholds that are needed.
 
     Args:
         labels: (n,) in {0, 1}.
@@ -109,7 +111,7 @@ def resampled_operating_points(
         counts: (n, R) how often each row was drawn.
 
     Returns:
-        One (R,) a name; NaN where a resample holds one class only.
+        (R,) for each of `POINT_NAMES`; NaN where a resample has one class only.
     """
     points = {name: np.full(counts.shape[1], np.nan) for name in POINT_NAMES}
     if not labels.any():
@@ -117,11 +119,11 @@ def resampled_operating_points(
     down = _descent(labels, score, counts)
     positives = down.found[-1]  # (R,)
     negatives = down.total - positives  # (R,)
-    spared = negatives - (down.called - down.found)  # (G, R) negatives that are not called
+    spared = negatives - (down.called - down.found)  # (G, R) negatives that are not called positive
     both = (positives > 0) & (negatives > 0)  # (R,)
-    sensitivity = down.found[:, both] / positives[both]  # (G, those with both)
+    sensitivity = down.found[:, both] / positives[both]  # (G, resamples with both classes)
     specificity = spared[:, both] / negatives[both]
-    for x in OPERATING_POINTS:  # calling none always reaches the specificity, at a sensitivity of 0
+    for x in OPERATING_POINTS:  # calling no scan has specificity 1, sensitivity 0
         reached = np.where(specificity >= x / 100, sensitivity, 0)
         points[f"sensitivity_at_{x}"][both] = reached.max(axis=0)
         reached = np.where(sensitivity >= x / 100, specificity, 0)
@@ -132,12 +134,12 @@ def resampled_operating_points(
 def resampled_ece(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray, *, bins: int = CALIBRATION_BINS
 ) -> np.ndarray:
-    """Calibration error (R,), its bins drawn anew in each resample; see `metrics.calibration_bins`."""
+    """Expected calibration error (R,), with new bins in each resample; see `metrics.calibration_bins`."""
     values, tie = np.unique(probability, return_inverse=True)  # (G,), (n,)
     drawn = _sums(tie, np.ones(len(tie)), counts, len(values))  # (G, R)
     gap = _sums(tie, probability - labels, counts, len(values))  # (G, R)
     total = drawn.sum(axis=0)  # (R,)
-    # whole numbers below 2⁵³, so the quotient never rounds up to the next bin
+    # the operands are integers below 2⁵³, so the quotient cannot round up to the next bin
     place = (bins * (2 * drawn.cumsum(axis=0) - drawn) / (2 * total)).astype(np.int64).clip(max=bins - 1)
     place += bins * np.arange(counts.shape[1])  # (G, R)
     gaps = np.bincount(place.ravel(), weights=gap.ravel(), minlength=bins * counts.shape[1])
@@ -147,8 +149,8 @@ def resampled_ece(
 def resampled_losses(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """`log_loss` and `brier` of each resample, each (R,); arguments as `resampled_ranking`."""
-    tiny = np.finfo(np.float64).eps  # scikit-learn's own limit
+    """`log_loss` and `brier` in each resample, (R,) each; arguments as in `resampled_ranking`."""
+    tiny = np.finfo(np.float64).eps  # as in scikit-learn
     right = np.where(labels == 1, probability, 1 - probability).clip(tiny, 1 - tiny)
     total = counts.sum(axis=0)
     return {
@@ -160,7 +162,7 @@ def resampled_losses(
 def resampled_slice_probability_metrics(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The metrics of `metrics.slice_probability_metrics` in each resample; as `resampled_scan_metrics`."""
+    """`metrics.slice_probability_metrics` in each resample, (R,) each; see `resampled_ranking`."""
     return {
         **resampled_losses(labels, probability, counts),
         "ece": resampled_ece(labels, probability, counts),
@@ -168,7 +170,7 @@ def resampled_slice_probability_metrics(
 
 
 def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray, kind: int) -> np.ndarray:
-    """Share (R,) of the scans of one class, `kind`, that are called rightly; NaN where there is none."""
+    """Recall (R,) of class `kind`: the fraction of its scans that are called so; NaN if it has no scan."""
     right = ((labels == kind) & (called == kind)).astype(np.float64) @ counts  # (R,)
     return divide(right, (labels == kind).astype(np.float64) @ counts)
 
@@ -176,11 +178,11 @@ def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray,
 def resampled_predictive_values(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """`metrics.predictive_values` of each resample, each (R,); arguments as `resampled_ranking`."""
+    """`metrics.predictive_values` in each resample, (R,) each; arguments as in `resampled_ranking`."""
     called = (probability >= THRESHOLD).astype(np.int64)
     positives, total = labels.astype(np.float64) @ counts, counts.sum(axis=0)  # (R,)
     both = (positives > 0) & (positives < total)
-    # calls and labels change places: of what is called so, how much is so
+    # precision is recall with calls and labels exchanged
     return {
         name: np.where(both, resampled_recall(called, labels, counts, kind), np.nan)
         for name, kind in (("ppv", 1), ("npv", 0))
@@ -190,7 +192,7 @@ def resampled_predictive_values(
 def resampled_scan_metrics(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The metrics of `metrics.scan_metrics` in each resample, each (R,); arguments as `resampled_ranking`."""
+    """`metrics.scan_metrics` in each resample, (R,) each; arguments as in `resampled_ranking`."""
     called = (probability >= THRESHOLD).astype(np.int64)
     sensitivity, specificity = (resampled_recall(labels, called, counts, kind) for kind in (1, 0))
     f1 = divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts)

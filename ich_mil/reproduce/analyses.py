@@ -1,8 +1,8 @@
-"""A closer look at the main head of a protocol on one scored set.
+"""Detailed analyses of the main head of a protocol on one scored set.
 
-In: what every model said of the set with the first seed. Out: sections of the report, and for each a CSV and
-a figure in the set's folder. What cannot be said is told with its reason: no slice labels, one class, too few
-scans.
+In: the scores of every model on the set with the first seed (`Look`). Out: sections of the report, and for
+each section a CSV and a figure in the folder of the set. An analysis that is not possible (no slice labels,
+one class, too few scans) is reported with the reason.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ from ich_mil.reproduce.statistics.subgroups import (
 )
 
 FEW = 10
-"""Scans that a group and the rest need for their uncertainties to be compared."""
+"""Minimum number of scans in a group, and outside it, for a comparison of their uncertainties."""
 CURVES = ("CNN alone", "logistic regression, mean-pooled")
-"""Models whose calibration is drawn beside the main head's."""
+"""Models whose calibration is plotted beside that of the main head."""
 
 
 def look_closely(look: Look) -> Chapter:
-    """Every section; one that cannot be made for want of scans or labels says so below its title."""
+    """Run all analyses; a section without enough scans or labels states the reason instead."""
     if not {0, 1} <= set(look.labels.tolist()):
         known = sorted(set(look.labels.tolist()) - {UNKNOWN})
         text = f"Its scans have the labels {known} only: nothing can be compared."
@@ -66,7 +66,7 @@ def look_closely(look: Look) -> Chapter:
 
 
 def _against_others(look: Look, title: str) -> Iterator[Section]:
-    """Against the other models, paired."""
+    """Paired comparison of the other models with the main head."""
     scores = {title: one.scan for title, one in look.scored.items() if not np.isnan(one.scan).any()}
     frame = compare(look.labels, scores, look.bags.patients, reference=look.main, **look.resampling)
     look.table(frame, "comparison")
@@ -83,7 +83,7 @@ def _against_others(look: Look, title: str) -> Iterator[Section]:
 
 
 def _calibration(look: Look, title: str) -> Iterator[Section]:
-    """Calibration."""
+    """Calibration table and reliability diagram."""
     tables = {
         title: calibration_table(look.labels, one.scan, look.bags.patients, **look.resampling)
         for title, one in look.scored.items()
@@ -99,7 +99,7 @@ def _calibration(look: Look, title: str) -> Iterator[Section]:
 
 
 def _inside(look: Look, title: str) -> Iterator[Section]:
-    """Slices inside positive scans."""
+    """Comparison of slice scores within positive scans."""
     scores = {title: one.slice for title, one in look.scored.items() if not np.isnan(one.slice).any()}
     text = (
         "AUC of the slices inside each positive scan, mean over scans. A bleed lies near mid-scan: position "
@@ -125,7 +125,7 @@ def _inside(look: Look, title: str) -> Iterator[Section]:
 
 
 def _groups(look: Look, title: str) -> Iterator[Section]:
-    """Groups of scans."""
+    """Scan metrics of subgroups: number of slices, series kind, hemorrhage subtype, reader agreement."""
     groups = dict(slice_count_groups(look.bags.offsets.numpy()))
     text = "By number of slices."
     if look.ledger is not None:
@@ -149,7 +149,7 @@ def _groups(look: Look, title: str) -> Iterator[Section]:
 
 
 def _errors(look: Look, title: str) -> Iterator[Section]:
-    """Does the uncertainty find the errors?"""
+    """Risk-coverage analysis, and error rate by decile of the standard deviation."""
     known = look.labels != UNKNOWN
     main = look.scored[look.main]
     p, std = main.scan[known], main.scan_std[known]
@@ -190,7 +190,7 @@ def _errors(look: Look, title: str) -> Iterator[Section]:
 
 
 def _joint(look: Look, title: str) -> Iterator[Section]:
-    """Joint against independent samples."""
+    """Scan uncertainty from joint and from independent samples of the slices."""
     known, main = look.labels != UNKNOWN, look.scored[look.main]
     if np.isnan(main.scan_std_independent).any():
         return
@@ -208,19 +208,23 @@ def _joint(look: Look, title: str) -> Iterator[Section]:
 
 
 def _wrong(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """(B,) 1 where the call at `THRESHOLD` is wrong, else 0."""
+    """(B,) 1 if the call at `THRESHOLD` is wrong, else 0."""
     return ((p >= THRESHOLD) != labels).astype(float)
 
 
 def _set_right(labels: np.ndarray, p: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (B,) with the intercept that fits these labels, and deviations by the delta method."""
+    """Recalibrate the intercept on these labels.
+
+    Returns:
+        Probabilities (B,) with the refitted intercept, and their standard deviations by the delta method.
+    """
     logit = torch.logit(torch.from_numpy(p), eps=1e-6)
     moved = torch.sigmoid(logit + fit_intercept(logit, torch.from_numpy(labels), slope=1.0)).numpy()
     return moved, std * moved * (1 - moved) / np.clip(p * (1 - p), 1e-6, None)
 
 
 def _higher(look: Look, title: str) -> Iterator[Section]:
-    """Where the uncertainty is higher."""
+    """Comparison of the uncertainty in groups of scans and outside them."""
     main, patients = look.scored[look.main], look.bags.patients
     every = slice_count_groups(look.bags.offsets.numpy())
     if look.ledger is not None:

@@ -1,6 +1,6 @@
-"""What a hospital asks before it uses a model: triage with a promise, recalibration, drift.
+"""Analyses for deployment at a hospital: triage with guarantees, recalibration, drift alarm.
 
-In: a `Look`, and a title. Out: sections of the report, as in `ich_mil.reproduce.analyses`.
+In: a `Look` and the title of the section. Out: sections of the report, as in `ich_mil.reproduce.analyses`.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ from ich_mil.reproduce.statistics.triage_table import triage_table
 from ich_mil.reproduce.statistics.worklist import worklist_effect
 
 MINUTES_PER_SCAN = 5.0
-"""Reading time that the worklist is counted with; waits scale with it."""
+"""Reading time of a scan in the simulated worklist; waiting times are proportional to it."""
 
 
 def triage(look: Look, title: str) -> Iterator[Section]:
-    """Triage in three."""
+    """Triage thresholds, the worklist they give, and a check of their guarantees on random splits."""
     config = look.config
     patients = np.asarray(look.bags.patients)
     some = np.unique(patients)
@@ -79,7 +79,7 @@ def triage(look: Look, title: str) -> Iterator[Section]:
 
 
 def _kept(look: Look, method: Method) -> pd.DataFrame:
-    """How often triage by one method keeps its promises; one row with the reason where it cannot be made."""
+    """How often one method meets its guarantees; a row with the reason if the triage cannot be fitted."""
     try:
         found = verify(
             look.labels,
@@ -99,7 +99,7 @@ def _kept(look: Look, method: Method) -> pd.DataFrame:
 
 
 def recalibration(look: Look, title: str) -> Iterator[Section]:
-    """Recalibration at a new site."""
+    """Scan metrics after recalibration to n labelled scans of the scored site."""
     if look.home is None:
         return
     p = torch.from_numpy(look.probability)
@@ -141,7 +141,7 @@ def recalibration(look: Look, title: str) -> Iterator[Section]:
 
 
 def drift(look: Look, title: str) -> Iterator[Section]:
-    """Drift against the training site."""
+    """Drift test of the scored set against the training site, and alarm rates within the training site."""
     if look.home is None:
         return
     home, there = look.home

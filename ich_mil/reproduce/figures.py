@@ -1,6 +1,6 @@
-"""Figures of a benchmark protocol as PNG bytes: one job each, drawn from the tables of the same name.
+"""Figures of a benchmark protocol as PNG bytes.
 
-In: data frames. Out: PNG (`ich_mil.report.canvas`).
+In: data frames or arrays, the tables of the report. Out: PNG bytes, drawn with `ich_mil.report.canvas`.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from ich_mil.report.canvas import (
 )
 
 LEAST_SPAN = 0.02
-"""Span of AUC that a figure shows at least: what is smaller should look small."""
+"""Minimum span of the AUC axis, so that small differences look small."""
 MARKS = ("o", "s", "^")
-"""Of the heads of one colour, in turn."""
+"""Markers, in turn, for heads that share a colour."""
 
 
 @own_style
 def auc_and_time(results: pd.DataFrame) -> bytes:
-    """Scan AUC against the seconds a fit took, one mark for each head and M, its bar the spread over seeds.
+    """Plot scan AUC against fit time: one marker for each head and M, with error bars for the std over seeds.
 
     Args:
         results: rows of scan AUC; columns model, n_inducing, mean, std, seconds.
@@ -69,11 +69,11 @@ def auc_and_time(results: pd.DataFrame) -> bytes:
 
 @own_style
 def metric_rows(results: pd.DataFrame, *, metric: str) -> bytes:
-    """One metric of every model: mean, thick bar for the spread over seeds, thin one for the interval.
+    """Plot one metric of every model: mean, thick bar for the std over seeds, thin bar for the interval.
 
     Args:
-        results: rows of one metric in the order to be shown; columns model, n_inducing, mean, std, low, high.
-        metric: its name, below the axis.
+        results: rows of one metric in display order; columns model, n_inducing, mean, std, low, high.
+        metric: name of the metric, the label of the axis.
     """
     rows = results[results["mean"].notna()].iloc[::-1]
     figure, (ax,) = new_figure(6.4, 0.6 + 0.26 * len(rows))
@@ -100,14 +100,14 @@ def curves(
     labels: tuple[str, str],
     steps: bool = False,
 ) -> bytes:
-    """Lines with bands.
+    """Plot lines with optional bands.
 
     Args:
-        frames: name and points of each line; columns `x` and `y`, and `low` and `high` where there is a band.
-        x: column along the axis.
-        y: column of the line.
-        labels: of the two axes.
-        steps: draw steps, not slopes.
+        frames: name and points of each line; columns `x` and `y`, and `low` and `high` for a band.
+        x: column of the horizontal axis.
+        y: column of the vertical axis.
+        labels: labels of the two axes.
+        steps: draw steps instead of straight lines.
     """
     figure, (ax,) = new_figure(5.2, 3.6)
     handles, names = [], []
@@ -125,11 +125,11 @@ def curves(
 
 @own_style
 def bars(frame: pd.DataFrame, *, x: str, y: str, labels: tuple[str, str]) -> bytes:
-    """Bars with intervals; columns `x`, `y`, `low`, `high`."""
+    """Bar plot with intervals; columns `x`, `y`, `low`, `high`."""
     figure, (ax,) = new_figure(5.2, 3.2)
     places = np.arange(len(frame))
     ax.bar(places, frame[y], color=GREEN, width=0.7)
-    # an interval of no width may end a rounding error on the wrong side of its value
+    # by rounding, the ends of an interval of zero width may lie on the wrong side of the value
     ends = [(frame[y] - frame.low).clip(lower=0), (frame.high - frame[y]).clip(lower=0)]
     ax.errorbar(places, frame[y], ends, fmt="none", ecolor=GREY, capsize=2)
     ax.set_xticks(places, [str(value) for value in frame[x]])
@@ -140,13 +140,13 @@ def bars(frame: pd.DataFrame, *, x: str, y: str, labels: tuple[str, str]) -> byt
 
 @own_style
 def thresholds(labels: np.ndarray, probability: np.ndarray, *, low: float, high: float) -> bytes:
-    """Where positive and negative scans lie between the thresholds of a triage.
+    """Histogram of the probabilities of positive and negative scans, with the triage thresholds.
 
     Args:
         labels: (B,) in {0, 1}.
         probability: (B,).
-        low: below it a scan is called negative.
-        high: from it on a scan is called positive.
+        low: scans below it are called negative.
+        high: scans at or above it are called positive.
     """
     figure, (ax,) = new_figure(5.4, 3.0)
     edges = np.linspace(0, 1, 26).tolist()

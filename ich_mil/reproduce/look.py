@@ -1,6 +1,7 @@
-"""One scored set of a protocol and what every model said of it: what the analyses look at.
+"""Input of the detailed analyses: one scored set of a protocol with the scores of every model.
 
-In: scores of the first seed. Out: a `Look`, which also knows where tables and figures go.
+In: scores of the runs with the first seed. Out: a `Look`, which also writes tables and figures to the folder
+of the set.
 """
 
 from collections.abc import Mapping
@@ -21,18 +22,18 @@ from ich_mil.reproduce.scoring import Scored
 
 @dataclass(frozen=True)
 class Look:
-    """What is looked at.
+    """One scored set, its scores, and the output folder.
 
     Attributes:
-        name: of the scored set.
+        name: name of the scored set.
         main: title of the main head.
-        scored: what each model said with the first seed, by title, scans in the order of `bags`.
+        scored: scores of each model with the first seed, by title; scans in the order of `bags`.
         bags: the scans.
-        home: scans of the training site and what the main head said of each, by a fit that has not seen it;
-            None where this is that site.
-        findings: CQ500's `reads.csv`, or None.
-        ledger: of the scans, where they were read from DICOM files.
-        folder: where CSVs and figures go.
+        home: scans of the training site with scores of the main head, from a fit that has not seen them; None
+            if the scored set is that site.
+        findings: path of `reads.csv` of CQ500, or None.
+        ledger: ledger of the scans, if they were read from DICOM files.
+        folder: folder for CSVs and figures.
         config: the protocol.
     """
 
@@ -48,38 +49,38 @@ class Look:
 
     @property
     def labels(self) -> np.ndarray:
-        """(B,)."""
+        """(B,) labels."""
         return self.bags.labels.numpy()
 
     @property
     def probability(self) -> np.ndarray:
-        """(B,) of the main head."""
+        """(B,) scan probability of the main head."""
         return self.scored[self.main].scan
 
     @property
     def seed(self) -> int:
-        """Of resamples and draws."""
+        """Seed of resamples and draws."""
         return self.config.seeds[0]
 
     @property
     def resampling(self) -> dict[str, int]:
-        """Seed and number of resamples, as the functions of `ich_mil.evaluate` take them."""
+        """Seed and number of resamples, as keyword arguments for the functions of `ich_mil.evaluate`."""
         return {"seed": self.seed, "resamples": self.config.resamples}
 
     def table(self, frame: pd.DataFrame, name: str) -> pd.DataFrame:
-        """Write a table, and give it back."""
+        """Write a table as CSV and return it."""
         write_text(self.folder / f"{file_stem(self.name)}_{name}.csv", frame.to_csv(index=False))
         return frame
 
     def figure(self, png: bytes, name: str) -> str:
-        """Write a picture; its path from the report."""
+        """Write a figure and return its path relative to the report."""
         path = self.folder / f"{file_stem(self.name)}_{name}.png"
         write_bytes(path, png)
         return f"{self.folder.name}/{path.name}"
 
     @property
     def of_readers(self) -> pd.DataFrame | None:
-        """What CQ500's readers said, in the order of the scans. `DataError` for a scan without a row."""
+        """Findings of the CQ500 readers, in the order of the scans. `DataError` if a scan has no row."""
         if self.findings is None:
             return None
         table = read_cq500_findings(self.findings)

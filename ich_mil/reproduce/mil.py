@@ -1,13 +1,13 @@
-"""Benchmark sets of multiple instance learning as features: MUSK, and bags of handwritten digits.
+"""Benchmark sets for multiple instance learning: MUSK, and bags of handwritten digits.
 
-In: an npz of MUSK, or images of digits: the four MNIST files where the user has them, else those that come
-with scikit-learn, whose figures are not those of MNIST. Out: a `FeatureSet`, so that the heads, baselines and
-metrics of head CT serve these sets unchanged: a bag takes the place of a scan, an instance that of a slice,
-and every bag is a patient of its own. Nothing is downloaded.
+In: an npz file of MUSK, or images of digits. The digits are the four MNIST files if the user has them, else
+those of scikit-learn, whose results are not comparable with MNIST. Out: a `FeatureSet`, so that the heads,
+baselines and metrics for head CT apply unchanged: a bag replaces a scan, an instance a slice, and every bag
+counts as one patient. Nothing is downloaded.
 
-The digit bags follow section 6.1 of Castro-Macías et al. 2024, but no image is used twice: an image in a
-training and in a test bag would be seen before it is tested. (Their 61,226 negative instances are more than
-the 56,052 images of MNIST that show neither 2 nor 9, so theirs must repeat.)
+The digit bags follow section 6.1 of Castro-Macías et al. 2024, except that no image is used twice: an image
+in a training bag and in a test bag would be a leak. (The 61,226 negative instances of the paper exceed the
+56,052 images of MNIST that show neither 2 nor 9, so the paper must repeat images.)
 
 Shapes: B bags, N instances (packed), D features, n images.
 """
@@ -29,9 +29,9 @@ from ich_mil.progress import say
 POSITIVE = (2, 9)
 """Digits that make a bag positive (section 6.1)."""
 BAG_SIZE = 10
-"""Images a bag (section 6.1)."""
+"""Number of images in a bag (section 6.1)."""
 MOST_POSITIVE = 4
-"""A positive bag holds 1 to this many positive images (section 6.1)."""
+"""Largest number of positive images in a positive bag, which has at least 1 (section 6.1)."""
 
 _MNIST = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -43,17 +43,17 @@ _UNSIGNED_BYTE = 0x08
 
 
 def read_musk(path: str | Path) -> FeatureSet:
-    """Read a set of bags from an npz with `X` (N, D), `bag` (N,) and `label`.
+    """Read a set of bags from an npz file with `X` (N, D), `bag` (N,) and `label`.
 
-    `label` is (B,) in ascending order of the bags' numbers, or (N,), one for each instance. Bags come in that
-    order, instances in the order of the file; `patients` are the bags.
+    `label` is (B,) in ascending order of the bag numbers, or (N,), one for each instance. The bags are
+    returned in ascending order, instances in the order of the file; `patients` are the bags.
 
     Args:
-        path: the npz; nothing in it is unpickled.
+        path: the npz file; it is read without unpickling.
 
     Raises:
-        DataError: no npz, a key is missing, sizes do not fit, X holds no real numbers, a label is not 0 or 1
-            or varies in a bag, or an instance is not `measurable`.
+        DataError: the file is not an npz file, a key is missing, sizes do not match, X is not real, a label
+            is not 0 or 1 or varies within a bag, or an instance is not `measurable`.
     """
     path = Path(path)
     try:
@@ -84,37 +84,39 @@ def read_musk(path: str | Path) -> FeatureSet:
     order = np.argsort(owner, kind="stable")
     names = [f"{path.stem}-{number}" for number in numbers]
     rows = [f"{path.stem}-row-{row}" for row in order]
-    features = bare_features(x[order].astype(np.float64), sizes, names, label, rows)  # of any byte order
+    # float64 in native byte order, whatever the order in the file
+    features = bare_features(x[order].astype(np.float64), sizes, names, label, rows)
     check_features(features, str(path))
     return features
 
 
 def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureSet:
-    """Random bags of `BAG_SIZE` images; a bag is positive if it holds one of the digits `POSITIVE`.
+    """Draw random bags of `BAG_SIZE` images; a bag is positive if it contains one of the digits `POSITIVE`.
 
-    As many positive as negative bags, in random order; a positive one holds 1 to `MOST_POSITIVE` positive
-    images, each number equally likely. Every image is used at most once. Pairs of a positive and a negative
-    bag are drawn until one kind of image runs out; one line says how many images are left over.
+    The number of positive and negative bags is equal, and their order is random. A positive bag contains 1 to
+    `MOST_POSITIVE` positive images, each number with equal probability. Every image is used at most once.
+    Pairs of a positive and a negative bag are drawn until one kind of image is used up; the number of images
+    left over is printed.
 
     Args:
         images: (n, D) features of n images.
-        digits: (n,) what they show.
-        seed: of the draw.
+        digits: (n,) digit of each image.
+        seed: seed of the draw.
 
     Returns:
-        The bags with known instance labels; slice `image-<row>` is that row of `images`.
+        Bags with known instance labels; slice `image-<row>` is that row of `images`.
 
     Raises:
         DataError: too few images for one bag of each kind.
-        ValueError: `images` and `digits` do not fit together.
+        ValueError: `images` and `digits` do not match.
     """
     if images.ndim != 2 or digits.shape != (len(images),):
         raise ValueError(f"need images (n, D) and digits (n,), got {images.shape} and {digits.shape}")
     generator = np.random.default_rng(seed)
     target = np.isin(digits, POSITIVE)
     yes, no = (generator.permutation(np.flatnonzero(kind)) for kind in (target, ~target))
-    held = generator.integers(1, MOST_POSITIVE + 1, size=len(yes))  # of each positive bag
-    taken_yes, taken_no = held.cumsum(), (2 * BAG_SIZE - held).cumsum()  # after each pair of bags
+    held = generator.integers(1, MOST_POSITIVE + 1, size=len(yes))  # positive images in each positive bag
+    taken_yes, taken_no = held.cumsum(), (2 * BAG_SIZE - held).cumsum()  # cumulative, after each pair of bags
     pairs = int(np.count_nonzero((taken_yes <= len(yes)) & (taken_no <= len(no))))
     if pairs == 0:
         raise DataError(
@@ -144,12 +146,12 @@ def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureS
 
 
 def project(train: FeatureSet, *others: FeatureSet, components: int) -> tuple[FeatureSet, ...]:
-    """Principal components of the features, fitted to the instances of `train` alone.
+    """Project features on principal components that are fitted to the instances of `train` only.
 
     Args:
-        train: what the components are fitted to.
-        *others: sets that are projected on the same components.
-        components: how many are kept.
+        train: set to fit the components to.
+        *others: sets to project on the same components.
+        components: number of components.
 
     Returns:
         `train` and `others` with `components` features each.
@@ -162,7 +164,7 @@ def project(train: FeatureSet, *others: FeatureSet, components: int) -> tuple[Fe
             f"{components} components need at least as many instances and features, there are "
             f"{train.x.shape[0]} and {train.x.shape[1]}"
         )
-    # a solver without random numbers, whatever the size
+    # a deterministic solver for all sizes
     pca = PCA(components, svd_solver="covariance_eigh").fit(train.x.double().numpy())
     return tuple(
         replace(part, x=torch.tensor(pca.transform(part.x.double().numpy()), dtype=torch.float32))
@@ -171,7 +173,7 @@ def project(train: FeatureSet, *others: FeatureSet, components: int) -> tuple[Fe
 
 
 def _read_idx(folder: Path, name: str) -> np.ndarray:
-    """One IDX file, plain or .gz: two zero bytes, type, number of axes, their lengths, then the values."""
+    """Read one IDX file, plain or .gz: two zero bytes, type, number of axes, their lengths, values."""
     path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
     if path is None:
         raise DataError(f"{folder}: {name} (or {name}.gz) is missing; {_MNIST_HELP}")
@@ -193,17 +195,19 @@ def _read_idx(folder: Path, name: str) -> np.ndarray:
 
 
 def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST from its four IDX files, plain or .gz; the paper divides all 70,000 images anew.
+    """Read MNIST from its four IDX files, plain or .gz, training and test images together.
+
+    The paper draws its own splits from all 70,000 images.
 
     Args:
-        folder: holds `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the same of `t10k`.
+        folder: contains `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the same files of `t10k`.
 
     Returns:
         Pixels (n, D) uint8 in 0 ... 255 and digits (n,) int64, the training images first.
 
     Raises:
-        DataError: a file is missing or is something else, or images and labels are not equally many. The
-            message names the file and says how to get it.
+        DataError: a file is missing or invalid, or the numbers of images and labels differ. The message names
+            the file and says how to obtain it.
     """
     images, digits = [], []
     for image_file, label_file in _MNIST:

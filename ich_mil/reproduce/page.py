@@ -1,6 +1,6 @@
-"""The report of a benchmark protocol: Markdown with tables, figures beside it, and what each number means.
+"""Report of a benchmark protocol as Markdown with tables, figures and explanations.
 
-In: tables of each set. Out: `report.md`; its pictures lie in folders beside it.
+In: chapters with the tables of each set. Out: `report.md`; its figures are files in folders beside it.
 """
 
 import math
@@ -16,13 +16,13 @@ from ich_mil.files import write_text
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a report.
+    """One section of a report.
 
     Attributes:
-        title: its heading.
-        text: what it says, in sentences.
-        table: shown below the text; None shows none.
-        figures: pictures, relative to the report.
+        title: heading.
+        text: explanation, in sentences.
+        table: table below the text, or None.
+        figures: paths of figures, relative to the report.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One set, or a closer look at one scored set."""
+    """One benchmark set, or the detailed analysis of one scored set."""
 
     title: str
     sections: Sequence[Section]
@@ -43,10 +43,10 @@ def write_page(path: Path, title: str, facts: Sequence[str], chapters: Iterable[
     """Write the report.
 
     Args:
-        path: of the Markdown file.
-        title: its first line.
-        facts: what was run, one line each.
-        chapters: in order.
+        path: path of the Markdown file.
+        title: first line of the report.
+        facts: facts about the run, one line each.
+        chapters: chapters in order.
     """
     lines = [f"# {title}", "", *(f"* {fact}" for fact in facts), ""]
     for chapter in chapters:
@@ -61,9 +61,9 @@ def write_page(path: Path, title: str, facts: Sequence[str], chapters: Iterable[
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    """A data frame as a Markdown table: floats with three decimals, what is absent as a dash.
+    """Format a data frame as a Markdown table: floats with three decimals, missing values as a dash.
 
-    A p-value (a column `p` or `..._p`) that would be 0.000 is '< 0.001'.
+    A p-value (in a column `p` or `..._p`) that would be 0.000 is written '< 0.001'.
     """
     head = [str(name) for name in frame.columns]
     rows = [
@@ -90,7 +90,7 @@ def _cell(value: object) -> str:
 
 
 def spread(mean: float, std: float, low: float = math.nan, high: float = math.nan) -> str:
-    """'0.911 ± 0.016 [0.886, 0.936]'; what is not known is left out."""
+    """Format as '0.911 ± 0.016 [0.886, 0.936]'; values that are NaN are left out."""
     if np.isnan(mean):
         return "–"
     text = f"{mean:.3f}" if np.isnan(std) else f"{mean:.3f} ± {std:.3f}"

@@ -1,7 +1,7 @@
-"""What a benchmark protocol says: which sets, which heads, how they are divided, what is compared.
+"""Benchmark protocol: data sets, heads, folds and seeds, read from a YAML file.
 
-In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. What it means is in `ich_mil.reproduce.tasks`
-(who is trained on and who is scored) and `ich_mil.reproduce.run` (what is measured and written).
+In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. `ich_mil.reproduce.tasks` derives the training
+and test scans from it, `ich_mil.reproduce.run` the metrics and the output files.
 """
 
 import re
@@ -27,7 +27,7 @@ USED_BY: dict[str, set[SetKind]] = {
     "cnn_seeds": {"pictures"},
     "widths": {"pictures"},
 }
-"""Settings of a set that not every kind has."""
+"""Kinds of set to which each optional setting applies."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class BenchmarkSet:
     """One set of bags.
 
     Attributes:
-        name: as the tables show it.
-        kind: `features` (a public feature CSV), `musk` (an npz), `digits` (scikit-learn's, nothing to name),
-            `mnist` (a folder with the four IDX files), or `pictures` (a training configuration, run once for
-            each CNN seed and each number of features).
-        root: file or folder; environment variables as `$NAME` are filled in.
-        dataset: what the held-out scans are called in `ich_mil/reproduce/published.csv`; '' takes the name.
-        components: principal components the features are projected on, fitted on training bags; 0 means none.
-        external: features of another set (`features` only), scored by heads that are fitted to all of `root`.
-        external_name: of that set.
-        findings: CQ500's `reads.csv`, for subtypes and disagreement of readers in the external set.
-        scans: a CSV with columns scan,split (train, validation, test) that names the scans of `pictures`.
-        cnn_seeds: of `pictures`.
-        widths: numbers of features of `pictures`.
+        name: name in the tables.
+        kind: `features` (a public feature CSV), `musk` (an npz file), `digits` (from scikit-learn, without a
+            path), `mnist` (a folder with the four IDX files), or `pictures` (a training configuration, run
+            once for each CNN seed and each number of features).
+        root: file or folder; environment variables written as `$NAME` are expanded.
+        dataset: name of the held-out scans in `ich_mil/reproduce/published.csv`; '' means `name`.
+        components: number of principal components of the features, fitted on training bags; 0 means no PCA.
+        external: features of an external set (`features` only), scored by heads fitted to all of `root`.
+        external_name: name of the external set.
+        findings: `reads.csv` of CQ500, for subtypes and reader disagreement in the external set.
+        scans: CSV with columns scan,split (train, validation, test) that lists the scans of `pictures`.
+        cnn_seeds: seeds of the networks of `pictures`.
+        widths: numbers of features of the networks of `pictures`.
     """
 
     name: str
@@ -98,32 +98,32 @@ class BenchmarkSet:
         return {"": "five-splits"}
 
     def path(self, what: str) -> Path:
-        """`root`, `external`, `findings` or `scans`, filled in. `ConfigError` if that cannot be."""
+        """Expanded path of `root`, `external`, `findings` or `scans`. `ConfigError` if that is impossible."""
         return filled_path(f"set {self.name!r}: {what}", getattr(self, what))
 
 
 @dataclass(frozen=True)
 class ProtocolConfig:
-    """Everything a benchmark depends on.
+    """All settings of a benchmark.
 
     Attributes:
-        title: one line.
-        out: folder of fits, tables, figures and `report.md`.
-        sets: what is measured on.
+        title: title of the report.
+        out: folder for fits, tables, figures and `report.md`.
+        sets: benchmark sets.
         heads: name -> settings that differ from the defaults.
-        n_inducing: values of M; every head is fitted with each.
-        main: the head that is looked at closely, with the M named in `main_inducing`.
-        main_inducing: M of that head.
-        folds: over patients; every scan is held out once for each seed.
-        seeds: of folds and of k-means.
+        n_inducing: numbers of inducing points M; every head is fitted with each.
+        main: name of the main head, the one with detailed analyses.
+        main_inducing: M of the main head.
+        folds: number of folds over patients; every scan is held out once for each seed.
+        seeds: seeds of folds and of k-means.
         attention_mil: also train torchmil's attention MIL (extra `bench`).
-        resamples: of patients behind an interval.
-        samples: posterior samples a prediction.
-        sensitivity: that the triage promises.
-        specificity: likewise.
-        confidence: of each promise.
-        simulations: random splits that the promise is checked on.
-        jobs: worker processes; 0 means one a core.
+        resamples: number of bootstrap resamples of patients behind an interval.
+        samples: number of posterior samples of a prediction.
+        sensitivity: sensitivity that the triage guarantees.
+        specificity: specificity that the triage guarantees.
+        confidence: confidence level of each guarantee.
+        simulations: number of random splits for checking the guarantees.
+        jobs: number of worker processes; 0 means one for each core.
     """
 
     title: str
@@ -166,12 +166,12 @@ class ProtocolConfig:
                 self.head(name, m, seed=0)
 
     def first_seed(self, name: str) -> int:
-        """The seed of the runs of a set that are looked at closely."""
+        """Seed of the runs of a set that are analysed in detail."""
         (one,) = (one for one in self.sets if one.name == name)
         return one.cnn_seeds[0] if one.kind == "pictures" else self.seeds[0]
 
     def head(self, name: str, n_inducing: int, *, seed: int) -> HeadSettings:
-        """The settings of a head. `ValueError` if it has none such."""
+        """Settings of a head. `ValueError` if the protocol gives it an unknown setting."""
         allowed = {*HeadSettings.names()} - {"n_inducing", "seed"}
         if unknown := sorted({*self.heads[name]} - allowed):
             raise ValueError(f"head {name!r}: {unknown[0]!r} is no setting of a head, or has its own list")
@@ -179,15 +179,15 @@ class ProtocolConfig:
 
     @property
     def hash(self) -> str:
-        """12 hex digits that name these settings, but for `out` and `jobs`."""
+        """Digest of the settings in 12 hex digits, without `out` and `jobs`."""
         return settings_digest(asdict(self) | {"out": "", "jobs": 0})
 
 
 def read_protocol(words: Sequence[str]) -> ProtocolConfig:
-    """A protocol by name (`features` is configs/protocol_features.yaml) or by file, and overrides.
+    """Read a protocol by name (`features` is configs/protocol_features.yaml) or by file, with overrides.
 
     Raises:
-        ConfigError: there is no such protocol, or it is not a valid one.
+        ConfigError: the protocol does not exist or is not valid.
     """
     program = "ich-mil reproduce"
     if not words:
@@ -203,6 +203,6 @@ def read_protocol(words: Sequence[str]) -> ProtocolConfig:
 
 
 def _known() -> str:
-    """The names there are, to end a message with."""
+    """List of the available protocols, as the end of an error message."""
     known = sorted(one.stem.removeprefix("protocol_") for one in Path("configs").glob("protocol_*.yaml"))
     return f"; there are {', '.join(known)}" if known else ""

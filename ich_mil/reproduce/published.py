@@ -1,11 +1,11 @@
-"""Figures of the literature as data, and ours beside those that were measured in the same way.
+"""Published figures, and a comparison of our results with those that were measured in the same way.
 
-In: `published.csv` beside this file, one row a number, digits as printed. Out: its rows, or a table of ours
-with a published figure where set, protocol, features, inducing points, model and metric are the same, and
-with the reason where they are not.
+In: `published.csv` beside this file, one row for each number, with the digits as printed. Out: its rows; or a
+table of our results with the published figure, if set, protocol, features, inducing points, model and metric
+are the same, and otherwise with the reason why there is none.
 
-The numbers are those of Castro-Macías et al. 2024 (AIJ), Tables 2 to 9, and what their public code gave when
-it was run again on public features. Each row says whether we could measure the same, and why not.
+The figures are Tables 2 to 9 of Castro-Macías et al. 2024 (AIJ), and results of their public code, run again
+on public features. Each row states whether our results can be compared with it, and if not, why.
 """
 
 from importlib.resources import files
@@ -27,20 +27,20 @@ PROTOCOLS = {
     "own-data": "data and split of its own",
     "own-data-cq500": "trained on other data, measured on CQ500",
 }
-"""Name of each protocol in `published.csv`, and what it stands for."""
+"""Description of each protocol named in `published.csv`."""
 
 _LEVELS = {"scan": "bag", "slice": "instance"}
 _STAND_INS = {"digits": ("MNIST", "ours are scikit-learn's 1,797 digits of 8 × 8 pixels, not MNIST's 70,000")}
-"""Sets of ours that stand in for a published one: that set, and why the figures cannot be compared."""
+"""Our substitutes for published sets: name of the published set, and why figures are not comparable."""
 
 
 def published() -> pd.DataFrame:
-    """The published figures.
+    """Read the published figures.
 
     Returns:
-        The columns `COLUMNS`. `mean` and `std` are numbers, `std` NaN where none is given; `comparable` is
-        bool; the rest is text, empty where it does not apply. `level` is 'bag' or 'instance', `features` the
-        number of features or what they are, `why` the reason where a row is not comparable.
+        The columns `COLUMNS`. `mean` and `std` are numbers, `std` NaN if not published; `comparable` is bool;
+        the other columns are text, empty if they do not apply. `level` is 'bag' or 'instance', `features` the
+        number or the kind of features, `why` the reason if a row is not comparable.
     """
     path = files("ich_mil.reproduce").joinpath("published.csv")
     with path.open(encoding="utf-8") as file:
@@ -52,15 +52,16 @@ def published() -> pd.DataFrame:
 
 
 def beside(ours: pd.DataFrame) -> pd.DataFrame:
-    """Our numbers with the published one beside each where it was measured in the same way.
+    """Add the published figure to each of our results that was measured in the same way.
 
     Args:
-        ours: columns `dataset`, `protocol`, `features`, `n_inducing` (NaN or empty where it does not apply),
-            `model`, `level` ('bag' and 'instance', or 'scan' and 'slice') and `metric`, and whatever else.
+        ours: columns `dataset`, `protocol`, `features`, `n_inducing` (NaN or empty if it does not apply),
+            `model`, `level` ('bag' and 'instance', or 'scan' and 'slice') and `metric`; other columns are
+            kept.
 
     Returns:
-        `ours` with `published` and `published_std` (NaN where not comparable), `source`, and `note`: empty
-        where a figure stands beside, else 'not comparable', the figures meant, and the reason.
+        `ours` with `published` and `published_std` (NaN if not comparable), `source`, and `note`: empty if
+        there is a comparable figure, else 'not comparable' with the figures in question and the reason.
 
     Raises:
         ValueError: a column is missing.
@@ -74,7 +75,7 @@ def beside(ours: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(value: object) -> str:
-    """A cell as `published.csv` writes it: 8 and 8.0 are '8', nothing is ''."""
+    """Format a cell as in `published.csv`: 8 and 8.0 as '8', missing values as ''."""
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return ""
     if isinstance(value, float | np.floating) and float(value).is_integer():
@@ -83,7 +84,7 @@ def _text(value: object) -> str:
 
 
 def _find(row: dict[str, str], table: pd.DataFrame) -> tuple[float, float, str, str]:
-    """Figure, spread, source and note for one row of ours."""
+    """Published figure, its spread, source and note for one of our rows."""
     dataset, stand_in = _STAND_INS.get(row["dataset"], (row["dataset"], ""))
     level = _LEVELS.get(row["level"], row["level"])
     rows = table[
@@ -116,7 +117,7 @@ def _find(row: dict[str, str], table: pd.DataFrame) -> tuple[float, float, str, 
 
 
 def _none(rows: pd.DataFrame, reason: str) -> tuple[float, float, str, str]:
-    """No figure, for a reason; `rows` are the figures a reader would look for."""
+    """Result of `_find` without a figure; `rows` are the figures that are not comparable."""
     figures = ", ".join(
         f"{mean:g}" + ("" if np.isnan(std) else f" ± {std:g}")
         for mean, std in zip(rows["mean"], rows["std"], strict=True)

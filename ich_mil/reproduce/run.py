@@ -1,15 +1,15 @@
-"""Run a benchmark protocol from its file to its tables.
+"""Run a benchmark protocol: fit all models, compute metrics, write tables, figures and report.
 
 In: a `ProtocolConfig`. Out, in `config.out`:
 
-    protocol.json     the settings the folder belongs to
-    fits/             one file for each model and task; started again, what is there is not fitted again
-    SET/results.csv   every model and baseline on every scored set: mean, spread over seeds, intervals
-    SET/*.csv         the closer looks at the main head (`ich_mil.reproduce.analyses`)
+    protocol.json     digest of the settings of this folder
+    fits/             one file for each model and task; a restarted run reuses existing files
+    SET/results.csv   every model and baseline on every scored set: mean, std over seeds, intervals
+    SET/*.csv         detailed analyses of the main head (`ich_mil.reproduce.analyses`)
     SET/*.png         figures
-    report.md         all of it with what each number means, and the published figures beside ours
+    report.md         all results with explanations, and a comparison with published figures
 
-Tasks run side by side, one thread each. No number depends on how many.
+Tasks run in parallel, one thread each. Results do not depend on the number of processes.
 """
 
 from collections import defaultdict
@@ -56,18 +56,18 @@ PROTOCOL_FORMAT = "ich_mil.reproduce.protocol.1"
 
 
 def reproduce(config: ProtocolConfig) -> Path:
-    """Fit what is not there, measure, and write tables, figures and report.
+    """Run a protocol; existing fits are reused.
 
     Returns:
-        The report, `config.out / "report.md"`.
+        Path of the report, `config.out / "report.md"`.
 
     Raises:
-        ConfigError: the folder holds results of other settings.
-        DataError: data that cannot be used, or a folder that another process is writing.
+        ConfigError: the folder has results of other settings.
+        DataError: invalid data, or a folder that another process is writing to.
     """
     models = models_of(config)
     _check_inputs(config)
-    # networks are trained for the others; a table that cannot be used leaves no folder behind
+    # invalid tables fail here, before a folder is created; tasks of pictures train networks and come later
     ready = {one.name: list(tasks_of(one, config)) for one in config.sets if one.kind != "pictures"}
     about = {"format": PROTOCOL_FORMAT, "config_hash": config.hash}
     with alone(config.out, doing="writing"):
@@ -77,12 +77,12 @@ def reproduce(config: ProtocolConfig) -> Path:
 
 
 def _fit_and_measure(config: ProtocolConfig, models: list[Model], ready: dict[str, list[Task]]) -> Path:
-    """Fit and measure set after set, and write the report; `ready` has the tasks of tables and bags."""
+    """Fit and evaluate one set after another, write the report; `ready` has the tasks of tables and bags."""
     chapters: list[Chapter] = []
     for one in config.sets:
         tasks = ready[one.name] if one.name in ready else list(tasks_of(one, config))
         units = [(model, task) for task in tasks for model in models]
-        # one GPU is kept busy by one process
+        # one process saturates a GPU
         jobs = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), len(units))
         work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
             delayed(score_task)(model, task, config) for model, task in units
@@ -97,7 +97,7 @@ def _fit_and_measure(config: ProtocolConfig, models: list[Model], ready: dict[st
 
 
 def models_of(config: ProtocolConfig) -> list[Model]:
-    """Every head with every M, then the baselines. `ConfigError` for a head with a baseline's name."""
+    """All heads with every M, then the baselines. `ConfigError` if a head has the name of a baseline."""
     if both := sorted(set(config.heads) & set(BASELINES)):
         raise ConfigError(f"heads: {both[0]!r} is the name of a baseline; choose another")
     heads = [Model(name, m) for name in config.heads for m in config.n_inducing]
@@ -105,18 +105,18 @@ def models_of(config: ProtocolConfig) -> list[Model]:
 
 
 def _check_inputs(config: ProtocolConfig) -> None:
-    """Refuse a file or package that is not there, before anything is fitted."""
+    """Check that all input files and packages exist, before anything is fitted."""
     for one in config.sets:
         for what in ("root", "external", "findings", "scans"):
             if getattr(one, what) and not one.path(what).exists():
                 raise DataError(f"set {one.name!r}: {what} {one.path(what)}: no such file or folder")
     if config.attention_mil:
-        attention_model()  # refuses where it is not installed
+        attention_model()  # raises if torchmil is not installed
 
 
 @dataclass(frozen=True)
 class _Seed:
-    """What one model said of one scored set with one seed, scans in the order of `bags`."""
+    """Scores of one model on one scored set with one seed, scans in the order of `bags`."""
 
     bags: FeatureSet
     scored: Scored
@@ -136,9 +136,9 @@ class _Seed:
 def _gather(
     home: FeatureSet | None, tasks: list[Task], model: Model, config: ProtocolConfig
 ) -> dict[tuple[str, int], list[_Seed]]:
-    """For each scored set and width the runs of a model, one a seed, its held-out folds put together.
+    """Scores of a model by scored set and width: one entry for each seed, with its held-out folds joined.
 
-    `home` are the bags that the folds divide, in their order; None for pictures.
+    `home` are the bags that are divided into folds, in their order; None for pictures.
     """
     parts: dict[tuple[str, int, int], list[tuple[FeatureSet, Scored, float]]] = defaultdict(list)
     for task in tasks:
@@ -155,7 +155,7 @@ def _gather(
 
 
 def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scored, float]]) -> Scored:
-    """The pieces as one, scans and slices in the order of `whole`; every scan is in one piece."""
+    """Join the scores of the parts in the order of `whole`; each scan is in exactly one part."""
     place = {scan: b for b, scan in enumerate(whole.scans)}
     joined = says(whole)
     for features, scored, _ in pieces:
@@ -169,7 +169,7 @@ def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scored, float]])
 def _measure(
     one: BenchmarkSet, tasks: list[Task], models: list[Model], config: ProtocolConfig
 ) -> list[Chapter]:
-    """`results.csv` of a set, and the closer looks at its main head."""
+    """Write `results.csv` of a set and run the detailed analyses of its main head."""
     home = None if one.kind == "pictures" else read_bags(one, config)
     runs = {model: _gather(home, tasks, model, config) for model in models}
     folder = config.out / one.name
@@ -208,7 +208,7 @@ def _looks(
     folder: Path,
     config: ProtocolConfig,
 ) -> Iterator[Look]:
-    """The first seed of the main head, on each set it scored."""
+    """Inputs of the detailed analyses: the first seed of the main head on each scored set."""
     main = main_model(config)
     several = len({width for _, width in runs[main]}) > 1
     for name, width in runs[main]:

@@ -1,9 +1,9 @@
-"""A published list of scans as a split without leaks.
+"""Convert a published list of scans to a split without leaks between its parts.
 
-In: a CSV with columns `scan,split`, as papers publish it, and the scans there are with their patients. Out: a
-split in which no scan and no patient sits twice, and one line for each scan that was left out, with the
-reason. A leak is removed on the side that is learned from, so that the scans to be scored stay those of the
-paper (in the literature's 1,150 RSNA scans one is in train and in test).
+In: a CSV with columns `scan,split`, as papers publish it, and the prepared scans with their patients. Out: a
+split in which no scan and no patient is in two parts, and a row with the reason for each scan that was left
+out. A leak is removed from the training side, so that the test scans remain those of the paper (in the list
+of 1,150 RSNA scans of the literature one scan is in train and in test).
 """
 
 from pathlib import Path
@@ -19,19 +19,19 @@ LEFT_OUT = ["scan", "split", "reason"]
 def clean_list(
     path: Path, scans: pd.DataFrame, *, validation: float, seed: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A split from a list of scans.
+    """Read a list of scans and remove leaks.
 
     Args:
         path: CSV with columns scan,split; split is train, validation or test.
-        scans: index scan id; columns `patient`, `label`, `content`, of the scans there are.
-        validation: share of the training patients that becomes validation where the list names none.
-        seed: of that draw.
+        scans: prepared scans: index scan id, columns `patient`, `label`, `content`.
+        validation: fraction of the training patients used for validation if the list has no validation scans.
+        seed: seed of that draw.
 
     Returns:
-        The `COLUMNS` of a split; and what was left out: scan, split, reason.
+        The split, with columns `COLUMNS`; and the scans left out, with columns scan, split, reason.
 
     Raises:
-        DataError: not such a list, an unknown split, or too few scans are left.
+        DataError: the file is not such a list, a split is unknown, or too few scans remain.
     """
     table = read_scan_list(path)
     left_out: list[pd.DataFrame] = []
@@ -43,7 +43,7 @@ def clean_list(
     table = leave_out(table, ~table.scan.isin(scans.index), "is not among the prepared scans")
     table = table.join(scans[["patient", "label", "content"]], on="scan")
     table = leave_out(table, table.label == UNKNOWN, "has no label")
-    # in the order of what is worth most: a test scan stays a test scan
+    # test scans have priority over validation scans, and these over training scans
     for split, worth_more in (("validation", "test"), ("train", "test"), ("train", "validation")):
         kept = table[table.split == worth_more]
         again = (table.split == split) & table.scan.isin(kept.scan)

@@ -1,7 +1,7 @@
-"""One model on one task of a protocol: fitted, applied, and kept in one file.
+"""Fit one model to one task of a protocol, score the test scans, and cache the scores in one file.
 
 In: a `Task` and the name of a head or of a baseline. Out: `Scored` for each set that the task scores, as one
-safetensors file a model and task. A file that is there and was made from the same scans is not made again.
+safetensors file for each model and task. A file that was computed from the same inputs is reused.
 
 Shapes: B scans, N slices of one scored set.
 """
@@ -33,19 +33,19 @@ from ich_mil.reproduce.tasks import Task
 
 FORMAT = "ich_mil.scored.2"
 OF_SCANS = ("scan", "scan_std", "scan_std_independent")
-"""What `Scored` has a number of for each scan; of the others it has one for each slice."""
+"""Fields of `Scored` with one number for each scan; the other fields have one for each slice."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What one model says of the scans and slices of one set; NaN where it says nothing.
+    """Scores of one model for the scans and slices of one set; NaN where the model gives none.
 
     Attributes:
         scan: (B,) probability.
-        scan_std: (B,) its deviation over samples of the whole function.
-        scan_std_independent: (B,) likewise, over samples that take slices for independent.
+        scan_std: (B,) standard deviation over joint samples of the slices.
+        scan_std_independent: (B,) standard deviation over independent samples of the slices.
         slice: (N,) probability, or a score that ranks slices.
-        slice_std: (N,) its deviation.
+        slice_std: (N,) standard deviation.
     """
 
     scan: np.ndarray
@@ -57,10 +57,10 @@ class Scored:
 
 @dataclass(frozen=True)
 class Model:
-    """A row of the tables.
+    """A model of the tables: a head or a baseline.
 
     Attributes:
-        name: of a head of the protocol, or of a baseline.
+        name: name of a head of the protocol, or of a baseline.
         n_inducing: M of a head, 0 for a baseline.
     """
 
@@ -69,12 +69,12 @@ class Model:
 
     @property
     def title(self) -> str:
-        """As the tables show it."""
+        """Name in the tables."""
         return f"{self.name}, M={self.n_inducing}" if self.n_inducing else self.name
 
 
 def says(features: FeatureSet, **given: object) -> Scored:
-    """`Scored` with NaN for all that is not given, or given as None."""
+    """Build a `Scored` with NaN for all fields that are missing or None."""
     scans, slices = np.full(features.n_scans, np.nan), np.full(len(features.x), np.nan)
     blank = {one.name: scans if one.name in OF_SCANS else slices for one in fields(Scored)}
     known = {name: np.asarray(values, np.float64) for name, values in given.items() if values is not None}
@@ -97,7 +97,7 @@ def _cnn_calibrated(task: Task) -> dict[str, Scored]:
     learn = task.validation or task.train
     sigmoid = CnnSigmoid.fit(learn.cnn_scan, learn.labels)
     if sigmoid is None and not learn.cnn_scan.isnan().all():
-        sigmoid = CnnSigmoid(1.0, 0.0)  # a fold without numbers would cost the others their row
+        sigmoid = CnnSigmoid(1.0, 0.0)  # NaN in one fold would make the whole row undefined
     return {name: says(one, scan=sigmoid and sigmoid(one.cnn_scan)) for name, one in task.scored.items()}
 
 
@@ -126,22 +126,22 @@ BASELINES: dict[str, Callable[[Task], dict[str, Scored]]] = {
     "attention MIL (torchmil)": _attention,
     "position only": _position_only,
 }
-"""Rows that stand in every table beside the heads."""
+"""Baselines of every table, by name."""
 NEEDS_EXTRA = "attention MIL (torchmil)"
 """The baseline that needs the extra `bench`."""
 NO_PROBABILITY = frozenset({*BASELINES} - {"CNN alone"})
-"""Baselines whose slice scores only rank."""
+"""Baselines whose slice scores are not probabilities."""
 
 
 def main_model(config: ProtocolConfig) -> Model:
-    """The head that is looked at closely."""
+    """The head with detailed analyses."""
     return Model(config.main, config.main_inducing)
 
 
 def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]:
     settings = config.head(model.name, model.n_inducing, seed=task.seed)
     head = fit_to(task.train, task.validation, settings)
-    # samples that take slices for independent are shown in the closer look alone
+    # independent samples are reported in the detailed analyses only
     looked_at = model == main_model(config) and task.seed == config.first_seed(task.set)
     found = {}
     for name, one in task.scored.items():
@@ -165,14 +165,14 @@ def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]
 
 
 def scored_file(folder: Path, model: Model, task: Task) -> Path:
-    """Where the scores of a model on a task are kept below `folder`."""
+    """Path of the scores of a model on a task below `folder`."""
     name = f"{file_stem(model.title)}_{digest(model.title.encode())[:4]}"
     fold = "all" if task.fold < 0 else f"f{task.fold}"
     return folder / task.set / name / f"d{task.width}_s{task.seed}_{fold}.safetensors"
 
 
 def _made_of(model: Model, task: Task, config: ProtocolConfig) -> str:
-    """A digest of all that scores depend on: the program's version, the model, the scans."""
+    """Digest of everything that scores depend on: version of the program, model, scans."""
     settings = config.head(model.name, model.n_inducing, seed=task.seed) if model.n_inducing else None
     sets = {"train": task.train, "validation": task.validation, **task.scored}
     known = {name: one for name, one in sets.items() if one is not None}
@@ -188,7 +188,10 @@ def _made_of(model: Model, task: Task, config: ProtocolConfig) -> str:
 
 
 def score_task(model: Model, task: Task, config: ProtocolConfig) -> Path:
-    """Score a task by a model unless that was done; returns the file. One thread: tasks run side by side."""
+    """Score a task with a model, unless the cached file is valid; return the path of the file.
+
+    It uses one thread, because tasks run in parallel.
+    """
     path = scored_file(config.out / "fits", model, task)
     made_of = _made_of(model, task, config)
     if _about(path).get("made_of") == made_of:
@@ -213,7 +216,7 @@ def score_task(model: Model, task: Task, config: ProtocolConfig) -> Path:
 
 
 def _about(path: Path) -> dict[str, str]:
-    """The metadata of a file that `score_task` wrote; empty where there is none, or it is another's."""
+    """Metadata of a file of `score_task`; empty if it does not exist or has another format."""
     try:
         with safe_open(path, framework="pt") as file:
             about = dict(file.metadata() or {})
@@ -223,7 +226,7 @@ def _about(path: Path) -> dict[str, str]:
 
 
 def read_scored(path: Path) -> tuple[dict[str, Scored], float]:
-    """What `score_task` wrote, and the seconds it took.
+    """Read a file of `score_task`: the scores, and the seconds that the fit took.
 
     Raises:
         DataError: the file is damaged.

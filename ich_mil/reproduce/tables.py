@@ -1,6 +1,6 @@
-"""The result table of a protocol as a reader sees it, and the published figures beside ours.
+"""Report sections of the result table of a protocol, and of the comparison with published figures.
 
-In: `results.csv` as a frame. Out: sections of the report.
+In: `results.csv` as a data frame. Out: sections of the report.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ SHOWN = (
     (SLICE, "auc", "slice AUC"),
     (INSIDE, "auc", "slice AUC inside positive scans"),
 )
-"""Columns of the table; `results.csv` holds every metric."""
+"""Columns of the report table; `results.csv` has every metric."""
 
 
 def facts_of(config: ProtocolConfig) -> list[str]:
-    """What was run, and what the numbers mean."""
+    """Facts about the run, and explanations of the numbers."""
     pictures = [one for one in config.sets if one.kind == "pictures"]
     return [
         f"ich_mil {__version__}, settings {config.hash}",
@@ -51,7 +51,7 @@ def facts_of(config: ProtocolConfig) -> list[str]:
 
 
 def _fold_facts(config: ProtocolConfig) -> list[str]:
-    """Of sets that are divided into folds: all but pictures."""
+    """Facts about the sets that are divided into folds, which are all but `pictures`."""
     return [
         f"held-out: {config.folds} folds by patient, stratified by label, seeds "
         f"{', '.join(map(str, config.seeds))} (of folds and k-means); each scan is scored by a head that has "
@@ -64,7 +64,7 @@ def _fold_facts(config: ProtocolConfig) -> list[str]:
 def result_sections(
     one: BenchmarkSet, results: pd.DataFrame, folder: Path, config: ProtocolConfig
 ) -> Iterator[Section]:
-    """Tables of every model on every scored set, with figures."""
+    """Tables and figures of all models on each scored set, and the comparison with published figures."""
     several = results.width.nunique() > 1
     for (scored, width), rows in results.groupby(["scored", "width"], sort=False):
         name = f"{scored}, D={width}" if several else str(scored)
@@ -104,7 +104,7 @@ def result_sections(
 
 
 def _published(one: BenchmarkSet, results: pd.DataFrame) -> pd.DataFrame:
-    """The heads' AUC, accuracy and F1 with the published figure beside each, or why there is none."""
+    """AUC, accuracy and F1 of the heads with the published figure, or the reason why there is none."""
     heads = results[(results.n_inducing > 0) & results.metric.isin(["auc", "accuracy", "f1"])]
     heads = heads[heads.level.isin([SCAN, SLICE])].drop(columns="note")
     away = heads.scored == one.external_name
@@ -119,7 +119,7 @@ def _published(one: BenchmarkSet, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line a model, one column a metric of `SHOWN` that some model has."""
+    """Reshape to one row for each model and one column for each metric of `SHOWN` that some model has."""
     lines: list[dict[str, str]] = []
     for (model, m), own in rows.groupby(["model", "n_inducing"], sort=False):
         line = {"model": str(model), "M": str(m) if m else ""}

@@ -1,13 +1,13 @@
-"""Who is trained on and who is scored: the tasks of a benchmark protocol.
+"""Tasks of a benchmark protocol: the training scans and the scored scans of each fit.
 
-In: a `ProtocolConfig`. Out: `Task`s, each with training scans, scans to stop and calibrate on where there are
-such, and the sets to score. No scan, and no patient, is on both sides of a task.
+In: a `ProtocolConfig`. Out: `Task`s, each with training scans, optional validation scans (for early stopping
+and calibration) and the sets to score. No scan and no patient is both trained on and scored in a task.
 
 * Tables of features and sets of bags: for each seed the bags are divided into folds by patient, stratified by
-  label, and every fold is held out once (task `held-out`). Where there is an external set, one more task is
-  trained on all of them and scores it.
-* Pictures: a network is trained for each CNN seed and width, on the split that all of them share; its head is
-  fitted to the training scans, calibrated on the validation scans, and scores the test and the external ones.
+  label, and every fold is held out once (set `held-out`). With an external set, one more task is trained on
+  all bags and scores the external set.
+* Pictures: a network is trained for each CNN seed and width, all on the same split. Its head is fitted to the
+  training scans, calibrated on the validation scans, and scores the test scans and the external scans.
 """
 
 from collections.abc import Iterator
@@ -34,22 +34,22 @@ from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from ich_mil.reproduce.scan_list import clean_list
 
 HELD_OUT = "held-out"
-"""Name of the scans of the set itself, each scored by a head that has not seen it."""
+"""Name of the scored set that consists of the set's own scans, each scored by a fit that has not seen it."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one fit is made of.
+    """Inputs of one fit.
 
     Attributes:
         set: name of the benchmark set.
         width: number of features D.
-        seed: of folds and k-means; of the network, for pictures.
-        fold: number of the fold that is held out, -1 where everything is trained on.
-        train: scans to learn from.
-        validation: scans to stop and calibrate on; None calibrates on held-out folds of `train`.
+        seed: seed of folds and k-means; for pictures, of the network and k-means.
+        fold: number of the held-out fold, -1 if there is none.
+        train: training scans.
+        validation: scans for early stopping and calibration; None calibrates on held-out folds of `train`.
         scored: name -> scans to score.
-        ledgers: of those of `scored` that were read from DICOM files.
+        ledgers: name -> ledger of each set of `scored` that was read from DICOM files.
     """
 
     set: str
@@ -63,11 +63,11 @@ class Task:
 
 
 def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
-    """The tasks of one set; of pictures, the networks are trained on the way.
+    """Generate the tasks of one set; for pictures this trains the networks.
 
     Raises:
-        DataError: data that cannot be used, or a patient on both sides.
-        ConfigError: a training configuration that does not fit.
+        DataError: invalid data, or a patient that is both trained on and scored.
+        ConfigError: an unsuitable training configuration.
     """
     for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
         learned = keys_of(task.train.table)
@@ -79,7 +79,10 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
 
 
 def read_bags(one: BenchmarkSet, config: ProtocolConfig) -> FeatureSet:
-    """The bags of a set that is no pictures. Bags of digits are drawn once: seeds differ in folds alone."""
+    """Read the bags of any set but `pictures`.
+
+    Bags of digits are drawn with the first seed, so that seeds differ in their folds only.
+    """
     seed = config.seeds[0]
     match one.kind:
         case "features":
@@ -139,7 +142,7 @@ def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
 
 
 def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Path:
-    """The split all networks share, as a file: that of the list, its leaks removed, or drawn once."""
+    """File of the split that all networks share: the published list without leaks, or a random split."""
     path = config.out / "networks" / f"{one.name}_splits.csv"
     prepared = prepare_training(base, jobs=config.jobs or base.workers)
     share = base.split.validation

@@ -1,1 +1,1 @@
-"""Statistics that only the report of a benchmark shows."""
+"""Statistics used only in the report of a benchmark."""

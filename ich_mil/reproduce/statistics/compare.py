@@ -1,11 +1,11 @@
-"""Models side by side on the same scans: is one better than the reference, and how sure is that?
+"""Paired comparison of models with a reference model on the same scans, by bootstrap over patients.
 
-In: labels and the scores of several models on the same scans. Out: a row for each other model and metric:
-the difference to the reference, its interval by resampling patients, and how often the model wins. Both are
-measured on the same resamples, so what makes a set of scans hard or easy for all models cancels: two
-intervals that overlap in the result table may still belong to a clear difference.
+In: labels and the scores of several models on the same scans. Out: a row for each other model and metric: the
+difference to the reference, its interval, and how often the model is better. Both models are evaluated on the
+same resamples, so variation between scans that affects both cancels: a difference may be clear although the
+two intervals in the result table overlap.
 
-Shapes: B scans, N slices (packed), K scans with slices of both kinds, R resamples.
+Shapes: B scans, N slices (packed), K scans with slices of both classes, R resamples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,11 +67,11 @@ def _measured(
     draws: np.ndarray,
     behind: Mapping[str, int],
 ) -> _Row:
-    """The columns that the bootstrap gives; ties count one half in `better`.
+    """Bootstrap columns of one row; ties count one half in `better`.
 
-    An ECE gets none of them. Resampling adds to it, and more to that of the better calibrated model: of two
-    whose ECEs were 0 and 0.06, simulated with 60 or 490 scans, the interval held the difference 0 to 0.06
-    of the time.
+    An ECE gets no interval. Resampling inflates it, and more so for the better calibrated model: for two
+    models with ECEs of 0 and 0.06, simulated with 60 or 490 scans, the coverage of the interval of the
+    difference was 0 to 0.06.
     """
     gain = draws[~np.isnan(draws)] * (-1 if metric in LOWER_IS_BETTER else 1)
     row = {
@@ -93,10 +93,13 @@ def _measured(
 
 
 def _why_no_interval(interval: Interval, usable: int, patients: int | None) -> str:
-    """Why resamples say nothing of other scans, else empty; `patients` as in `bootstrap.of_proportion`.
+    """Reason why the resamples give no valid interval, else empty.
 
-    Resamples that all agree have no spread to tell: that two models are right on each of ten scans, or that
-    one misses the only positive and the other finds it, bounds no difference.
+    If all resamples agree, their spread is 0 and the interval would have no width. That two models are
+    correct on each of ten scans, or that only one of them finds the single positive scan, does not bound a
+    difference.
+
+    `patients` is the number of patients as in `bootstrap.of_proportion`.
     """
     if np.isnan(interval.low):
         return "no resample holds both classes" if usable == 0 else "one patient only, so no interval"
@@ -108,7 +111,7 @@ def _why_no_interval(interval: Interval, usable: int, patients: int | None) -> s
 
 
 def _delong(labels: np.ndarray, score: np.ndarray, other: np.ndarray, *, several: bool) -> tuple[float, str]:
-    """The p-value for the AUC, and what a reader of it must know; `several`: a patient has several scans."""
+    """p-value of the AUC difference, and remarks on it; `several`: some patient has several scans."""
     if min((labels == 1).sum(), (labels == 0).sum()) < 2:
         return np.nan, "DeLong needs two scans of each class"
     result = delong_test(labels, score, other)
@@ -125,31 +128,33 @@ def compare(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Scan probabilities of each model against those of the reference, in every metric of `scan_metrics`.
+    """Compare the scan probabilities of each model with the reference, in every metric of `scan_metrics`.
 
-    An interval that leaves out 0 says that the models differ on scans like these. It knows nothing of other
-    training runs, and one in twenty such intervals is wrong by chance: mind how many are read.
+    An interval that excludes 0 means that the models differ on scans from this population. It does not
+    include the variation between training runs. One in twenty such intervals is wrong by chance, so consider
+    how many are read.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         scores: (B,) probabilities of each model, by its name.
         patients: B patient keys; the intervals resample patients.
-        reference: name of the model the others are compared with.
+        reference: name of the reference model.
         seed: seed of the resampling.
         resamples: number of resamples R.
 
     Returns:
-        One row a model and metric, in the order given, with the columns `COLUMNS`: `value`,
-        `reference_value`, `difference` of the two (`value - reference_value`), `low` and `high` of its 95 %
-        interval, `better`: the share of resamples in which the model is better (lower for
-        `LOWER_IS_BETTER`), a tie counting one half, these three NaN for `ece`, where all resamples agree, and
-        where a metric rests on one patient of a class; `delong_p`, for `auc` only and NaN elsewhere; `n`
-        scans, `positives` and `patients` among them; `resamples`, those `ignored` because they hold one class
-        only; `note`: why a number is missing, or what is odd about it.
+        One row for each model and metric, in the order given, with the columns `COLUMNS`: `value`,
+        `reference_value`, `difference` (`value - reference_value`), `low` and `high` of its 95 % interval,
+        `better`: the fraction of resamples in which the model is better (lower for `LOWER_IS_BETTER`), a tie
+        counting one half. These three are NaN for `ece`, if all resamples agree, and if a metric rests on one
+        patient of a class. `delong_p` is for `auc` only, else NaN; `n` scans, `positives` and `patients`
+        among them; `resamples`, the number `ignored` because they have one class only; `note`: why a number
+        is missing, or a remark on it.
 
     Raises:
-        DataError: a score is NaN or no probability (the message names the model), or there is one class only.
-        ValueError: lengths do not fit, or the reference or a model to compare is missing.
+        DataError: a score is NaN or not a probability (the message names the model), or there is one class
+            only.
+        ValueError: lengths do not match, or the reference or a model to compare is missing.
     """
     others, owner = _others(scores, reference), patient_keys(patients, len(labels))
     checked = {}
@@ -200,26 +205,27 @@ def compare_slices(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Slice scores of each model against those of the reference: the AUC inside positive scans.
+    """Compare slice scores of each model with those of the reference, by the AUC within positive scans.
 
-    Each scan that holds slices of both kinds gives one difference of AUCs; their mean is the difference.
+    Each scan with slices of both classes gives one difference of AUCs; the result is the mean of these.
 
     Args:
-        slice_labels: (N,) in {0, 1} or `UNKNOWN`, which is left out.
-        scores: (N,) finite scores of each model, by its name; larger means more likely a bleed.
+        slice_labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
+        scores: (N,) finite scores of each model, by its name; a larger score means a hemorrhage is more
+            likely.
         patients: B patient keys; the intervals resample patients.
         offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
-        reference: name of the model the others are compared with.
+        reference: name of the reference model.
         seed: seed of the resampling.
         resamples: number of resamples R.
 
     Returns:
-        As `compare`, one row a model with the metric `slice_auc_inside`; `n` and `positives` are the K scans.
-        DeLong's test does not hold for a mean over scans, so `delong_p` is NaN.
+        As `compare`, one row for each model with the metric `slice_auc_inside`; `n` and `positives` are the
+        number of scans K. `delong_p` is NaN, because DeLong's test does not apply to a mean over scans.
 
     Raises:
-        DataError: a score is NaN (the message names the model), or no scan has slices of both kinds.
-        ValueError: lengths do not fit, or the reference or a model to compare is missing.
+        DataError: a score is NaN (the message names the model), or no scan has slices of both classes.
+        ValueError: lengths do not match, or the reference or a model to compare is missing.
     """
     others, owner = _others(scores, reference), patient_keys(patients)
     offsets = np.asarray(offsets)

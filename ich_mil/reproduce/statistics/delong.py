@@ -1,13 +1,13 @@
-"""DeLong's test of two AUCs measured on the same scans.
+"""DeLong's test for the difference of two AUCs on the same scans.
 
-In: labels and the scores of two models. Out: their AUCs, the difference with its interval, a p-value. After
-DeLong, DeLong and Clarke-Pearson 1988 (10.2307/2531595), by mid-ranks as in Sun and Xu 2014
-(10.1109/LSP.2014.2337313).
+In: labels and the scores of two models. Out: both AUCs, their difference with its interval, a p-value.
+Source: DeLong, DeLong and Clarke-Pearson 1988 (10.2307/2531595), computed with mid-ranks as in Sun and Xu
+2014 (10.1109/LSP.2014.2337313).
 
-The units are scans, taken as independent. Where patients have several scans they are not, and the numbers
-here claim too much: read the bootstrap over patients (`bootstrap.py`, `compare.py`) instead.
+The test treats scans as independent. If patients have several scans, interval and p-value are too optimistic;
+use the bootstrap over patients (`bootstrap.py`, `compare.py`) instead.
 
-Shapes: B scans, P positive and Q negative ones.
+Shapes: B scans, P positive and Q negative scans.
 """
 
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ _Z = float(norm.ppf((1 + LEVEL) / 2))
 
 @dataclass(frozen=True)
 class DeLongTest:
-    """Two AUCs on the same scans.
+    """Comparison of two AUCs on the same scans.
 
     Attributes:
         auc_a: AUC of the first model.
-        auc_b: AUC of the second.
+        auc_b: AUC of the second model.
         difference: `auc_a - auc_b`.
-        low: lower end of its 95 % interval; NaN where `note` says why.
+        low: lower end of its 95 % interval; NaN for the reason in `note`.
         high: upper end.
-        z: the difference in standard errors; 0 where the difference and its variance are both 0.
+        z: difference in units of its standard error; 0 if the difference and its variance are both 0.
         p: two-sided p-value of equal AUCs.
-        note: what is odd about the variance, else empty.
+        note: remark on a variance of 0, else empty.
     """
 
     auc_a: float
@@ -49,14 +49,14 @@ class DeLongTest:
 
 
 def _placements(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many negatives lie below each positive, and how many positives below each negative; a tie counts ½.
+    """Number of negatives below each positive, and of positives below each negative; a tie counts ½.
 
-    V₁₀ = the first / Q and V₀₁ = 1 - the second / P are the structural components of the paper. They stay
-    whole or half numbers here, so that components which are all alike have a variance of exactly 0.
+    V₁₀ = the first / Q and V₀₁ = 1 - the second / P are the structural components of the paper. Here they are
+    kept as integers or half-integers, so that components that are all equal have a variance of exactly 0.
 
     Args:
-        labels: (B,) in {0, 1}, or `UNKNOWN`, which is left out.
-        scores: (2, B), a row a model.
+        labels: (B,) in {0, 1}, or `UNKNOWN`; unlabelled scans are left out.
+        scores: (2, B), one row for each model.
 
     Returns:
         (2, P) and (2, Q).
@@ -68,25 +68,26 @@ def _placements(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def delong_test(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> DeLongTest:
-    """Whether two models rank the same scans equally well.
+    """Test whether two models have equal AUC on the same scans.
 
         z = (AUC_a - AUC_b) / √(S₁₀/P + S₀₁/Q)
 
-    with S₁₀ and S₀₁ the sample variances (denominators P - 1, Q - 1) of the differences of the models'
-    structural components over positives and over negatives, which is Var_a + Var_b - 2 Cov_ab of the paper.
-    The interval of the difference is plain normal, cut at ±1. Where the variance is 0 and the AUCs are equal
-    (the models rank alike, or both rank perfectly) the data hold nothing against equality: z = 0, p = 1,
-    no interval. Where it is 0 and they differ (one ranks perfectly, the other says the same of every scan) p
-    is NaN. `note` says either.
+    S₁₀ and S₀₁ are the sample variances (denominators P - 1, Q - 1), over positives and over negatives, of
+    the difference between the structural components of the two models. The radicand equals Var_a + Var_b - 2
+    Cov_ab of the paper. The interval of the difference is the normal one, clipped to [-1, 1].
+
+    If the variance is 0 and the AUCs are equal (both models rank alike, or both rank perfectly), the data
+    contain no evidence against equality: z = 0, p = 1, no interval. If the variance is 0 and the AUCs differ
+    (one model ranks perfectly, the other is constant), z and p are NaN. `note` reports both cases.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
-        a: (B,) scores of the first model, finite; larger means more likely a bleed.
-        b: (B,) scores of the second.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
+        a: (B,) scores of the first model, finite; a larger score means a hemorrhage is more likely.
+        b: (B,) scores of the second model.
 
     Raises:
-        ValueError: the shapes do not fit.
-        DataError: a label or score cannot be used, or there are fewer than two scans of a class.
+        ValueError: the shapes do not match.
+        DataError: an invalid label or score, or fewer than two scans of a class.
     """
     _, a = check_scores(labels, a, what="scores of the first model", probability=False)
     labels, b = check_scores(labels, b, what="scores of the second model", probability=False)
@@ -98,7 +99,7 @@ def delong_test(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> DeLongTest:
         )
     of_positives, of_negatives = _placements(labels, np.stack([a, b]))
     auc_a, auc_b = (float(auc) for auc in of_positives.mean(axis=1) / Q)
-    # from the difference of the components, so that two like rankings have a variance of exactly 0
+    # variance of the difference of the components, which is exactly 0 for identical rankings
     variance = np.var(of_positives[0] - of_positives[1], ddof=1) / (Q * Q * P)
     variance += np.var(of_negatives[0] - of_negatives[1], ddof=1) / (P * P * Q)
     difference = float((of_positives[0] - of_positives[1]).mean() / Q)

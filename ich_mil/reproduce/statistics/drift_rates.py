@@ -1,6 +1,6 @@
-"""How often the drift alarm rings within one site: falsely, and where features have moved by a known step.
+"""Alarm rate of the drift test within one site: false alarms, and power for shifted features.
 
-In: scans that the model was not fitted to. Out: a table with one row a step.
+In: scans that the model was not fitted to. Out: a table with one row for each step size.
 
 Shapes: B scans, N slices, D features.
 """
@@ -14,34 +14,35 @@ from scipy.stats import binomtest
 from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
 
 BATCH = 20
-"""Patients of a batch; the others are the reference."""
+"""Number of patients in a batch; the other patients are the reference."""
 DRAWS = 100
 STEPS = (0.0, 0.01, 0.02, 0.05, 0.25)
-"""Every feature of a batch is moved by so many of its deviations over scans."""
+"""Step sizes: the shift of every feature of a batch, in standard deviations over scans."""
 
 
 def alarm_rates(
     x: np.ndarray, offsets: np.ndarray, scores: np.ndarray, patients: Sequence[str], *, seed: int
 ) -> pd.DataFrame:
-    """Test random patients against all others, as they are and with their features moved.
+    """Test batches of random patients against all other patients, with original and with shifted features.
 
     Args:
         x: (N, D) slice features.
         offsets: (B + 1,).
-        scores: (B,) scan scores; they are not moved.
+        scores: (B,) scan scores; they are not shifted.
         patients: B patient keys.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns:
-        Columns `step`, `draws`, `rings`, `share`, and `low` and `high`, 95 % for more draws from these scans.
+        Columns `step`, `draws`, `rings` (number of alarms), `share` (their rate), and `low` and `high`, its
+        95 % interval over further draws from the same scans.
 
     Raises:
-        DataError: as in `DriftAlarm.fit` and `test`: `BATCH` patients leave too few others.
+        DataError: as in `DriftAlarm.fit` and `test`; too few patients remain beside `BATCH`.
     """
     table, names = summarise(x, offsets), column_names(x.shape[1])
     owner = np.unique(patients, return_inverse=True)[1]
     deviation = np.zeros(table.shape[1])
-    deviation[: x.shape[1]] = table[:, : x.shape[1]].std(axis=0)  # a step moves means and no spread
+    deviation[: x.shape[1]] = table[:, : x.shape[1]].std(axis=0)  # a step shifts the means only
     generator = np.random.default_rng(seed)
     rings = dict.fromkeys(STEPS, 0)
     for _ in range(DRAWS):

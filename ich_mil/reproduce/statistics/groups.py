@@ -1,12 +1,12 @@
-"""Is uncertainty higher in a group of scans, and is it higher than the probability already says?
+"""Comparison of uncertainty in a group of scans with that outside it, also at equal probability.
 
-In: the uncertainty of each scan, whether it belongs to the group (readers disagree, another kind of scan, the
-call was wrong), its patient, and for the second question its probability p. Out: the chance that a scan of
-the group is less certain than one outside it.
+In: the uncertainty of each scan, its membership in the group (readers disagree, another kind of scan, wrong
+call), its patient, and for the second comparison its probability p. Out: the probability that a scan of the
+group is less certain than a scan outside it (an AUC).
 
-Scans that readers disagree on have p near ½, and there a standard deviation is large whatever it knows. So
-`higher_where_given_p` compares scans within strata of p only. What a stratum leaves of p still counts: give
-closeness to ½ itself as the uncertainty to see how much that is; it should be near ½.
+Scans on which readers disagree have p near ½, where a standard deviation is large anyway.
+`higher_where_given_p` therefore compares scans within strata of p only. The variation of p within a stratum
+remains. The AUC of closeness to ½ as the uncertainty measures its effect; it should be near ½.
 
 Shapes: B scans, R resamples.
 """
@@ -24,25 +24,25 @@ from ich_mil.evaluate.uncertainty import scan_rows
 from ich_mil.evaluate.weighted import divide, resampled_ranking
 
 STRATA = 10
-"""Strata of p, with about equally many scans each."""
+"""Number of strata of p, with about equally many scans each."""
 
 
 @dataclass(frozen=True)
 class HigherWhere:
-    """Whether uncertainty is higher in a group of scans.
+    """Comparison of the uncertainty in a group of scans and outside it.
 
     Attributes:
-        auc: chance that a scan of the group is less certain than one outside it, ties half.
-        low: lower end of its 95 % interval over patients.
+        auc: probability that a scan of the group is less certain than one outside it, ties counted half.
+        low: lower end of its 95 % interval by patient bootstrap.
         high: upper end.
         median_there: median uncertainty in the group.
-        median_elsewhere: outside it.
-        n_there: scans of the group that were compared.
-        n_elsewhere: scans outside it that were compared.
-        p: two-sided, of uncertainties that are distributed alike in the group and outside it. Another spread
-            in a small group makes it too small where the AUC is ½: go by the interval then. It takes scans as
-            independent, so it is NaN where patients have several.
-        note: why a number is NaN, or which scans were left out; '' otherwise.
+        median_elsewhere: median uncertainty outside the group.
+        n_there: number of scans of the group that were compared.
+        n_elsewhere: number of scans outside the group that were compared.
+        p: two-sided p-value of equal distributions in the group and outside it. It is too small if a small
+            group has another spread while the AUC is ½; use the interval then. It treats scans as
+            independent, so it is NaN if patients have several scans.
+        note: why a number is NaN, or which scans were left out; else empty.
     """
 
     auc: float
@@ -73,13 +73,13 @@ def _stratified_auc(
 
 
 def _van_elteren_p(uncertainty: np.ndarray, where: np.ndarray, stratum: np.ndarray) -> float:
-    """Two-sided p of Σ_s U_s / (N_s + 1), normal approximation with mid-ranks (van Elteren 1960)."""
+    """Two-sided p-value of Σ_s U_s / (N_s + 1), normal approximation with mid-ranks (van Elteren 1960)."""
     excess = variance = 0.0
     for s in np.unique(stratum):
         rows = stratum == s
         ranks, n, there = rankdata(uncertainty[rows]), int(rows.sum()), int(where[rows].sum())
         excess += (ranks[where[rows] == 1].sum() - there * (n + 1) / 2) / (n + 1)
-        # a sum of ranks drawn without replacement: P Q / N times the variance of the ranks, N - 1 below
+        # rank sum drawn without replacement: P Q / N times the variance of the ranks, denominator N - 1
         variance += there * (n - there) / n * ranks.var(ddof=1) / (n + 1) ** 2
     return float(2 * norm.sf(abs(excess) / np.sqrt(variance))) if variance > 0 else 1.0
 
@@ -146,18 +146,18 @@ def higher_where(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> HigherWhere:
-    """The Mann-Whitney AUC of uncertainty for a group, with a patient interval and scipy's two-sided p.
+    """Mann-Whitney AUC of the uncertainty for a group, with an interval by patient and a two-sided p-value.
 
     Args:
         uncertainty: (B,).
-        where: (B,) bool, whether a scan belongs to the group.
+        where: (B,) bool, membership in the group.
         patients: B patient keys.
-        seed: of the resamples.
-        resamples: of patients.
+        seed: seed of the resampling.
+        resamples: number of resamples of patients.
 
     Raises:
-        DataError: no scan, or an uncertainty that is not finite.
-        ValueError: arrays of different length; `where` is not true or false.
+        DataError: there is no scan, or an uncertainty is not finite.
+        ValueError: lengths differ, or `where` is not boolean.
     """
     uncertainty, where = scan_rows(uncertainty=uncertainty, where=where)
     return _higher(uncertainty, where, None, patients, seed, resamples)
@@ -172,24 +172,24 @@ def higher_where_given_p(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> HigherWhere:
-    """The same among scans of like probability.
+    """AUC of the uncertainty for a group, stratified by probability.
 
-    Scans are put into `STRATA` strata of equal mass by p. With P_s scans of the group and Q_s others in
+    Scans are divided into `STRATA` equal-mass strata by p. With P_s scans of the group and Q_s other scans in
     stratum s, and N_s = P_s + Q_s,
 
         AUC = Σ_s w_s AUC_s / Σ_s w_s,    w_s = P_s Q_s / (N_s + 1)
 
-    which is van Elteren's (1960) statistic as an AUC: only pairs of scans in one stratum are compared. Strata
-    without such a pair are left out, and the note says how many scans that were. Strata stay as they are in
-    the resamples. p is of Σ_s U_s / (N_s + 1), normal approximation with ties.
+    This is the statistic of van Elteren (1960) as an AUC: only pairs of scans in one stratum are compared.
+    Strata without such a pair are left out, and the note gives the number of their scans. Strata are kept
+    fixed in the resamples. The p-value is that of Σ_s U_s / (N_s + 1), by the normal approximation with ties.
 
     Args:
         uncertainty: (B,).
-        where: (B,) bool, whether a scan belongs to the group.
+        where: (B,) bool, membership in the group.
         probability: (B,) p of the scan, in [0, 1].
         patients: B patient keys.
-        seed: of the resamples.
-        resamples: of patients.
+        seed: seed of the resampling.
+        resamples: number of resamples of patients.
 
     Raises:
         DataError: as `higher_where`, or a probability outside [0, 1].

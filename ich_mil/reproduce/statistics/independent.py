@@ -1,15 +1,16 @@
-"""What the head says of new scans if their slices are independent given q.
+"""Scan probabilities from independent samples of the slices, given q.
 
 In: as in `ich_mil.gp.predict`. Out: mean and standard deviation of the probability of each scan
 (Castro-Macías et al. 2024, Eq. 36-37), from samples
 
     f_l = μ + σ z_l        z_l ~ N(0, I)
 
-A slice has the same distribution as in samples of the whole function; a scan has not: one of 400 slices has
-400 chances to be high, and its maximum grows with their number. The noise is that of `ich_mil.gp.predict`, a
-function of (seed, scan id), and a scan's numbers depend, to the bit, on nothing else of its batch.
+The distribution of a slice is the same as with joint samples, that of a scan is not: the maximum over
+independent slices grows with their number, so a scan of 400 slices has 400 chances of a high value. The noise
+is that of `ich_mil.gp.predict`, a function of (seed, scan id). The result for a scan is bitwise independent
+of the other scans of the batch.
 
-Shapes: B scans, N slices of all, D features, L samples.
+Shapes: B scans, N slices of all scans, D features, L samples.
 """
 
 import torch
@@ -36,24 +37,25 @@ def independent_scans(
     seed: int = 0,
     calibration: Calibration | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Scan probabilities by the head's rule, from independent samples of its slices.
+    """Scan probabilities by the rule of the head, from independent samples of the slices.
 
     Args:
         model: the head.
         x: (N, D) raw features.
         offsets: (B + 1,).
-        scans: B ids; they key the noise. None: the scan's features do.
-        positions: (N,) mm along the scan; needed where the head smooths along z.
+        scans: B ids, the keys of the noise. None: the features of a scan are its key.
+        positions: (N,) mm along the scan; required if the head smooths along z.
         samples: L.
-        seed: of the samples.
-        calibration: applied to each sample, usually `model.calibration`; None reports the rule's own.
+        seed: seed of the samples.
+        calibration: applied to each sample, usually `model.calibration`; None gives uncalibrated
+            probabilities.
 
     Returns:
-        Mean and standard deviation of each scan's probability, (B,) each, float64 on the CPU.
+        Mean and standard deviation of the probability of each scan, (B,) each, float64 on the CPU.
 
     Raises:
-        DataError: input that does not fit, see `ich_mil.gp.predict.sample_scans`.
-        ValueError: a calibration that was fitted to another rule than the head's; fewer than 2 samples.
+        DataError: invalid input, see `ich_mil.gp.predict.sample_scans`.
+        ValueError: the calibration was fitted to another rule than that of the head; fewer than 2 samples.
     """
     rule = model.settings.variant.rule
     if calibration is not None:
@@ -71,7 +73,7 @@ def independent_scans(
         keys.append(key)
     drawn = _logits(means, deviations, keys, rule, model.settings.link, samples=samples, seed=seed)
     said = []
-    for logit in drawn.cpu().split(1, 1):  # scan by scan, so that no sum depends on how many there are
+    for logit in drawn.cpu().split(1, 1):  # scan by scan, so that sums do not depend on the number of scans
         p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
         said.append(torch.cat([p.mean(0), p.std(0, correction=0)]))
     mean, std = torch.stack(said, 1)
@@ -100,7 +102,7 @@ def _logits(
             seed=seed,
             rule="max" if rule == "max" else "noisy_or",
         )
-        # with a probit link the largest latent value still is that of the largest probability
+        # the probit link is monotonic, so the largest latent value gives the largest probability
         return latent_logit(drawn.scan_logit[0], link)
     found = []
     for mu, sigma, key in zip(means, deviations, keys, strict=True):

@@ -1,6 +1,7 @@
-"""Joint samples of a scan's slices against independent ones: what the correlation does to the uncertainty.
+"""Scan uncertainty from joint samples of the slices compared with independent samples.
 
-In: for each scan its deviation from both kinds of samples, its number of slices, its loss. Out: a table.
+In: for each scan the standard deviation from both kinds of samples, its number of slices, and its loss. Out:
+a table of mean uncertainty, AURC and correlation with the loss.
 
 Shapes: B scans.
 """
@@ -15,7 +16,7 @@ from ich_mil.evaluate.uncertainty import risk_coverage, scan_rows
 
 
 def _rank_correlation(uncertainty: np.ndarray, loss: np.ndarray) -> float:
-    """Spearman's; NaN where either is constant."""
+    """Spearman's rank correlation; NaN if either argument is constant."""
     if np.ptp(uncertainty) == 0 or np.ptp(loss) == 0:
         return float("nan")
     return float(spearmanr(uncertainty, loss).statistic)
@@ -24,26 +25,28 @@ def _rank_correlation(uncertainty: np.ndarray, loss: np.ndarray) -> float:
 def joint_against_independent(
     joint: np.ndarray, independent: np.ndarray, slices: np.ndarray, loss: np.ndarray, *, bins: int = 5
 ) -> pd.DataFrame:
-    """What keeping the correlation between slices does to the uncertainty of scans.
+    """Effect of the correlation between slices on the uncertainty of scans.
 
-    Joint samples are those of `ich_mil.gp.predict.predict`, independent ones those of `independent_scans`,
-    which treat the slices of a scan as separate chances: their scan spread depends on the number of slices.
+    Joint samples are those of `ich_mil.gp.predict.predict`. Independent samples are those of
+    `independent_scans`, which treat the slices of a scan as independent, so that the standard deviation of a
+    scan depends on its number of slices.
 
     Args:
-        joint: (B,) scan deviation from joint samples.
-        independent: (B,) from independent ones.
-        slices: (B,) slices of each scan.
-        loss: (B,) the loss of the call that is made; the same for both.
-        bins: largest number of bins of about equally many scans, by number of slices.
+        joint: (B,) standard deviation of the scan from joint samples.
+        independent: (B,) standard deviation from independent samples.
+        slices: (B,) number of slices of each scan.
+        loss: (B,) loss of the call, the same for both kinds of samples.
+        bins: largest number of equal-mass bins by number of slices.
 
     Returns:
-        A row for all scans (`scans` 'all'), then one a bin ('by slices'); columns `scans`, `slices_low`,
-        `slices_high`, `n`, `joint` and `independent` (mean deviation), `ratio` (of the two means, independent
-        / joint), `aurc_joint`, `aurc_independent`, `correlation_joint`, `correlation_independent`
-        (Spearman's, with the loss), `note`.
+        One row for all scans (`scans` 'all'), then one for each bin ('by slices'); columns `scans`,
+        `slices_low`, `slices_high`, `n`, `joint` and `independent` (mean standard deviations), `ratio`
+        (independent / joint, of these means), `aurc_joint`, `aurc_independent`, `correlation_joint`,
+        `correlation_independent` (Spearman, with the loss), `note`.
 
     Raises:
-        DataError: no scan; a value that is not finite; a joint deviation that is not above 0.
+        DataError: there is no scan; a value is not finite; a joint standard deviation is not above 0, or an
+            independent one is negative.
     """
     joint, independent, slices, loss = scan_rows(
         joint=joint, independent=independent, slices=slices, loss=loss

@@ -1,9 +1,10 @@
-"""One model on one set, for several seeds: mean, spread over seeds, and an interval over patients.
+"""Metrics of one model over several seeds: mean, standard deviation over seeds, and interval by patient.
 
-Two kinds of chance are kept apart. Another seed (folds, inducing points, a network's first weights) gives
-another number on the same scans: `std` is its standard deviation over seeds. Other patients give another
-number from the same models: `low` and `high` bound 95 % of resamples of patients, each number being the mean
-over the seeds. A paper that gives mean ± std over splits mixes the two.
+In: the scores of each run (`Repeat`). Out: a data frame with one row for each metric. Two sources of
+variation are reported separately. Another seed (folds, inducing points, initial weights of a network) gives
+another number on the same scans: `std` is the standard deviation over seeds. Other patients give another
+number with the same models: `low` and `high` are the 95 % interval of the mean over seeds, by resampling
+patients. A mean ± std over splits, as papers report it, mixes the two.
 
 Shapes: B scans, N slices (packed), S seeds, R resamples.
 """
@@ -22,21 +23,22 @@ COLUMNS = ["level", "metric", "mean", "std", "low", "high", "seeds", "n", "posit
 def over_seeds(
     repeats: Sequence[Repeat], *, name: str, slice_is_probability: bool, seed: int, resamples: int
 ) -> pd.DataFrame:
-    """Metrics of scans and slices.
+    """Compute scan and slice metrics over several seeds.
 
     Args:
-        repeats: S runs on the same patients, scans in the same order.
-        name: of the model, for messages.
-        slice_is_probability: whether slice scores are probabilities; if not, only their ranks are measured.
-        seed: of the resampling.
+        repeats: S runs on the same patients, with scans in the same order.
+        name: name of the model, for messages.
+        slice_is_probability: whether slice scores are probabilities; if not, only ranking metrics are
+            computed.
+        seed: seed of the resampling.
         resamples: R.
 
     Returns:
-        One row a metric, with the columns `COLUMNS`; `note` says why a number is absent.
+        One row for each metric, with the columns `COLUMNS`; `note` says why a number is missing.
 
     Raises:
         DataError: as `levels.measure`.
-        ValueError: likewise.
+        ValueError: as `levels.measure`.
     """
     numbers = measure(
         repeats, name=name, slice_is_probability=slice_is_probability, seed=seed, resamples=resamples

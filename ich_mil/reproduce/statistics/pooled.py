@@ -1,12 +1,12 @@
-"""Baselines trained on the features the heads are trained on: pooled logistic regression and attention MIL.
+"""Baselines trained on slice features: logistic regression on pooled features, and attention MIL.
 
-In: slice features of training scans and of scans to test on. Out: `PooledScores` of the test scans, to put
-beside the heads. Every score is out of sample: a test patient among the training patients is an error.
+In: slice features of training scans and of test scans, the features that the heads use. Out: `PooledScores`
+of the test scans. All scores are out of sample: a test patient among the training patients is an error.
 
 * Pooled logistic regression: z_b = mean or max over the slices of scan b, then logistic regression on z.
 * Attention MIL (Ilse, Tomczak and Welling 2018, Eq. 9; extra `bench`): h = relu(A x + c), gated attention
   f = wᵀ(tanh(V h) ⊙ sigmoid(U h)), z_b = Σ_n softmax_b(f)_n h_n, then a linear logit. The layers are those
-  of torchmil; scans are fed one at a time, as in that paper, so nothing is padded or masked.
+  of torchmil. Scans are processed one at a time, as in that paper, so there is no padding or masking.
 
 Shapes: B scans, N slices (packed), D features.
 """
@@ -34,32 +34,32 @@ from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
 How = Literal["mean", "max"]
 
 FOLDS = 5
-"""Inner folds that choose C; fewer where a label has fewer patients."""
+"""Number of inner folds for the choice of C; fewer if a label has fewer patients."""
 
 PENALTIES = np.logspace(-4, 2, 7)
-"""C that are tried: inverse strength of the L2 penalty, features standardised."""
+"""Candidate values of C, the inverse strength of the L2 penalty on standardised features."""
 
 STOP_ON = 0.2
-"""Share of the training patients that a network is stopped on."""
+"""Fraction of the training patients used for early stopping."""
 
 HIDDEN = 64
-"""Units of h and of the attention, as in the CNN's own attention."""
+"""Number of units of h and of the attention, as in the attention of the CNN."""
 
 LEARNING_RATE, WEIGHT_DECAY = 5e-4, 1e-4
-"""Of Adam, those of Ilse et al. for bags of MNIST."""
+"""Settings of Adam, from Ilse et al. for bags of MNIST."""
 
 PATIENCE = 20
-"""Epochs without a lower validation loss after which training ends."""
+"""Number of epochs without a lower validation loss before training stops."""
 
 
 @dataclass(frozen=True)
 class PooledScores:
-    """What a baseline says of the B test scans and their N slices.
+    """Scores of a baseline for the B test scans and their N slices.
 
     Attributes:
         scan: (B,) float64 probability.
-        slice: (N,) float64, larger means more likely a bleed; not a probability unless said. None where the
-            baseline says nothing of slices.
+        slice: (N,) float64, larger means a hemorrhage is more likely; not a probability unless stated. None
+            if the baseline gives no slice scores.
     """
 
     scan: np.ndarray
@@ -98,23 +98,23 @@ def _check_learnable(features: FeatureSet, what: str) -> None:
 def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int) -> PooledScores:
     """Logistic regression on the pooled features of each scan.
 
-    Features are standardised and C is chosen from `PENALTIES` by the log-loss of inner folds over the
-    training patients; the scaler is fitted anew inside each fold.
+    Features are standardised. C is chosen from `PENALTIES` by the log-loss of inner folds over the training
+    patients, with the scaler refitted in each fold.
 
     Args:
-        train: labelled scans to learn from.
+        train: labelled training scans.
         test: scans of other patients.
         how: pooling over slices.
-        seed: of the inner folds.
+        seed: seed of the inner folds.
 
     Returns:
-        Scan probabilities. With `how='mean'` also the logit of each slice taken alone, which is linear, so
-        that the mean over a scan's slices is the scan's logit. With `how='max'` no slice score: a slice below
-        the maximum of every feature has no part in it.
+        Scan probabilities. With `how='mean'` also the logit of each single slice; the model is linear, so the
+        mean of these logits is the logit of the scan. With `how='max'` there is no slice score, because a
+        slice that is not the maximum of any feature does not contribute.
 
     Raises:
         ValueError: a test patient is among the training patients.
-        DataError: a training scan has no label, too few patients of a label, or a feature is NaN.
+        DataError: a training scan has no label, a label has too few patients, or a feature is NaN.
     """
     _check_unseen(test, train)
     _check_learnable(train, "training")
@@ -130,7 +130,7 @@ def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int)
     search = GridSearchCV(
         make_pipeline(StandardScaler(), LogisticRegression(max_iter=10_000)),
         {"logisticregression__C": PENALTIES},
-        # a held-out fold may lack a label where patients have scans of both
+        # a held-out fold may lack a label if some patients have scans of both labels
         scoring=make_scorer(
             log_loss, response_method="predict_proba", greater_is_better=False, labels=[0, 1]
         ),
@@ -145,14 +145,14 @@ def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int)
 
 
 def hold_out(train: FeatureSet, *, seed: int) -> tuple[FeatureSet, FeatureSet]:
-    """Divide training scans into those to learn from and those to stop on, by patient, stratified by label.
+    """Divide training scans into training and early-stopping scans, by patient, stratified by label.
 
     Args:
-        train: labelled scans; a share `STOP_ON` of their patients is stopped on.
-        seed: of the draw.
+        train: labelled scans; a fraction `STOP_ON` of their patients is used for early stopping.
+        seed: seed of the draw.
 
     Returns:
-        The scans to learn from, and the scans to stop on.
+        The training scans and the early-stopping scans.
 
     Raises:
         DataError: a scan has no label, or a label has too few patients.
@@ -163,7 +163,7 @@ def hold_out(train: FeatureSet, *, seed: int) -> tuple[FeatureSet, FeatureSet]:
 
 
 def attention_model() -> Any:
-    """The class of torchmil's model. Importing it takes seconds, and nothing else here needs it.
+    """Import the model class of torchmil; the import is local because it takes seconds.
 
     Raises:
         ConfigError: torchmil is not installed.
@@ -191,26 +191,26 @@ def attention_mil(
     seed: int,
     epochs: int = 200,
 ) -> PooledScores:
-    """Gated attention MIL of torchmil, on the CPU, stopped on the loss of the validation scans.
+    """Gated attention MIL of torchmil, on the CPU, with early stopping on the loss of the validation scans.
 
-    One scan a step, in a new order each epoch; features standardised by the training slices. The state of
-    the epoch with the lowest validation log-loss is the one that is used.
+    Each step uses one scan, in a new order in each epoch. Features are standardised by the training slices.
+    The state of the epoch with the lowest validation log-loss is used.
 
     Args:
-        train: labelled scans to learn from.
-        validation: labelled scans of other patients to stop on; see `hold_out`.
-        test: scans of patients in neither.
-        seed: of the weights and the order of the scans; torch's own generator is left as it was.
-        epochs: most epochs.
+        train: labelled training scans.
+        validation: labelled scans of other patients for early stopping; see `hold_out`.
+        test: scans of patients that are in neither.
+        seed: seed of the weights and the order of the scans; the global torch generator is not changed.
+        epochs: maximum number of epochs.
 
     Returns:
-        Scan probabilities, and the attention value of each slice before the softmax: inside a scan it ranks
-        slices as the weights do, and unlike them it does not depend on how long the scan is.
+        Scan probabilities, and the attention value of each slice before the softmax. Within a scan it ranks
+        slices as the attention weights do, but it does not depend on the number of slices.
 
     Raises:
-        ValueError: a test patient is among the training or validation patients, or one of the latter among
-            the training patients.
-        DataError: a training or validation scan has no label, all have the same, or a feature is NaN.
+        ValueError: a test patient is among the training or validation patients, or a validation patient is
+            among the training patients.
+        DataError: a training or validation scan has no label, all have the same label, or a feature is NaN.
         ConfigError: torchmil is not installed.
     """
     _check_unseen(test, train, validation)

@@ -1,7 +1,8 @@
-"""Scan metrics of parts of a data set: long and short scans, each kind of bleed, scans readers disagree on.
+"""Scan metrics of subgroups: by number of slices, kind of series, subtype of hemorrhage, reader agreement.
 
-In: labels and probabilities of B scans, and groups of them, which may overlap. Out: a row a group. A good
-number over all scans may hide a group on which the model fails; a small group shows nothing, and says so.
+In: labels and probabilities of B scans, and groups of them, which may overlap. Out: one row for each group.
+Good overall performance may hide a group on which the model fails. Groups that are too small get no interval,
+and a note.
 
 Shapes: B scans.
 """
@@ -30,11 +31,11 @@ SERIES = {
     "tilted gantry": Code.TILTED,
     "gaps between slices": Code.GAP,
 }
-"""Groups of scans by a code of the ledger; contrast, kernel, plane, body part, length make another kind."""
+"""Ledger code of each group by series; contrast, kernel, plane, body part or length make another kind."""
 EDGES = (20, 45, 100)
-"""The largest number of slices of each group of scans by length, but the last."""
+"""Largest number of slices in each group of scans by length; the last group has no limit."""
 FEW = 10
-"""With fewer patients than this with a positive scan, or with a negative one, a group gets no interval."""
+"""A group with fewer patients with a positive scan, or with a negative scan, gets no interval."""
 
 
 def _row(
@@ -88,27 +89,27 @@ def subgroup_table(
 ) -> pd.DataFrame:
     """Scan metrics of each group.
 
-    The log-loss of two groups with different shares of positives differs for that alone; AUC, sensitivity and
-    specificity do not depend on the share. With many groups the best and the worst of them look more extreme
-    than they are.
+    The log-loss depends on the prevalence, so it differs between groups of different prevalence. AUC,
+    sensitivity and specificity do not depend on it. With many groups, the best and the worst one look more
+    extreme than they are.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         probability: (B,) in [0, 1].
-        patients: B patient keys; the intervals resample those of the group.
-        groups: (B,) bool by the group's name: the scans that belong to it.
+        patients: B patient keys; the intervals resample the patients of the group.
+        groups: (B,) bool by name of the group: membership of each scan.
         seed: seed of the resampling.
         resamples: number of resamples behind each interval.
 
     Returns:
-        One row a group, in the order given, with the columns `COLUMNS`: `n` labelled scans, `positives` and
-        `patients` among them, `auc`, `log_loss`, and at `THRESHOLD` `sensitivity` and `specificity`, each
-        with its 95 % interval. What is not defined, or rests on fewer than `FEW` patients of a class, is NaN,
-        and `note` says why.
+        One row for each group, in the order given, with the columns `COLUMNS`: `n` labelled scans,
+        `positives` and `patients` among them, `auc`, `log_loss`, and at `THRESHOLD` `sensitivity` and
+        `specificity`, each with its 95 % interval. Metrics that are not defined are NaN, as are the intervals
+        of groups with fewer than `FEW` patients of a class; `note` gives the reason.
 
     Raises:
-        DataError: a label or probability cannot be used.
-        ValueError: a group is not (B,) bool, or the lengths do not fit.
+        DataError: an invalid label or probability.
+        ValueError: a group is not (B,) bool, or lengths do not match.
     """
     labels, probability = check_scores(labels, probability, what="scan probabilities", probability=True)
     owner = patient_keys(patients, len(labels))
@@ -126,13 +127,13 @@ def subgroup_table(
 
 
 def slice_count_groups(offsets: np.ndarray) -> dict[str, np.ndarray]:
-    """Scans by their number of slices: 'up to 20 slices', '21 to 45 slices', ..., 'over 100 slices'.
+    """Groups by number of slices: 'up to 20 slices', '21 to 45 slices', ..., 'over 100 slices'.
 
     Args:
         offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
 
     Returns:
-        (B,) bool by name; each scan is in exactly one.
+        (B,) bool by name; each scan is in exactly one group.
     """
     names = [f"up to {EDGES[0]} slices"]
     names += [f"{low + 1} to {high} slices" for low, high in pairwise(EDGES)]
@@ -142,14 +143,14 @@ def slice_count_groups(offsets: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def series_groups(ledger: pd.DataFrame, scans: Sequence[str]) -> dict[str, np.ndarray]:
-    """Scans by what the ledger says of the series that stands for them; a scan may be in several groups.
+    """Groups by ledger entries on the series that was chosen for a scan; a scan may be in several groups.
 
     Args:
         ledger: columns `scan` and `code`, as `PreparedSet.ledger`.
         scans: B scan ids.
 
     Returns:
-        (B,) bool by name, those of `SERIES` that have a scan.
+        (B,) bool by name, for the groups of `SERIES` that are not empty.
     """
     said = {name: set(ledger.scan[ledger.code == code]) for name, code in SERIES.items()}
     groups = {name: np.array([scan in those for scan in scans]) for name, those in said.items()}
@@ -157,21 +158,21 @@ def series_groups(ledger: pd.DataFrame, scans: Sequence[str]) -> dict[str, np.nd
 
 
 def subtype_groups(labels: np.ndarray, subtypes: pd.DataFrame) -> dict[str, np.ndarray]:
-    """For each kind of bleed the positive scans that show it, together with all negative ones.
+    """Groups by subtype of hemorrhage: the positive scans that show it, and all negative scans.
 
-    So the AUC of a group is the chance that a scan with this bleed ranks above a scan with none. A scan with
-    two kinds is in both groups; one without a label is in none.
+    The AUC of a group is the probability that a scan with this subtype ranks above a scan without hemorrhage.
+    A scan with two subtypes is in both groups; an unlabelled scan is in none.
 
     Args:
         labels: (B,) in {0, 1} or `UNKNOWN`.
-        subtypes: B rows in the same order, a bool column a kind, such as those of
+        subtypes: B rows in the same order, a bool column for each subtype, for example columns of
             `data.cq500_reads.read_cq500_findings`.
 
     Returns:
-        (B,) bool by the column's name.
+        (B,) bool by name of the column.
 
     Raises:
-        ValueError: the lengths do not fit, or a column is not bool.
+        ValueError: lengths do not match, or a column is not bool.
     """
     labels = np.asarray(labels)
     if len(subtypes) != len(labels):

@@ -1,13 +1,14 @@
-"""Whether a triage keeps its promise: fitted and checked on many random halves of one set of scans.
+"""Check of triage guarantees by random splits: thresholds fitted on one half, errors counted on the other.
 
-In: scored and labelled scans. Out: one row a split, and how often the promises were kept.
+In: labels and probabilities of one set of scans. Out: one row for each split, and the fraction of splits that
+met each guarantee.
 
-Two things are told apart. A promise on all future scans is about a share nobody can count; on the m test
-scans of a split the share scatters around it. So beside how often the counted share kept to the promise
-stands how often it must: with the n calibration and m test scans of a class drawn from one pool without
-replacement, that chance is exact and needs no model (`promises.chance_next`). Positives are drawn so;
-negatives only where no patient has scans of both labels: else they come from two pools, and the chance is
-near.
+A guarantee about all future scans bounds a fraction that cannot be observed; the fraction counted on the m
+test scans of a split varies around it. The observed rate of valid splits is therefore reported beside its
+expectation. If the n calibration and m test scans of a class are drawn from one pool without replacement,
+this expectation is exact and does not depend on the model (`promises.chance_next`). It is exact for
+positives. For negatives it is exact only if no patient has scans of both classes; otherwise negatives come
+from two pools, and it is approximate.
 
 Shapes: B scans, U patients.
 """
@@ -30,18 +31,19 @@ from ich_mil.evaluate.triage import LOOK, Triage, fit_triage, hardest
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found.
+    """Result of `verify`.
 
     Attributes:
-        splits: a row a split: `low`, `high`, the share of test scans to `look` at, and of each class the
-            patients to calibrate on (`n_positive`) and to test on (`test_positives`), the `rank_positive` of
-            the threshold, how many were `missed` and the empirical `sensitivity`; for negatives `n_negative`,
-            `test_negatives`, `rank_negative`, `false_alarms` and `specificity`.
-        summary: a row a promise ('sensitivity' and 'specificity'): what is `promised`, the `confidence`,
-            the number of `splits`, the share of them that `kept` it in the count of test patients, its 95 %
-            Monte Carlo interval `kept_low` and `kept_high`, the share `expected` by theory (the least, where
-            probabilities tie or the thresholds crossed), and the `mean` and `lowest` empirical value. `note`
-            says why `confidence` is NaN.
+        splits: one row for each split: `low`, `high`; the fraction of test scans left to a reader, `look`;
+            for positives the number of calibration patients `n_positive` and of test patients
+            `test_positives`, the `rank_positive` of the threshold, the number `missed` and the empirical
+            `sensitivity`; for negatives `n_negative`, `test_negatives`, `rank_negative`, `false_alarms` and
+            `specificity`.
+        summary: one row for each guarantee ('sensitivity' and 'specificity'): the value `promised`, the
+            `confidence`, the number of `splits`, the fraction `kept` in which the count of test patients met
+            it, with its 95 % Monte Carlo interval `kept_low` and `kept_high`, the fraction `expected` by
+            theory (a lower bound if probabilities tie or thresholds crossed), and the `mean` and `lowest`
+            empirical value. `note` says why `confidence` is NaN.
     """
 
     splits: pd.DataFrame
@@ -49,14 +51,14 @@ class Verification:
 
 
 def _by_patient(score: np.ndarray, owner: np.ndarray, n_patients: int) -> np.ndarray:
-    """The lowest score (U,) of each patient, NaN for those who have none."""
+    """Lowest score (U,) of each patient, NaN for patients without a score."""
     lowest = np.full(n_patients, np.nan)
     lowest[np.unique(owner)] = hardest(score, owner)
     return lowest
 
 
 def _draw(group: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Calibration patients (U,) bool: half of each group."""
+    """Random calibration patients (U,) bool: half of each group."""
     chosen = np.zeros(len(group), dtype=bool)
     for value in (False, True):
         members = generator.permutation(np.flatnonzero(group == value))
@@ -122,26 +124,26 @@ def verify(
     method: Method = "risk_control",
     seed: int,
 ) -> Verification:
-    """Fit a triage on half of the patients, count on the others, many times over.
+    """Fit a triage on half of the patients and count errors on the other half, many times.
 
-    Patients are drawn, those with a positive scan apart from those without, and each counts once in a class
-    by the hardest scan, as in `fit_triage` with `patients`. `next_scans` promises for as many patients of a
-    class as the test part has.
+    Patients are drawn separately among those with a positive scan and those without. Each patient counts once
+    in a class by the scan that is hardest to classify, as in `fit_triage` with `patients`. `next_scans` uses
+    the number of test patients of a class as m.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         probability: (B,) in [0, 1], of a model that has seen none of the scans.
         patients: B patient keys.
         splits: number of random splits.
-        sensitivity: promised.
-        specificity: promised.
-        confidence: of each promise by itself.
+        sensitivity: guaranteed sensitivity.
+        specificity: guaranteed specificity.
+        confidence: confidence level of each guarantee separately.
         method: see `promises.py`.
-        seed: of the draws.
+        seed: seed of the splits.
 
     Raises:
-        DataError: too few scans of a class to calibrate or to test on, or probabilities that cannot be used.
-        ValueError: sizes that do not fit together, or a value out of range.
+        DataError: too few scans of a class to calibrate or to test on, or an invalid probability.
+        ValueError: sizes do not match, or a value is out of range.
     """
     labels, p = check_scores(labels, probability, what="scans to split", probability=True)
     owner = patient_keys(patients, len(labels))

@@ -1,9 +1,9 @@
-"""What a triage does on test scans: how many it decides, and how many of them wrongly.
+"""Performance of a triage on test scans: fractions of decisions and of errors, with intervals.
 
-In: a triage, labels and probabilities of scans it was not fitted on. Out: one row a number, with its interval
-by patients.
+In: a triage, and labels and probabilities of scans it was not fitted to. Out: one row for each metric, with
+its interval by patient bootstrap.
 
-Shapes: B scans, J numbers, R resamples.
+Shapes: B scans, J metrics, R resamples.
 """
 
 from collections.abc import Sequence
@@ -31,31 +31,33 @@ def triage_table(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Shares of decisions, right and wrong, each `count` of `n` scans.
+    """Fractions of decisions and errors, each `count` of `n` scans.
 
-    `cleared`, `called_positive` and `to_look` share out all labelled scans. `missed` is the share of positive
-    scans called negative and `sensitivity` = 1 - `missed`, so that a scan somebody looks at is not missed;
-    likewise `false_alarms` and `specificity`. `sensitivity_decided` and `specificity_decided` are among the
-    scans that got a decision, and `ppv` and `npv` the shares of positive and negative decisions that are
-    right, where as many scans are positive as here; `abstention_positive` and `abstention_negative` are the
-    shares that got none.
+    * `cleared`, `called_positive` and `to_look` (left to a reader) sum to 1 over all labelled scans.
+    * `missed` is the fraction of positive scans called negative, and `sensitivity` = 1 - `missed`: a scan
+      left to a reader is not missed. `false_alarms` and `specificity` are the same for negative scans.
+    * `sensitivity_decided` and `specificity_decided` are among the scans with a decision.
+    * `ppv` and `npv` are the fractions of positive and negative decisions that are correct, at the prevalence
+      of these scans.
+    * `abstention_positive` and `abstention_negative` are the fractions of each class without a decision.
 
     Args:
         triage: the fitted thresholds.
-        labels: (B,) in {0, 1} or `UNKNOWN`, which is left out and counted.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out and counted.
         probability: (B,) in [0, 1].
-        patients: B patient keys; the intervals resample patients, with the thresholds held as they are.
+        patients: B patient keys; the intervals resample patients, with the thresholds fixed.
         seed: seed of the resampling.
         resamples: number of resamples behind each interval.
 
     Returns:
-        Columns `COLUMNS`: `metric`, `value`, its 95 % interval `low` and `high`, `count`, `n`, the `patients`
-        of all labelled scans, scans `unlabelled`, `resamples`, those `ignored` because the number is not
-        defined in them, and `note`: why `value` or the interval is NaN, else empty.
+        Columns `COLUMNS`: `metric`, `value`, its 95 % interval `low` and `high`, `count`, `n`, the number of
+        `patients` of all labelled scans, the number of scans `unlabelled`, `resamples`, the number of
+        resamples `ignored` because the metric is not defined in them, and `note`: why `value` or the interval
+        is NaN, else empty.
 
     Raises:
         DataError: no label is known, or a probability is NaN or outside [0, 1].
-        ValueError: sizes do not fit together.
+        ValueError: sizes do not match.
     """
     labels, p = check_scores(labels, probability, what="triage", probability=True)
     owner = patient_keys(patients, len(labels))
@@ -66,11 +68,10 @@ def triage_table(
     cleared, called, look = (decision == name for name in (NEGATIVE, POSITIVE, LOOK))
     negative, every = ~positive, np.ones(len(decision), dtype=bool)
     no_positive, no_negative = "no scan is positive", "no scan is negative"
-    # why nothing was decided in a class
     open_positive = "every positive scan is to be looked at" if positive.any() else no_positive
     open_negative = "every negative scan is to be looked at" if negative.any() else no_negative
-    both = every & positive.any() & negative.any()  # of one class every call of the one kind is right
-    parts = {  # name: the scans counted, among which, and why there may be none
+    both = every & positive.any() & negative.any()  # with one class only, every call of it is correct
+    parts = {  # name: scans counted, scans they are counted among, reason if there are none
         "cleared": (cleared, every, ""),
         "called_positive": (called, every, ""),
         "to_look": (look, every, ""),
@@ -89,7 +90,7 @@ def triage_table(
     counted = among * [scans for scans, _, _ in parts.values()]  # (J, B)
 
     def shares(counts: np.ndarray) -> dict[str, np.ndarray]:
-        return dict(zip(parts, divide(counted @ counts, among @ counts), strict=True))  # of (J, R)
+        return dict(zip(parts, divide(counted @ counts, among @ counts), strict=True))  # (J, R) by metric
 
     intervals = patient_bootstrap(shares, owner, resamples=resamples, seed=seed)
     values = shares(np.ones((len(owner), 1)))

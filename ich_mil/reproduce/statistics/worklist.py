@@ -1,12 +1,11 @@
-"""What a triage does to the reading order: how long scans wait until somebody opens them.
+"""Effect of a triage on the reading order: waiting time until a scan is opened.
 
-In: labels, decisions and probabilities of a backlog of B scans that one radiologist reads one after another,
-every scan in the same time, while no new scan arrives. Out: the wait until a scan is opened, in minutes, for
-three orders of reading.
+In: labels, decisions and probabilities of a backlog of B scans. One radiologist reads them one after another,
+each in the same time, and no new scan arrives. Out: the waiting time in minutes for three reading orders.
 
-A scan at place r = 0, 1, ... of the list waits r · `minutes_per_scan`. Scans arrive in random order; the mean
-over many arrival orders is, for a scan with q scans in the queues before its own and c in its own,
-q + (c - 1)/2 places.
+The scan at place r = 0, 1, ... of the list waits r · `minutes_per_scan`. Scans arrive in random order. With q
+scans in earlier queues and c scans in its own queue, a scan waits on average over arrival orders for
+q + (c - 1)/2 scans.
 
 Shapes: B scans, T arrival orders.
 """
@@ -22,7 +21,7 @@ from ich_mil.evaluate.metrics import check_scores
 from ich_mil.evaluate.triage import DECISIONS, NEGATIVE
 
 ORDERS = ("first come", "triage", "probability")
-"""As they came; positive, look, negative, each as they came; by falling probability."""
+"""By arrival; by decision (positive, look, negative), then arrival; by falling probability."""
 
 COLUMNS = ["order", "group", "scans", "minutes", "low", "high", "longest", "note"]
 
@@ -36,25 +35,25 @@ def worklist_effect(
     seed: int,
     repeats: int = 1000,
 ) -> pd.DataFrame:
-    """Mean wait of positive, negative and missed scans for each order of reading.
+    """Mean waiting time of positive, negative and missed scans for each reading order.
 
     Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are read with the rest and are in no group.
-        decisions: (B,) of `Triage.decide`.
+        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are in the backlog, but in no group.
+        decisions: (B,) from `Triage.decide`.
         probability: (B,) in [0, 1].
-        minutes_per_scan: time to read one scan.
-        seed: of the arrival orders.
+        minutes_per_scan: reading time of one scan.
+        seed: seed of the arrival orders.
         repeats: number of arrival orders.
 
     Returns:
-        Columns `COLUMNS`: `order` of `ORDERS`; `group`: 'positive', 'negative', or 'missed' (positive but
-        called negative, which a triage makes wait); the number of `scans` in it; their mean wait in `minutes`
-        and the central 95 % of it over arrival orders, `low` to `high`; the wait of the one that waits
-        `longest`, mean over arrival orders; and `note`: why a number is NaN, else empty.
+        Columns `COLUMNS`: `order` from `ORDERS`; `group`: 'positive', 'negative', or 'missed' (positive but
+        called negative, and so delayed by the triage); the number of `scans` in the group; their mean waiting
+        time in `minutes`, and its central 95 % over arrival orders, `low` to `high`; the `longest` waiting
+        time in the group, mean over arrival orders; `note`: why a number is NaN, else empty.
 
     Raises:
-        DataError: no scan, a decision that is none, or a probability that is NaN or outside [0, 1].
-        ValueError: sizes that do not fit together, or a number out of range.
+        DataError: there is no scan, a decision is unknown, or a probability is NaN or outside [0, 1].
+        ValueError: sizes do not match, or a number is out of range.
     """
     labels, p = check_scores(labels, probability, what="worklist", probability=True)
     decisions = np.asarray(decisions)
