@@ -39,7 +39,7 @@ _GDCM = ("gdcm", "gdcm", "python-gdcm")
 PLUGINS = {
     **dict.fromkeys(_JPEG, _GDCM),
     **dict.fromkeys(JPEGLSTransferSyntaxes, ("pyjpegls", "jpeg_ls", "pyjpegls")),
-    **dict.fromkeys(JPEG2000TransferSyntaxes, _GDCM),  # HTJ2K too
+    **dict.fromkeys(JPEG2000TransferSyntaxes, _GDCM),  # includes HTJ2K
     RLELossless: ("pydicom", "pydicom", "pydicom"),
 }
 """Transfer syntax -> (pydicom plugin name, required module, package that provides it)."""

@@ -186,7 +186,7 @@ def _write_cq500_study(
         (folder / name).mkdir(parents=True)
         n = len(phantom.hu)
         for number in range(n):
-            place = number if study.index % 2 else n - 1 - number  # some scanners run from the top
+            place = number if study.index % 2 else n - 1 - number  # some scanners start at the top
             image = make_image(
                 phantom,
                 place,

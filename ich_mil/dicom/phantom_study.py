@@ -274,7 +274,7 @@ def _place(rng: np.random.Generator, head: Head, name: str, cut: Sequence[Fields
         areas = (masks > 0).sum(axis=(1, 2))
         if (areas > 0).sum() >= MIN_POSITIVE_SLICES and areas.max() >= PEAK_FRACTION * brain:
             return bleed
-    raise RuntimeError(f"no {name} bleed found in {TRIES} tries")  # our own invariant; a test draws hundreds
+    raise RuntimeError(f"no {name} bleed found in {TRIES} tries")  # internal invariant, tested on hundreds
 
 
 def _cut(head: Head, look: Look, plan: SeriesPlan, size: int) -> tuple[list[Fields], float]:

@@ -137,5 +137,5 @@ def _to_centre(header: SliceHeader) -> np.ndarray:
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
-    """`vector` divided by its length."""
+    """Normalize a vector to unit length."""
     return vector / np.linalg.norm(vector)

@@ -19,7 +19,7 @@ _LOWER = {
     b"(J": "",  # JIS X 0201 Roman; its yen sign has the code of the backslash
     b"(I": "(I",
     b"$B": "$B",
-    b"$@": "$B",  # JIS X 0208 of 1978
+    b"$@": "$B",  # JIS X 0208-1978
     b"$(D": "$(D",
 }
 """Character set of bytes below 80H after an escape: '' for ASCII, else katakana or a two-byte set."""
