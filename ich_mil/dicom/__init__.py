@@ -1,1 +1,1 @@
-"""Reading, ordering and judging DICOM files; and synthetic ones to try it on."""
+"""DICOM files to ordered CT series in HU, and synthetic DICOM data sets for tests."""

@@ -1,6 +1,6 @@
-"""What a header says of a contrast agent: agent, agent sequence, route and volume.
+"""Contrast agent administration according to a DICOM header.
 
-In: the elements of a file. Out: whether an agent was given, or None where the header does not tell.
+In: the elements of one file. Out: True if a contrast agent was given, False if not, None if unknown.
 
 Source: DICOM PS3.3 C.7.6.4 (Contrast/Bolus), C.7.6.4b (Enhanced Contrast/Bolus).
 """
@@ -13,9 +13,10 @@ from ich_mil.dicom.tags import AGENT, AGENT_ROUTE, AGENT_SEQUENCE, AGENT_VOLUME
 
 
 def agent_given(elements: Elements) -> bool | None:
-    """Whether a contrast agent was given; None where neither agent, sequence, route nor volume tells.
+    """Whether a contrast agent was given, None if unknown.
 
-    Of these the first that tells counts: de-identification empties ContrastBolusAgent and leaves the others
+    The first informative element decides, in this order: ContrastBolusAgent, ContrastBolusAgentSequence,
+    ContrastBolusRoute, ContrastBolusVolume. De-identification empties ContrastBolusAgent and keeps the others
     (PS3.15 table E.1-1).
     """
     none_given = contrast_words().means_none

@@ -1,17 +1,17 @@
-"""Whether a CT series shows a head: enough voxels of brain range inside bone.
+"""Head detection in a CT series by the area of brain-range tissue enclosed by bone.
 
-In: HU of a series and its pixel spacing. Out: None, or one sentence that says why it is no head.
+In: HU of a series and its pixel spacing. Out: None for a head, otherwise one sentence with the reason.
 
-The picture is reduced to cells of about 4 mm. A cell lies inside bone if in at least 11 of 16 directions a
-straight line of at most about 125 mm meets bone through nothing but soft tissue: between brain and skull is
-neither fat nor air, but there is between heart and ribs, bladder and pelvis, skin and head holder. 5 of 16
-may miss, so a piece of the skull may be absent or cut off by the field of view. Cells of brain range (brain,
-CSF, fresh blood) inside bone count where they fill a disc 20 mm wide, as brain does; spinal canal, marrow and
-noise do not. The best slice decides, so single slices and parts of a head can pass.
+Each slice is reduced to cells of about 4 mm. A cell is enclosed by bone if straight lines in at least 11 of
+16 directions reach bone within about 125 mm and cross only soft tissue. No fat or air lies between brain and
+skull, but some lies between heart and ribs, bladder and pelvis, skin and head holder. Five directions may
+miss, so part of the skull may be absent or outside the field of view. Enclosed cells in the HU range of
+brain, CSF and fresh blood count if they fill a disc 20 mm wide; spinal canal, marrow and noise do not fill
+it. The slice with the largest area decides, so single slices and parts of a head can pass.
 
-Brain on the best slice [cm²], measured on all that was at hand:
+Largest area per scan [cm²], measured on all data available during development:
 
-| head | cm² | no head | cm² |
+| head | cm² | not a head | cm² |
 |---|---|---|---|
 | CT-ICH, 55 scans | 140-250 | shoulders, thoracic spine, localizer | 0 |
 | GE head, CT2, two other real slices | 78-178 | drawn chest, belly, neck, thighs | 0 |
@@ -34,59 +34,64 @@ from scipy.ndimage import binary_opening
 
 Mask = NDArray[np.bool_]
 
-# Side of a cell [mm]: half the least width of brain that counts, and wide enough for noise to average out.
+# Side of a cell [mm]: small enough to resolve the disc, large enough to average out noise.
 CELL = 4.0
-# Side of the parts of a cell whose densest decides on bone [mm]. An infant's skull, 1-2 mm thick, would drown
-# in the mean of a whole cell, and the densest single pixel of a cell may be noise.
+# Side of the sub-cells for bone detection [mm]; a cell is bone if its densest sub-cell is. The mean of a
+# whole cell would hide an infant's skull (1-2 mm thick), and the densest single pixel may be noise.
 PART = 2.0
-# Least HU of bone: above fresh blood (at most 100) and acrylic (120), below an infant's skull.
+# Minimum HU of bone: above fresh blood (at most 100) and acrylic (120), below an infant's skull.
 BONE_FROM = 150
-# Mean HU of a cell that is brain (25-45), acute blood (50-80; Parizel et al., Eur Radiol 2001,
-# 10.1007/s003300000800) or CSF (5-15). The water of phantoms, 0 ± 4, is below.
+# Range of a cell's mean HU: brain (25-45), acute blood (50-80; Parizel et al., Eur Radiol 2001,
+# 10.1007/s003300000800) and CSF (5-15). Water phantoms (0 ± 4) lie below it.
 BRAIN = (5, 95)
-# A line ends in a cell of lower mean HU: fat is -120 to -60, air is less.
+# A line stops at a cell with a lower mean HU: fat (-120 to -60) or air.
 SOFT_FROM = -50
 DIRECTIONS = 16
-# A missing quarter of the skull hides 4 directions from the middle and more from beside the gap.
+# If a quarter of the skull is missing, 4 directions miss bone from the middle, more from beside the gap.
 MIN_DIRECTIONS = 11
-# A line is 2^5 = 32 cells long, about 125 mm; from the middle of a head no bone is farther than about 110 mm.
+# A line has 2^5 = 32 cells, about 125 mm; bone is at most about 110 mm from the middle of a head.
 DOUBLINGS = 5
-# Radius of the disc that brain fills [cells].
+# Radius of the disc that counted tissue must fill [cells].
 DISC = 2
-# Least brain on the best slice [cm²]: above all that is no head, below half of the smallest whole head.
+# Minimum area on the best slice [cm²]: above every non-head, below half of the smallest whole head.
 MIN_AREA = 20.0
-# The same where there are fewer than `FEW` slices, which may all lie at the skull base or near the vertex.
+# Minimum area for fewer than `FEW` slices, which may all lie at the skull base or near the vertex [cm²].
 MIN_AREA_FEW = 3.0
 FEW = 5
-# Share of the brain on the best slice above which the head does not end with the lowest or the highest slice.
+# If an end slice holds a larger fraction of the largest area, the head continues beyond it.
 CUT_OFF_FRACTION = 0.6
-# Slices that are looked at before a series is refused.
+# Maximum number of slices examined per series.
 MAX_LOOKS = 12
 
 
 def _steps(angle: float) -> list[tuple[int, int]]:
-    """The steps 1 d, 2 d, 4 d ... of a line, in whole rows and columns of cells."""
+    """Offsets of 1, 2, 4, ... cells along a direction, rounded to whole (rows, columns).
+
+    Args:
+        angle: direction [rad]; 0 points along a row.
+    """
     down, across = math.sin(angle), math.cos(angle)
     return [(round(2**k * down), round(2**k * across)) for k in range(DOUBLINGS)]
 
 
 STEPS = [_steps(2 * math.pi * k / DIRECTIONS) for k in range(DIRECTIONS)]
 IN_DISC = np.array([np.hypot(*np.mgrid[-DISC : DISC + 1, -DISC : DISC + 1]) <= DISC])  # (1, h, w)
-# Cells behind each row and each slice in which there is nothing: as many as the longest step has.
+# Empty cells after each row and each slice: the length of the longest step.
 MARGIN = 2 ** (DOUBLINGS - 1)
 
 
 def head_refusal(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str | None:
-    """Why a series shows no head, or None where it does.
+    """Reason why a series shows no head, or None if it shows one.
 
-    At most `MAX_LOOKS` evenly spaced slices are looked at, from the middle outwards, until one has enough.
+    At most `MAX_LOOKS` evenly spaced slices are examined, from the middle outwards, until one has enough
+    brain-range tissue.
 
     Args:
         hu: (n, H, W) HU.
-        spacing: distance of neighbouring rows and of neighbouring columns [mm].
+        spacing: distance between neighbouring rows and between neighbouring columns [mm].
 
     Returns:
-        One sentence with what was measured and what is needed, or None.
+        One sentence with the measured and the required area, or None.
 
     Raises:
         ValueError: `hu` is empty or not three-dimensional, or a spacing is not a positive number.
@@ -108,19 +113,20 @@ def head_refusal(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
 
 
 def head_cut_off(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str | None:
-    """Why a head goes on beyond the lowest or the highest slice, or None where it does not.
+    """Evidence that the head continues beyond the lowest or the highest slice, or None.
 
-    Towards the vertex and below the skull base there is less and less brain. Against the best of five evenly
-    spaced slices the highest of 55 CT-ICH scans has at most 19 %, the lowest at most 25 %; of 280 phantoms it
-    is 51 and 56 %. Without its upper 20 mm a CT-ICH scan has 47-76 % on what is then the highest slice,
-    without 30 mm 66-97 %. A loss below the brain is not found so, and one of fewer mm seldom.
+    The brain area falls towards the vertex and the skull base. Areas are compared with the largest of five
+    evenly spaced slices. In 55 CT-ICH scans the highest slice has at most 19 % of it and the lowest at most
+    25 %; in 280 phantoms at most 51 % and 56 %. With the upper 20 mm removed, the new highest slice of the
+    CT-ICH scans has 47-76 %; with 30 mm removed, 66-97 %. The test cannot detect missing slices below the
+    brain and rarely detects a smaller loss.
 
     Args:
         hu: (n, H, W) HU of axial slices, lowest first.
-        spacing: distance of neighbouring rows and of neighbouring columns [mm].
+        spacing: distance between neighbouring rows and between neighbouring columns [mm].
 
     Returns:
-        One sentence with what was measured, or None; also where fewer than `FEW` slices say little.
+        One sentence with the measured areas, or None; always None for fewer than `FEW` slices.
 
     Raises:
         ValueError: `hu` is empty or not three-dimensional, or a spacing is not a positive number.
@@ -129,7 +135,7 @@ def head_cut_off(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
     n = len(hu)
     if n < FEW:
         return None
-    looks = np.linspace(0, n - 1, FEW).round().astype(int)  # both ends and three between them
+    looks = np.linspace(0, n - 1, FEW).round().astype(int)  # both ends and three in between
     areas = brain_area(hu[looks], spacing)  # (FEW,)
     most = float(areas.max())
     ends = (("lowest", float(areas[0])), ("highest", float(areas[-1])))
@@ -140,11 +146,11 @@ def head_cut_off(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
 
 
 def brain_area(hu: NDArray[np.int16], spacing: tuple[float, float]) -> NDArray[np.float64]:
-    """Area of brain-range tissue inside bone on each slice.
+    """Area of brain-range tissue enclosed by bone on each slice.
 
     Args:
         hu: (n, H, W) HU.
-        spacing: distance of neighbouring rows and of neighbouring columns [mm].
+        spacing: distance between neighbouring rows and between neighbouring columns [mm].
 
     Returns:
         (n,) areas [cm²].
@@ -167,16 +173,16 @@ def brain_area(hu: NDArray[np.int16], spacing: tuple[float, float]) -> NDArray[n
 
 
 def _directions_to_bone(bone: Mask, soft: Mask) -> NDArray[np.uint8]:
-    """In how many of the directions a line from each cell meets bone before it meets anything lighter.
+    """Number of directions in which a line from each cell reaches bone before fat or air.
 
-    Lines grow by doubling. With F_L(p): the first L cells of the line from p meet bone; S_L(p): all of them
-    are soft tissue or bone; d: the direction,
+    Lines grow by doubling. F_L(p) is true if any of the first L cells of the line from p is bone, reached
+    through soft tissue. S_L(p) is true if all of them are soft tissue or bone. With the direction d,
 
         F_2L(p) = F_L(p) or (S_L(p) and F_L(p + L d)),    S_2L(p) = S_L(p) and S_L(p + L d).
 
     Args:
-        bone: (n, h, w) cells that hold bone.
-        soft: (n, h, w) cells that a line passes.
+        bone: (n, h, w) bone cells.
+        soft: (n, h, w) cells that a line may cross.
 
     Returns:
         (n, h, w) counts of 0..`DIRECTIONS`.
@@ -195,17 +201,17 @@ def _directions_to_bone(bone: Mask, soft: Mask) -> NDArray[np.uint8]:
 
 
 def _to_bits(mask: Mask) -> int:
-    """The mask as one integer with a bit for each cell: many times faster to shift than an array.
+    """Pack a mask into one integer with one bit per cell, which shifts many times faster than an array.
 
-    With a margin behind each row and each slice, a step of some rows and columns is a constant number of
-    bits, and what leaves the picture lands where nothing is.
+    The margin after each row and each slice makes every (rows, columns) step a constant number of bits.
+    Cells that leave the picture land in the margin, which is empty.
     """
     wide = np.pad(mask, ((0, 0), (0, MARGIN), (0, MARGIN)))
     return int.from_bytes(np.packbits(wide, bitorder="little").tobytes(), "little")
 
 
 def _from_bits(bits: int, shape: tuple[int, ...]) -> Mask:
-    """The (n, h, w) mask that `_to_bits` made one integer of."""
+    """Inverse of `_to_bits`: unpack an integer into a mask of `shape` (n, h, w)."""
     n, h, w = shape
     size = n * (h + MARGIN) * (w + MARGIN)
     packed = np.frombuffer(bits.to_bytes(size // 8 + 1, "little"), np.uint8)
@@ -214,12 +220,12 @@ def _from_bits(bits: int, shape: tuple[int, ...]) -> Mask:
 
 
 def _ahead(bits: int, step: int) -> int:
-    """At each cell, what is `step` cells ahead."""
+    """Shift a packed mask so that each cell holds the value `step` cells ahead of it."""
     return bits >> step if step >= 0 else bits << -step
 
 
 def _join(values: NDArray[np.integer[Any]], how: np.ufunc, rows: int, columns: int) -> NDArray[np.int32]:
-    """Join blocks of `rows` x `columns` by `how`; what fills no block at the far edges is left out."""
+    """Reduce blocks of `rows` x `columns` with the ufunc `how`; drop incomplete blocks at the far edges."""
     h, w = values.shape[1] // rows * rows, values.shape[2] // columns * columns
     tall = values[:, 0:h:rows].astype(np.int32)  # (n, h / rows, W)
     for row in range(1, rows):

@@ -1,13 +1,13 @@
-"""Which series stands for a study.
+"""Choice of the series that represents a study.
 
-In: the ordered series of one study. Out: the same series, best first; for any of them the reason in words; a
-ledger entry for each that does not stand for the study, and one if that which does is no plain head.
-A preference never refuses: descriptions, kernels and body parts are makers' free text, often empty and
-sometimes wrong. What the header says of a contrast agent outranks the description
+In: the ordered series of one study. Out: the same series, best first; the reason for any of them in words;
+ledger entries for the series not chosen, and for a chosen series that is not a plain scan of a whole head.
+A preference only ranks; it never refuses a series. Descriptions, kernels and body parts are free text of the
+manufacturers, often empty and sometimes wrong. Contrast information in the header outranks the description
 (`ich_mil.dicom.contrast`).
 
 Source: the series of CQ500 (Chilamkurthy et al. 2018), whose names are folder names such as 'CT Plain THIN',
-'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are PS3.16 annex L.
+'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are in PS3.16 annex L.
 """
 
 import re
@@ -21,18 +21,18 @@ from ich_mil.dicom.order import LEFT_OUT, Series
 from ich_mil.dicom.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.ledger import Code, LedgerEntry
 
-COVER_MM = 100.0
-# From vertex to foramen magnum is at most about 200 mm, and there is room for air above and for a low start.
-# What is longer shows the neck or the trunk as well, and has more slices for that alone.
+COVER_MM = 100.0  # minimum extent of a whole head
+# Vertex to foramen magnum is at most about 200 mm; the rest allows for air above and a low start. Longer
+# series also show the neck or the trunk, and would win by their number of slices alone.
 LONGEST_MM = 260.0
 STUB_MM = 60.0  # less than half a head: timing and test scans
-THICK_MM = (2.4, 5.5)  # 2.5-5 mm with room for rounding
+THICK_MM = (2.4, 5.5)  # 2.5-5 mm with a margin for rounding
 THICKEST_MM = 7.5
 
 _DEFECTS = LEFT_OUT | {Code.GAP, Code.SPACING_CHANGES}
 _BONE = re.compile(r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b", re.IGNORECASE)
-# Sharp kernels by name: GE BONE*, EDGE, DETAIL; Philips D, E, YD; Toshiba FC30-39 and FC80-89; Siemens with
-# 60 or more (H60s, Hr64). A backslash divides several values.
+# Sharp kernels: GE BONE*, EDGE, DETAIL; Philips D, E, YD; Toshiba FC30-39 and FC80-89; Siemens with a number
+# of 60 or more (H60s, Hr64). A backslash separates several values.
 _BONE_KERNEL = re.compile(
     r"(.*(bone|edge|lung|detail).*|d|e|yd|fc[38]\d|(?!fc)[a-z]{1,2}[6-9]\d[a-z]?)(\\.*)?", re.IGNORECASE
 )
@@ -47,23 +47,32 @@ _REPEAT = re.compile(r"-[2-9]$")
 
 
 def rank_series(series: Sequence[Series], site: SitePhrases = ()) -> list[Series]:
-    """Sort the series of a study, the one that stands for it first.
+    """Sort the series of a study by preference, the representative series first.
 
-    What counts, in this order: at least 60 mm (a shorter one is a timing or test scan); no other body part
-    named; plain, else bone, else post-contrast, else not axial; at most 260 mm (a longer one is of the trunk
-    as well); at least 100 mm; no gap; steps of 2.5-5 mm, else up to 7.5 mm, else thin (to be averaged), else
-    thicker; called plain rather than not called anything; fewer defects; more slices; no repeat (folder name
-    with -2, -3); the series UID, so that the result does not depend on the order given.
+    Criteria, in this order:
+
+    1. extent of at least 60 mm (shorter series are timing or test scans)
+    2. no body part other than the head named
+    3. plain, then bone, then post-contrast, then not axial
+    4. extent of at most 260 mm (longer series include the trunk)
+    5. extent of at least 100 mm
+    6. no gap
+    7. slice spacing of 2.5-5 mm, then up to 7.5 mm, then thinner (to be averaged), then thicker
+    8. explicitly without contrast, then unknown
+    9. fewer defects
+    10. more slices
+    11. not a repeat (folder name ending in -2, -3, ...)
+    12. series UID, kernel and path, which make the result independent of the input order
 
     Args:
         series: all series of one study, at least one.
-        site: contrast words of the site.
+        site: contrast phrases of the site.
 
     Returns:
         The same series, best first.
 
     Raises:
-        ValueError: no series was given.
+        ValueError: `series` is empty.
     """
     if not series:
         raise ValueError("a study needs at least one series to choose from; got none")
@@ -71,15 +80,15 @@ def rank_series(series: Sequence[Series], site: SitePhrases = ()) -> list[Series
 
 
 def reason_for(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> str:
-    """Why `chosen` stands for the study, in words.
+    """Reason why `chosen` represents the study, in words.
 
     Args:
         chosen: any of `series`.
         series: all series of the study.
-        site: contrast words of the site.
+        site: contrast phrases of the site.
 
     Returns:
-        What `chosen` is like, and what its rivals are.
+        Description of `chosen` and of the other series.
 
     Raises:
         ValueError: `chosen` is not among `series`.
@@ -103,7 +112,7 @@ def reason_for(chosen: Series, series: Sequence[Series], site: SitePhrases = ())
 
 
 def not_chosen(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> list[LedgerEntry]:
-    """One ledger entry, with the lowest file, for each of the `series` of a study other than `chosen`."""
+    """Ledger entries for all `series` of a study except `chosen`, each with the file of the lowest slice."""
     entries = []
     for one in series:
         if one != chosen:
@@ -117,15 +126,15 @@ def not_chosen(chosen: Series, series: Sequence[Series], site: SitePhrases = ())
 
 
 def kind_entries(chosen: Series, site: SitePhrases = ()) -> list[LedgerEntry]:
-    """Ledger entries that say in what the series that stands for a study is no plain one of a whole head.
+    """Ledger entries for deviations of the chosen series from a plain axial scan of a whole head.
 
     Args:
-        chosen: the series that stands for the study, be it the only one.
-        site: contrast words of the site.
+        chosen: the series that represents the study, even if it is the only one.
+        site: contrast phrases of the site.
 
     Returns:
-        None for a plain axial series that names no other body part, is as long as a head and has a
-        description that is understood and agrees with its header.
+        Entries for the kind of series (post-contrast, bone, not axial, other body part, too long), for an
+        extent shorter than a head, and for a description that has unknown words or contradicts the header.
     """
     kinds = _kinds(chosen, site)
     for kind, n_such in (("post-contrast", _n_with_agent(chosen)), ("bone", _n_sharp(chosen))):
@@ -154,18 +163,18 @@ def _folder(series: Series) -> str:
 
 
 def _text(series: Series) -> str:
-    """What a person called the series: its description, else the folder it lies in."""
+    """Series description, or the name of its folder if empty."""
     text = series.description or _folder(series)
-    return text.replace("_", " ")  # to a word pattern 'POST_5MM' is one word
+    return text.replace("_", " ")  # \b does not split 'POST_5MM'
 
 
 def _told(series: Series, site: SitePhrases) -> Told:
-    """What the description says of contrast."""
+    """Contrast information in the series description or folder name."""
     return contrast_words(site).read(_text(series))
 
 
 def _header_contrast(series: Series) -> bool | None:
-    """What most headers say of contrast; None where they say nothing."""
+    """Contrast state stated by more than half of the headers, None if there is no such majority."""
     half = len(series.headers) / 2
     if _n_with_agent(series) > half:
         return True
@@ -173,15 +182,15 @@ def _header_contrast(series: Series) -> bool | None:
 
 
 def _contrast(series: Series, site: SitePhrases) -> bool | None:
-    """Whether a series was made with contrast: as its headers say, else its description."""
+    """Whether a series is post-contrast, by its headers or else by its description; None if unknown."""
     told = _header_contrast(series)
     return _told(series, site).contrast if told is None else told
 
 
 def _contrast_unsure(series: Series, site: SitePhrases) -> str:
-    """Why it is not sure whether a series was made with contrast, in words; '' where it is.
+    """Reason for doubt about the contrast state of a series, in words; '' if there is none.
 
-    Folder names are of no one who would know: unknown words of theirs are passed over.
+    Unknown words in folder names are ignored: the name need not come from anyone who knows the scan.
     """
     header, told = _header_contrast(series), _told(series, site)
     if header is None and series.description and told.unknown:
@@ -194,17 +203,17 @@ def _contrast_unsure(series: Series, site: SitePhrases) -> str:
 
 
 def _is_bone(series: Series) -> bool:
-    """A sharp kernel in most slices, or a description that says bone."""
+    """Whether most slices have a sharp kernel, or the description names bone."""
     return 2 * _n_sharp(series) > len(series.headers) or bool(_BONE.search(_text(series)))
 
 
 def _n_with_agent(series: Series) -> int:
-    """Slices whose header names a contrast agent."""
+    """Number of slices with a contrast agent according to their header."""
     return sum(header.contrast for header in series.headers)
 
 
 def _n_sharp(series: Series) -> int:
-    """Slices of a sharp kernel."""
+    """Number of slices with a sharp kernel."""
     return sum(bool(_BONE_KERNEL.fullmatch(header.kernel)) for header in series.headers)
 
 
@@ -213,18 +222,18 @@ def _is_axial(series: Series) -> bool:
 
 
 def _is_other_part(series: Series) -> bool:
-    """A part of the body is named that is not the head, and nothing names the head."""
+    """Whether header or description name a body part other than the head, and do not name the head."""
     words = f"{series.headers[0].body_part} {_text(series)}"
     return bool(_OTHER_PART.search(words)) and not _HEAD.search(words)
 
 
 def _unwanted(series: Series, site: SitePhrases) -> int:
-    """0 for a plain axial series; else higher the less it resembles one."""
+    """Penalty of a series: 0 for plain axial, plus 1 for bone, 2 for post-contrast, 4 for not axial."""
     return 4 * (not _is_axial(series)) + 2 * (_contrast(series, site) is True) + _is_bone(series)
 
 
 def _rank(series: Series, site: SitePhrases) -> tuple[bool | int | str, ...]:
-    """Sorts the best series of a study first (`rank_series` states the order)."""
+    """Sort key of a series, smallest for the best; `rank_series` lists the criteria."""
     codes = [entry.code for entry in series.entries]
     spacing = series.spacing
     if THICK_MM[0] <= spacing <= THICK_MM[1]:
@@ -252,7 +261,7 @@ def _rank(series: Series, site: SitePhrases) -> tuple[bool | int | str, ...]:
 
 
 def _kinds(series: Series, site: SitePhrases) -> list[str]:
-    """What keeps a series from being a plain axial one, in words."""
+    """Deviations of a series from plain axial, in words."""
     kinds = (
         ("not axial", not _is_axial(series)),
         ("post-contrast", _contrast(series, site) is True),
@@ -262,7 +271,7 @@ def _kinds(series: Series, site: SitePhrases) -> list[str]:
 
 
 def _describe(series: Series, site: SitePhrases) -> str:
-    """Kind, step, number of slices, extent and defects, in words."""
+    """Kind, spacing, number of slices, extent and defects of a series, in words."""
     n = len(series.headers)
     parts = [" ".join(_kinds(series, site)) or "plain"]
     if n > 1:

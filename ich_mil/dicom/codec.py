@@ -1,11 +1,12 @@
-"""One compressed frame to stored values.
+"""Decoder for one compressed frame of Pixel Data.
 
-In: the code stream of one frame and what the header says of it. Out: stored values (H, W). Which library
-decodes which syntax is fixed here, so that a result does not depend on what else is installed: pydicom itself
-for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. Before any of them sees a code stream its
-own sizes are compared with the header and its end is looked for: decoders fill up what was cut off with grey,
-one that is told of 60,000 x 60,000 pixels allocates them, and GDCM ends the process where markers or bits a
-sample make no sense (each such case was found by `tests/dicom/fuzz.py`).
+In: the code stream of one frame and its image attributes from the header. Out: stored values (H, W).
+
+The decoder of each transfer syntax is fixed, so that results do not depend on other installed packages:
+pydicom for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. JPEG, JPEG-LS and JPEG 2000 streams
+are checked before decoding: their size must match the header and their end marker must be present. Decoders
+would otherwise fill missing data with grey, allocate 60,000 x 60,000 pixels if the stream declares them, or,
+in the case of GDCM, end the process on invalid markers or bit depths. `tests/dicom/fuzz.py` found each case.
 
 Source: DICOM PS3.5 8.2 and annex A.4 (encapsulation); ITU-T T.81 (JPEG), T.87 (JPEG-LS), T.800 (JPEG 2000).
 """
@@ -38,11 +39,11 @@ _GDCM = ("gdcm", "gdcm", "python-gdcm")
 PLUGINS = {
     **dict.fromkeys(_JPEG, _GDCM),
     **dict.fromkeys(JPEGLSTransferSyntaxes, ("pyjpegls", "jpeg_ls", "pyjpegls")),
-    **dict.fromkeys(JPEG2000TransferSyntaxes, _GDCM),  # HTJ2K too
+    **dict.fromkeys(JPEG2000TransferSyntaxes, _GDCM),  # includes HTJ2K
     RLELossless: ("pydicom", "pydicom", "pydicom"),
 }
-"""Syntax -> pydicom's name of its plugin, the module it needs, and the package that has it."""
-# start of frame markers (T.81 table B.1, T.87 C.1.1); C4, C8 and CC are other things
+"""Transfer syntax -> (pydicom plugin name, required module, package that provides it)."""
+# start of frame markers (T.81 table B.1, T.87 C.1.1); C4, C8 and CC have other meanings
 _START_OF_FRAME = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN = 0xDA
 _FIRST_MARKER = 0xC0
@@ -50,11 +51,11 @@ _END = b"\xff\xd9"
 
 
 class CodecError(Exception):
-    """A frame that cannot be decoded; the text says why, without the file's name."""
+    """A frame cannot be decoded. The message gives the reason without the file name."""
 
 
 class NoDecoderError(CodecError):
-    """The package that decodes it is not installed."""
+    """The package that decodes the transfer syntax is not installed."""
 
 
 def decode(
@@ -67,24 +68,24 @@ def decode(
     bits_stored: int,
     signed: bool,
 ) -> np.ndarray:
-    """Decode one grey frame.
+    """Decode one greyscale frame.
 
     Args:
-        stream: the code stream of the frame, its fragments joined.
+        stream: code stream of the frame, fragments joined.
         syntax: transfer syntax UID.
-        rows: H of the header.
-        columns: W of the header.
-        bits_allocated: of the header.
-        bits_stored: of the header.
-        signed: PixelRepresentation is 1.
+        rows: Rows (0028,0010), H.
+        columns: Columns (0028,0011), W.
+        bits_allocated: BitsAllocated (0028,0100).
+        bits_stored: BitsStored (0028,0101).
+        signed: True if PixelRepresentation (0028,0103) is 1.
 
     Returns:
         Stored values (H, W), 8 or 16 bit; bits above `bits_stored` as decoded.
 
     Raises:
-        NoDecoderError: the decoder is not installed; the text names the package.
-        CodecError: a syntax that is not read, or a code stream that is cut off, has another size than the
-            header says, or cannot be decoded.
+        NoDecoderError: the decoder is not installed; the message names the package.
+        CodecError: the syntax is not supported, or the code stream is truncated, differs in size from the
+            header, has invalid markers or an invalid bit depth, or cannot be decoded.
     """
     name = UID(syntax).name
     if syntax not in PLUGINS:
@@ -104,7 +105,7 @@ def decode(
         )
     if said is not None and syntax == JPEGExtended12Bit and said.precision == 12:
         return _gdcm_12_bit(stream, syntax, rows, columns)
-    # GDCM's JPEG 2000 decoder reads HTJ2K too, only pydicom has no entry for it
+    # GDCM's JPEG 2000 decoder also reads HTJ2K, but pydicom has no HTJ2K entry for it
     decoder = get_decoder(JPEG2000Lossless if syntax in _HTJ2K else UID(syntax))
     options: Any = {  # pydicom's annotation of these keywords is wrong
         "rows": rows,
@@ -113,19 +114,19 @@ def decode(
         "photometric_interpretation": "MONOCHROME2",
         "number_of_frames": 1,
         "bits_allocated": bits_allocated,
-        # GDCM's JPEG decoder clears what lies above the bits it is told of: padding 30768 would be 2096
+        # GDCM's JPEG decoder clears bits above this number: padding 30768 would become 2096
         "bits_stored": bits_stored if said is None else max(bits_stored, said.precision),
         "pixel_representation": int(signed),
         "pixel_keyword": "PixelData",
         "correct_unused_bits": False,
     }
-    # values have the sign of the header even where a JPEG 2000 stream says another: pydicom sees to it
+    # pydicom applies the signedness of the header even if a JPEG 2000 stream declares another
     stored, _ = decoder.as_array(encapsulate([stream]), decoding_plugin=plugin, **options)
     return stored
 
 
 class _CodeStream(NamedTuple):
-    """What a code stream says of itself: pixels, samples a pixel, bits a sample."""
+    """Image size in pixels, samples per pixel and bits per sample, as declared by a code stream."""
 
     height: int
     width: int
@@ -134,18 +135,22 @@ class _CodeStream(NamedTuple):
 
 
 def _look_at(stream: bytes, syntax: str) -> _CodeStream:
-    """Read the sizes of a code stream; refuse one without an end, with impossible ones, or out of order."""
-    if not stream.rstrip(b"\0\xff").endswith(_END):  # makers pad with either
+    """Read the declared size of a code stream.
+
+    Raises:
+        CodecError: the stream is truncated, its markers are invalid, or its bit depth is not 2 to 16.
+    """
+    if not stream.rstrip(b"\0\xff").endswith(_END):  # manufacturers pad with either byte
         raise CodecError("its code stream has no end: it is cut off")
     said = _look_at_j2k(stream) if syntax in JPEG2000TransferSyntaxes else _look_at_jpeg(stream)
-    # GDCM writes outside its memory where these are others
+    # GDCM writes outside its memory for other bit depths
     if not 2 <= said.precision <= 16:
         raise CodecError(f"its code stream has samples of {said.precision} bits; CT values have 2 to 16")
     return said
 
 
 def _look_at_jpeg(stream: bytes) -> _CodeStream:
-    """JPEG and JPEG-LS: marker by marker past the one frame header to the first scan (T.81 B.2.2)."""
+    """Size from a JPEG or JPEG-LS stream, whose single frame header precedes the first scan (T.81 B.2.2)."""
     place, found = 2, None
     while stream[:2] == b"\xff\xd8" and place + 4 <= len(stream) and stream[place] == 0xFF:
         marker = stream[place + 1]
@@ -165,8 +170,8 @@ def _look_at_jpeg(stream: bytes) -> _CodeStream:
 
 
 def _look_at_j2k(stream: bytes) -> _CodeStream:
-    """JPEG 2000: the SIZ segment (T.800 A.5.1)."""
-    start = stream.find(b"\xff\x4f\xff\x51")  # a JP2 file has boxes before it
+    """Size from the SIZ segment of a JPEG 2000 stream (T.800 A.5.1)."""
+    start = stream.find(b"\xff\x4f\xff\x51")  # the boxes of a JP2 file precede it
     if start < 0 or len(stream) < start + 43:
         raise CodecError("its code stream has no SIZ segment")
     right, bottom, left, top, tile_width, tile_height, _, _, components, depth = struct.unpack(
@@ -178,11 +183,11 @@ def _look_at_j2k(stream: bytes) -> _CodeStream:
 
 
 def _gdcm_12_bit(stream: bytes, syntax: str, rows: int, columns: int) -> np.ndarray:
-    """12-bit JPEG Extended by GDCM itself, which pydicom refuses to ask.
+    """Decode 12-bit JPEG Extended with GDCM directly, because pydicom does not pass it to GDCM.
 
-    Told of 12 allocated bits it takes its 12-bit decoder at once. Its values are those of libjpeg-turbo.
+    With 12 bits allocated GDCM selects its 12-bit decoder. The values equal those of libjpeg-turbo.
     """
-    import gdcm  # untyped, and needed for this syntax only
+    import gdcm  # untyped and needed only for this syntax
 
     fragment = gdcm.Fragment()
     fragment.SetByteStringValue(stream)

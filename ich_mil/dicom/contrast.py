@@ -1,10 +1,11 @@
-"""Whether a description says that a contrast agent was given.
+"""Detection of contrast agent administration in free-text descriptions.
 
-In: a text of any language, and the phrases that a site adds. Out: `Told`: with contrast, without, or nothing,
-and the unknown words that kept it from saying more. Of several phrases of the table
-(`ich_mil.dicom.contrast_words`) that fit the longest counts; a word without a row is looked up in parts that
-have one ('Kontrastmittelgabe'). A word that remains unknown decides nothing, and an agent beside it decides
-nothing either, for the word may be a negation.
+In: a text in any language, and additional phrases of a site. Out: `Told`: with contrast, without contrast or
+unknown, and the unknown words that prevented a decision.
+
+Phrases come from a table (`ich_mil.dicom.contrast_words`), and the longest matching phrase wins. A word that
+is not in the table is split into parts that are ('Kontrastmittelgabe'). Words that remain unknown are
+ignored. An agent next to an unknown word is ignored too, because the word may be a negation.
 """
 
 import re
@@ -16,20 +17,22 @@ from typing import NamedTuple
 from ich_mil.dicom.contrast_words import ALONE, Meaning, SitePhrases, Token, phrase_meanings, tokens_of
 
 LEAST_PART = 3
-"""Letters of a part of a compound word."""
+"""Minimum number of letters of a part of a compound word."""
 MOST_CODE = 3
-"""Letters beside a digit that are no word but a code, as in H30s or FC68."""
+"""Maximum number of letters next to a digit that are a code rather than a word, as in H30s or FC68."""
 
 _MILLIMETRES = frozenset({"mm", "cm", "thk"})
 _NOTHING = {Meaning.WITHOUT, Meaning.LACKING, Meaning.PLAIN}
 _NO = frozenset({"n", "na"})
-"""What stands in ContrastBolusAgent besides words of the table where none was given."""
+"""Values of ContrastBolusAgent that mean no agent and are not in the table."""
 
 
 class Told(NamedTuple):
-    """What a description says: contrast, none (False) or nothing (None).
+    """Contrast information in a text.
 
-    `unknown` are its unknown words, where they kept it from saying more.
+    Attributes:
+        contrast: True with contrast, False without, None if the text does not say.
+        unknown: unknown words that prevented a decision.
     """
 
     contrast: bool | None
@@ -43,18 +46,18 @@ class _Item(NamedTuple):
 
 @dataclass(frozen=True)
 class ContrastWords:
-    """The table with the phrases of a site.
+    """Contrast phrases of the table and of a site.
 
     Attributes:
-        phrases: meaning by the tokens of a phrase.
-        longest: tokens of the longest phrase.
+        phrases: tokens of a phrase -> its meaning.
+        longest: number of tokens of the longest phrase.
     """
 
     phrases: Mapping[tuple[str, ...], Meaning]
     longest: int
 
     def read(self, text: str) -> Told:
-        """What `text` says of contrast. What is said of the agent outranks what a phase implies."""
+        """Contrast information in `text`. Statements about the agent outrank what a phase implies."""
         items = self._items(text)
         agent, implied, unknown = _said(items)
         contrast = agent if agent is not None else implied
@@ -63,7 +66,7 @@ class ContrastWords:
         return Told(contrast, tuple(dict.fromkeys(unknown)))
 
     def means_none(self, text: str) -> bool:
-        """Whether `text`, of an element that names the agent or its route, says that none was given."""
+        """Whether `text`, the value of an agent or route element, states that no agent was given."""
         if all(one.text in _NO or set(one.text) <= set("0.,") for one in tokens_of(text)):
             return True
         meanings = {one.meaning for one in self._items(text)}
@@ -71,7 +74,7 @@ class ContrastWords:
         return bool(meanings & _NOTHING) and (meanings <= neutral or self.read(text).contrast is False)
 
     def _items(self, text: str) -> list[_Item]:
-        """The phrases of a text from left to right."""
+        """Phrases of a text, from left to right, longest match first."""
         tokens = tokens_of(text)
         items: list[_Item] = []
         at = 0
@@ -90,7 +93,7 @@ class ContrastWords:
         return items
 
     def _unmatched(self, token: "Token") -> list[_Item]:
-        """A token that begins no phrase."""
+        """Items for a token that begins no phrase."""
         text = token.text
         if text[0].isdigit():
             return [_Item(Meaning.NUMBER, text)]
@@ -102,7 +105,7 @@ class ContrastWords:
         return [_Item(Meaning.OTHER if is_code or _is_letter(text) else Meaning.UNKNOWN, text)]
 
     def _parts(self, word: str) -> list[str]:
-        """The words of the table that a compound word is made of, none where a rest remains."""
+        """Split a compound word into words of the table; empty if a remainder is not in the table."""
         if (word,) in self.phrases:
             return [word]
         for end in range(len(word) - LEAST_PART, LEAST_PART - 1, -1):
@@ -112,12 +115,17 @@ class ContrastWords:
 
 
 def _is_letter(text: str) -> bool:
-    """A single letter of an alphabet, which is no word."""
+    """Whether a text is a single letter of an alphabetic script."""
     return len(text) == 1 and not re.match(f"[{ALONE}]", text)
 
 
 def _said(items: list[_Item]) -> tuple[bool | None, bool | None, list[str]]:
-    """What is said of the agent, what a phase implies, and unknown words beside an agent."""
+    """Interpret the phrases of a text.
+
+    Returns:
+        Contrast by statements about the agent, contrast implied by phases or angiography (None where there
+        are none), and unknown words next to an agent.
+    """
     agent: set[bool] = set()
     implied: set[bool] = set()
     unknown: list[str] = []
@@ -145,7 +153,7 @@ def _said(items: list[_Item]) -> tuple[bool | None, bool | None, list[str]]:
             elif chain < len(items) and items[chain].meaning == Meaning.AGENT:
                 agent.add(False)
                 at = _end_of_agents(items, chain)
-            elif following == Meaning.CONTRAST and after == at:  # 'no perfusion' says nothing of the agent
+            elif following == Meaning.CONTRAST and after == at:  # 'no perfusion' does not exclude an agent
                 at += 1
             elif _is_end(items, at):
                 agent.add(False)
@@ -167,7 +175,7 @@ def _said(items: list[_Item]) -> tuple[bool | None, bool | None, list[str]]:
 
 
 def _either(said: set[bool]) -> bool | None:
-    """With contrast where both are said: a scan before and after."""
+    """Combine statements. Both values together mean scans before and after contrast: True."""
     return max(said) if said else None
 
 
@@ -178,7 +186,7 @@ def _skip(items: list[_Item], at: int, *meanings: Meaning) -> int:
 
 
 def _end_of_agents(items: list[_Item], at: int) -> int:
-    """The place after an agent and the agents that follow it: 'oral or iv contrast'."""
+    """Index after a chain of agents that starts at `at`, such as 'oral or iv contrast'."""
     while at < len(items) and items[at].meaning == Meaning.AGENT:
         at += 1
         to = _skip(items, at, Meaning.BETWEEN, Meaning.AND)
@@ -188,12 +196,12 @@ def _end_of_agents(items: list[_Item], at: int) -> int:
 
 
 def _is_end(items: list[_Item], at: int) -> bool:
-    """Whether no more than a thickness and the number of a repeat follow."""
+    """Whether only numbers and units (slice thickness, repeat number) follow."""
     return all(one.meaning == Meaning.NUMBER or one.text in _MILLIMETRES for one in items[at:])
 
 
 @cache
 def contrast_words(site: SitePhrases = ()) -> ContrastWords:
-    """The table with the phrases of a site, which outrank it."""
+    """Contrast phrases of the table, overridden by the phrases of a site."""
     phrases = phrase_meanings(site)
     return ContrastWords(phrases, max(map(len, phrases)))

@@ -1,21 +1,21 @@
-"""The table of contrast words, and how a text is cut into the tokens that it is looked up by.
+"""Table of contrast phrases, and the tokenizer for looking them up in a text.
 
-In: `contrast_words.csv` beside this file and the file of a site, both with columns phrase and meaning, the
-table with language and source too. Out: the meaning of each phrase by its tokens. Meanings:
+In: `contrast_words.csv` next to this file and an optional file of a site. Both have the columns phrase and
+meaning; the table also has language and source. Out: a mapping from the tokens of a phrase to its meaning.
 
-    agent     a contrast agent or its injection: contrast, unless it is negated
-    contrast  what is made with an agent only: a phase, an angiography, a map of iodine
+    agent     a contrast agent or its injection: contrast, unless negated
+    contrast  something that requires an agent, such as a phase, an angiography or an iodine map
     plain     no agent was given
-    with      before an agent; alone at the end of a description it says contrast ('HEAD W 5mm')
-    without   before an agent, alone at the end, or after an agent at the end ('Kontrast: nein')
-    lacking   after an agent ('contrast none', '造影なし')
-    and       joins the two: 'with and without contrast' is contrast
-    between   may stand between a negation and its agent ('sans produit de contraste')
+    with      precedes an agent; at the end of a description it means contrast ('HEAD W 5mm')
+    without   precedes an agent, stands at the end, or follows an agent at the end ('Kontrast: nein')
+    lacking   negation after an agent ('contrast none', '造影なし')
+    and       joins 'with' and 'without': 'with and without contrast' is contrast
+    between   filler between a negation and its agent ('sans produit de contraste')
     after     'post', 'delayed': contrast, unless an event follows ('post stroke')
-    event     what a scan may be taken after
-    other     says nothing of contrast
+    event     a medical event that a scan may follow
+    other     unrelated to contrast
 
-`#` in a phrase is any number. Case, accents and width of letters do not count, nor do blanks and hyphens.
+`#` in a phrase matches any number. Case, accents, letter width, blanks and hyphens are ignored.
 The developers collected the phrases; radiologists who speak the languages have not reviewed them.
 """
 
@@ -29,15 +29,15 @@ from typing import NamedTuple
 from ich_mil.errors import ConfigError
 
 SitePhrases = tuple[tuple[str, str], ...]
-"""Phrase and meaning, as a site adds them; they outrank the table."""
+"""Pairs (phrase, meaning) of a site, which override the table."""
 ALONE = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-"""Characters that are a token each: their scripts write no blanks between words."""
+"""Character ranges in which each character is a token: scripts without blanks between words."""
 
 _TABLE = Path(__file__).parent / "contrast_words.csv"
 _TOKEN = re.compile(rf"\(\+\)|\(-\)|\d+(?:[.,]\d+)?|[{ALONE}]|(?:(?![{ALONE}])[^\W\d_])+|[/&]")
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\u30fb"), "-") | {ord("_"): " "}
-# A sign in brackets, at the end of a word or of all belongs to what stands before it, at the beginning of a
-# word to that; a plus within a word joins.
+# A sign in brackets, at the end of a word or at the end of the text belongs to the word before it. A sign at
+# the beginning of a word belongs to that word. A plus between two words joins them.
 _SIGNS = (
     (re.compile(r"[(\[]\s*([+-])\s*[)\]]"), r" (\1) "),
     (re.compile(r"(?<![\w(])([+-])(?=[^\W\d_])|(\+)(?=c\b)"), r" (\1\2) "),
@@ -47,7 +47,7 @@ _SIGNS = (
 
 
 class Meaning(StrEnum):
-    """What a phrase of the table says."""
+    """Meaning of a phrase; the module docstring explains each."""
 
     AGENT = "agent"
     CONTRAST = "contrast"
@@ -61,27 +61,27 @@ class Meaning(StrEnum):
     EVENT = "event"
     OTHER = "other"
     NUMBER = ""
-    """Of no phrase: a number."""
+    """A number that is not part of a phrase."""
     UNKNOWN = "?"
-    """Of no phrase: a word without one."""
+    """A word that is not in the table."""
 
 
 class Token(NamedTuple):
-    """A word, a number, a sign or a character, and whether a digit stands right beside it."""
+    """A word, number, sign or single character, and whether a digit is directly adjacent."""
 
     text: str
     beside_digit: bool
 
 
 def _plain_letters(text: str) -> str:
-    """Lower case without accents; wide and half-width forms, dashes and underscores as the usual ones."""
+    """Normalize case, accents, letter width and hyphens of a text; underscores become blanks."""
     text = unicodedata.normalize("NFKC", text).translate(_DASHES).casefold()
     apart = unicodedata.normalize("NFD", text.replace("ı", "i"))
     return unicodedata.normalize("NFC", re.sub("[\u0300-\u036f]", "", apart))
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of a text, from left to right."""
+    """Tokens of a text, from left to right."""
     text = _plain_letters(text)
     for sign, token in _SIGNS:
         text = sign.sub(token, text)
@@ -92,15 +92,18 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def phrase_meanings(site: SitePhrases = ()) -> dict[tuple[str, ...], Meaning]:
-    """The meaning of each phrase of the table and of a site, by its tokens."""
+    """Mapping from tokens to meaning for all phrases of the table and of a site."""
     return {_key(phrase): Meaning(meaning) for phrase, meaning in (*_rows(_TABLE), *site)}
 
 
 def read_site_phrases(path: Path | None) -> SitePhrases:
-    """The phrases of a site.
+    """Read the phrases of a site from a CSV file.
+
+    Args:
+        path: UTF-8 file with the columns phrase and meaning, or None for no phrases.
 
     Raises:
-        ConfigError: the file cannot be read, lacks a column, or has a meaning that does not exist.
+        ConfigError: the file cannot be read, lacks a column, or has an empty phrase or an unknown meaning.
     """
     if path is None:
         return ()
@@ -122,6 +125,6 @@ def _rows(path: Path) -> SitePhrases:
 
 
 def _key(phrase: str) -> tuple[str, ...]:
-    """The tokens of a phrase; `#`, any number, is one."""
+    """Tokens of a phrase; `#` (any number) is a token."""
     first, *others = ([one.text for one in tokens_of(part)] for part in phrase.split("#"))
     return (*first, *(token for part in others for token in ("#", *part)))

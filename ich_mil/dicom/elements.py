@@ -1,7 +1,7 @@
-"""The first pass over a DICOM file: raw values of a few elements, and where the pixels lie.
+"""Fast header parser: raw values of selected DICOM elements and the location of Pixel Data.
 
-In: a path and the tags that are wanted. Out: `Elements`, whose values stay bytes until they are asked for.
-Pixels are not read, and of a deflated file only as much is inflated as the header takes.
+In: a path and the requested tags. Out: `Elements`, whose values are decoded on access. Pixel Data is not
+read, and a deflated file is inflated only as far as its header.
 
 Source: DICOM PS3.5 7.1 (elements), A.5 (deflated); PS3.10 7.1 (preamble and file meta information).
 """
@@ -30,52 +30,52 @@ from ich_mil.dicom.walk import UNDEFINED, VRS, walk
 
 PIXEL_DATA = 0x7FE00010
 HEAD_BYTES = 1 << 15
-"""Read at first: the header of one slice takes 2 to 20 KB."""
+"""Bytes read first: the header of one slice takes 2 to 20 KB."""
 MOST_HEADER_BYTES = 1 << 25
-"""Read where that does not reach the pixels: the header of a multi-frame file takes about 1 KB a frame."""
+"""Bytes read if `HEAD_BYTES` end before Pixel Data: a multi-frame header takes about 1 KB per frame."""
 INFLATE_BYTES = 1 << 29
-"""A deflated file is read up to here: 500 frames of 512 x 512 take half of it."""
+"""Maximum inflated size of a deflated file [bytes]: 500 frames of 512 x 512 take half of it."""
 
 NATIVE = frozenset(UncompressedTransferSyntaxes)
-"""Transfer syntaxes whose pixels are not compressed frame by frame (PS3.5 A.1-A.5)."""
+"""Transfer syntaxes with native (not encapsulated) Pixel Data (PS3.5 A.1-A.5)."""
 
 _SYNTAX = 0x00020010
 _MEDIA_SOP_CLASS = 0x00020002
 CHARACTER_SET = 0x00080005
 _PREAMBLE = 128
-# A file without the PS3.10 preamble starts with a tag of group 0002 or 0008, little endian.
+# Groups of the first element, little endian, in a file without the PS3.10 preamble.
 _FIRST_GROUPS = {0x0002, 0x0008}
 _BLANKS = " \0\t\r\n"
 _ESCAPE = b"\x1b"
-"""Begins a code extension (PS3.5 6.1.2.5)."""
+"""First byte of a code extension (PS3.5 6.1.2.5)."""
 
 
 def tag_of(keyword: str) -> int:
-    """The tag of a keyword of the DICOM dictionary. A plain number: `pydicom.tag.Tag` compares in Python."""
+    """Tag of a DICOM keyword as a plain int, because `pydicom.tag.Tag` comparisons run in Python."""
     return int(Tag(keyword))
 
 
 class NotDicomError(Exception):
-    """The file is no DICOM file (PS3.10)."""
+    """The file is not a DICOM file (PS3.10)."""
 
 
 class EmptyFileError(NotDicomError):
-    """A copy that failed: the file has no bytes, or zeros where it should begin."""
+    """The file is empty or begins with zeros, as after a failed copy."""
 
 
 @dataclass(frozen=True)
 class Elements:
-    """The elements of one file that were asked for, as bytes.
+    """Requested elements of one file, as bytes.
 
     Attributes:
-        syntax: transfer syntax UID; where the file names none, DICOM's default (PS3.5 10.1).
+        syntax: transfer syntax UID; the DICOM default if the file names none (PS3.5 10.1).
         media_sop_class: MediaStorageSOPClassUID (0002,0002), or ''.
         little_endian: byte order of binary values.
-        values: tag -> raw value, empty of a sequence with an end mark.
-        pixel_offset: first byte of the Pixel Data value in the (inflated) file; -1 where there is none.
-        pixel_length: bytes of the Pixel Data value; -1 where it is undefined.
-        n_bytes: bytes of the file.
-        sequences: reads the data set again, with its sequences, up to the pixels.
+        values: tag -> raw value; empty bytes for a sequence of undefined length.
+        pixel_offset: offset of the Pixel Data value in the (inflated) file [bytes]; -1 without Pixel Data.
+        pixel_length: length of the Pixel Data value [bytes]; -1 if undefined.
+        n_bytes: file size [bytes].
+        sequences: function that parses the data set up to Pixel Data with pydicom, including sequences.
     """
 
     syntax: str
@@ -88,14 +88,14 @@ class Elements:
     sequences: Callable[[], Dataset]
 
     def texts(self, tag: int) -> list[str]:
-        """The values of a text element, without surrounding blanks and NULs; [] where absent or empty."""
+        """Values of a text element without surrounding blanks and NULs; [] if absent or empty."""
         text = self.text(tag)
         return text.split("\\") if text else []
 
     def text(self, tag: int) -> str:
-        """The value as one text, several values joined by a backslash; '' where absent."""
+        """Value of a text element, several values joined by a backslash; '' if absent."""
         raw = self.values.get(tag, b"")
-        if raw.isascii() and _ESCAPE not in raw:  # Japanese in ISO 2022 is of 7 bits too
+        if raw.isascii() and _ESCAPE not in raw:  # ISO 2022 Japanese is 7-bit too
             text = raw.decode("ascii").strip(_BLANKS)
         else:
             names = self.values.get(CHARACTER_SET, b"").decode("ascii", "replace").split("\\")
@@ -105,16 +105,16 @@ class Elements:
         return text
 
     def decimals(self, tag: int, count: int) -> tuple[float, ...] | None:
-        """Exactly `count` finite numbers written as text (DS, IS), or None."""
+        """Value of a DS or IS element as exactly `count` finite numbers, or None."""
         return finite_numbers(self.texts(tag), count)
 
     def integer(self, tag: int) -> int | None:
-        """One whole number written as text (IS), or None."""
+        """Value of an IS element with one number, or None."""
         number = self.decimals(tag, 1)
         return int(number[0]) if number else None
 
     def short(self, tag: int, *, signed: bool = False) -> int | None:
-        """One 16-bit number (US, SS), or None."""
+        """Value of a US or SS element with one 16-bit number, or None."""
         raw = self.values.get(tag, b"")
         if len(raw) != 2:
             return None
@@ -122,7 +122,7 @@ class Elements:
 
 
 def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
-    """Values of an element as exactly `count` finite numbers, or None."""
+    """Convert values of an element to exactly `count` finite numbers, or None."""
     try:
         numbers = tuple(map(float, values))
     except (TypeError, ValueError):
@@ -131,20 +131,17 @@ def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
 
 
 def read_elements(path: Path, tags: Set[int]) -> Elements:
-    """Cut a file into elements up to its pixels and keep those in `tags`.
+    """Read the elements `tags` that precede Pixel Data.
 
     Args:
         path: a file, with or without the 128-byte preamble.
-        tags: what is wanted of the data set, its character set among it.
-
-    Returns:
-        The elements.
+        tags: requested tags; include SpecificCharacterSet to decode texts.
 
     Raises:
-        NotDicomError: it does not begin as a DICOM file does.
-        EmptyFileError: and it is empty, or zeros stand there.
-        OSError: it cannot be read.
-        zlib.error: it is deflated and damaged.
+        NotDicomError: the file does not begin like a DICOM file.
+        EmptyFileError: the file is empty or begins with zeros.
+        OSError: the file cannot be read.
+        zlib.error: the file is deflated and damaged.
     """
     with path.open("rb") as file:
         n_bytes = file.seek(0, io.SEEK_END)
@@ -157,19 +154,19 @@ def read_elements(path: Path, tags: Set[int]) -> Elements:
 
 
 def inflate(path: Path, start: int, n_bytes: int) -> bytes:
-    """A part of a deflated file, as it would stand in the file inflated.
+    """Read a byte range of a deflated file after inflation.
 
     Args:
-        path: a file whose data set is deflated.
-        start: first byte, at or after the beginning of the data set.
-        n_bytes: length.
+        path: a file with a deflated data set.
+        start: offset of the range in the inflated file [bytes], at or after the start of the data set.
+        n_bytes: length of the range [bytes].
 
     Returns:
-        The bytes; fewer where the file ends before.
+        The bytes; fewer if the file ends earlier.
 
     Raises:
-        ValueError: the part begins or ends beyond `INFLATE_BYTES`.
-        zlib.error: the file is damaged before its end.
+        ValueError: the range exceeds `INFLATE_BYTES`.
+        zlib.error: the file is damaged before the end of the range.
     """
     if start + n_bytes > INFLATE_BYTES:
         raise ValueError(f"it would inflate to more than {INFLATE_BYTES >> 20} MB")
@@ -178,14 +175,14 @@ def inflate(path: Path, start: int, n_bytes: int) -> bytes:
 
 
 class _Head:
-    """The beginning of a file, its data set inflated where the file is deflated.
+    """First bytes of a file, inflated if the file is deflated.
 
     Attributes:
-        content: the bytes, as they would be in a file that is not deflated.
-        start: where the data set begins.
-        syntax: transfer syntax UID, '' where the file meta information names none.
+        content: the bytes, after inflation.
+        start: offset of the data set in `content`.
+        syntax: transfer syntax UID, '' if absent from the file meta information.
         media_sop_class: MediaStorageSOPClassUID, or ''.
-        is_whole: nothing follows `content`.
+        is_whole: True if `content` holds the whole file.
     """
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
@@ -220,10 +217,10 @@ class _Head:
 
 
 def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
-    """The elements of `tags` in the beginning of a file of `n_bytes`."""
+    """Elements `tags` in the first bytes of a file of size `n_bytes`."""
     content, start = head.content, head.start
     little = head.syntax != ExplicitVRBigEndian
-    # what the first element is written in counts for more than what the file says
+    # The encoding of the first element outranks the declared transfer syntax.
     explicit = content[start + 4 : start + 6] in VRS
     pixel_offset = pixel_length = -1
     values = {}
@@ -231,9 +228,9 @@ def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
         if tag == PIXEL_DATA:
             pixel_offset, pixel_length = at, -1 if length == UNDEFINED else length
             break
-        if tag in tags and length == UNDEFINED:  # a sequence: that it is there
+        if tag in tags and length == UNDEFINED:  # a sequence: record its presence only
             values[tag] = b""
-        elif tag in tags and at + length <= len(content):  # half a UID would be another one
+        elif tag in tags and at + length <= len(content):  # a truncated UID would be another UID
             values[tag] = content[at : at + length]
 
     def sequences() -> Dataset:

@@ -1,7 +1,7 @@
-"""The frames of an Enhanced CT: where each lies and how its values become HU.
+"""Geometry and rescale of each frame of an Enhanced CT image.
 
-In: the data set of a multi-frame file, without its pixels. Out: a `Frame` for each of them. What a frame's
-own groups do not say, the shared groups say for all.
+In: the data set of a multi-frame file, without Pixel Data. Out: one `Frame` per frame. Attributes that are
+absent from the per-frame functional groups are taken from the shared functional groups.
 
 Source: DICOM PS3.3 C.7.6.16 (functional groups), C.8.15 (Enhanced CT).
 """
@@ -16,7 +16,7 @@ from ich_mil.dicom.elements import finite_numbers
 
 @dataclass(frozen=True)
 class Frame:
-    """What the header says of one slice; None where it says nothing, or no finite numbers.
+    """Header attributes of one frame; None if absent or not finite numbers.
 
     Attributes:
         position: ImagePositionPatient, mm.
@@ -25,10 +25,10 @@ class Frame:
         thickness: SliceThickness, mm.
         slope: RescaleSlope, HU per stored unit.
         intercept: RescaleIntercept, HU.
-        rescale_type: RescaleType, '' where absent.
-        kernel: ConvolutionKernel, '' where absent.
-        contrast: whether an agent had been given; None where the frame's groups do not tell.
-        kind: FrameType, its values joined by a backslash.
+        rescale_type: RescaleType, '' if absent.
+        kernel: ConvolutionKernel, '' if absent.
+        contrast: whether a contrast agent was given; None if the functional groups do not say.
+        kind: FrameType, values joined by a backslash.
     """
 
     position: tuple[float, ...] | None
@@ -44,13 +44,13 @@ class Frame:
 
 
 def read_frames(ds: Dataset) -> list[Frame]:
-    """The frames of a multi-frame data set, in the order of its pixels.
+    """Frames of a multi-frame data set, in the order of Pixel Data.
 
     Args:
-        ds: the data set, with its functional group sequences.
+        ds: data set with the functional group sequences.
 
     Returns:
-        One frame for each item of the per-frame groups; none where there is no such sequence.
+        One frame per item of the per-frame functional groups; empty without that sequence.
     """
     shared = next(iter(ds.get("SharedFunctionalGroupsSequence") or []), Dataset())
     return [_frame(own, shared) for own in ds.get("PerFrameFunctionalGroupsSequence") or []]
@@ -58,14 +58,14 @@ def read_frames(ds: Dataset) -> list[Frame]:
 
 def _frame(own: Dataset, shared: Dataset) -> Frame:
     def value(sequence: str, keyword: str) -> Any:
-        """What the frame's own group says, else the shared one."""
+        """Value in the frame's own functional group, else in the shared group."""
         for groups in (own, shared):
             for item in groups.get(sequence) or []:
                 if item.get(keyword) is not None:
                     return item.get(keyword)
         return None
 
-    # an item for each agent (PS3.3 C.7.6.16.2.12)
+    # one item per agent (PS3.3 C.7.6.16.2.12)
     agents = own.get("ContrastBolusUsageSequence") or shared.get("ContrastBolusUsageSequence") or []
     given = {told for agent in agents if (told := agent.get("ContrastBolusAgentAdministered"))}
     return Frame(
@@ -83,13 +83,13 @@ def _frame(own: Dataset, shared: Dataset) -> Frame:
 
 
 def _text(value: Any) -> str:
-    """One value or several as one text."""
+    """Text of one value, or several values joined by a backslash."""
     if value is None or isinstance(value, str):
         return str(value or "").strip()
     return "\\".join(str(part).strip() for part in value)
 
 
 def _number(value: Any) -> float | None:
-    """One finite number, or None."""
+    """Convert one value to a finite number, or None."""
     numbers = finite_numbers([value], 1)
     return numbers[0] if numbers else None

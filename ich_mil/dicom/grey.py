@@ -1,7 +1,7 @@
-"""Whether the grey values of a slice are as fine as a scanner made them.
+"""Detection of lossy compression, 8-bit sources and coarse grey levels in a slice.
 
-In: the HU of one slice and how its pixels are stored. Out: a note where they were compressed with loss or
-come from an 8-bit picture, and where their steps are too wide to tell blood from brain.
+In: the HU of one slice and the storage attributes of its pixels. Out: a note if the pixels are lossy or have
+8-bit precision, and a note if the grey levels are too far apart to distinguish blood from brain.
 """
 
 import numpy as np
@@ -12,27 +12,30 @@ from ich_mil.dicom.hounsfield import HU_MAX, HU_MIN
 from ich_mil.ledger import Code
 
 COARSE_HU = 4.0
-"""Steps from here up are too wide: grey and white matter differ by 5 to 10 HU, blood and brain by 30."""
+"""Minimum distance of grey levels that is too coarse [HU].
+
+Grey and white matter differ by 5 to 10 HU, blood and brain by 30 HU.
+"""
 LEAST_SOFT = 1000
-"""Pixels of soft tissue without which the grey values of a slice say nothing: air has few of them."""
+"""Minimum number of soft-tissue pixels for judging grey levels: air has few distinct values."""
 SOFT_HU = (-100, 200)
-"""Fat, brain and blood."""
+"""HU range of fat, brain and blood."""
 EIGHT_BIT = 256
-"""Grey values of an 8-bit picture at most; a slice of a scanner with soft tissue has over 500."""
+"""Maximum number of grey levels of an 8-bit picture; an original slice with soft tissue has over 500."""
 
 _LOSSY = frozenset({JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless, HTJ2K})
-"""Transfer syntaxes that lose something, whatever the header says; JPEG 2000 (.91) may lose nothing."""
+"""Lossy transfer syntaxes, whatever the header says; JPEG 2000 (.91) is absent because it may be lossless."""
 
 
 def grey_notes(hu: np.ndarray, pixels: StoredPixels) -> list[tuple[Code, str]]:
-    """Notes of one slice.
+    """Notes on the grey levels of one slice.
 
     Args:
         hu: (H, W) int16 within `HU_MIN`..`HU_MAX`.
-        pixels: how it is stored.
+        pixels: storage attributes of the slice.
 
     Returns:
-        (code, detail) pairs, at most two.
+        At most two (code, detail) pairs.
     """
     counts = np.bincount(hu.ravel() - np.int16(HU_MIN), minlength=HU_MAX - HU_MIN + 1)  # (V,)
     low, high = SOFT_HU[0] - HU_MIN, SOFT_HU[1] - HU_MIN + 1

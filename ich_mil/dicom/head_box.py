@@ -1,11 +1,11 @@
-"""The rectangle of a scan's slices that holds the head: what is left when air, couch and head holder go.
+"""Crop rectangle around the head of a CT scan, without air, couch and head holder.
 
-In: HU of a scan. Out: one rectangle for all of its slices, so that they keep their size and place relative to
-each other.
+In: HU of a scan. Out: one rectangle for all slices, so that their relative size and position are kept.
 
-Slices are reduced to cells, `CELLS` a side. A cell whose mean is above `TISSUE_FROM` is tissue, and what it
-encloses counts with it. What is thinner than a disc of `RADIUS` cells goes, as couch and head holder do; of
-the rest the largest part is the head. The rectangle holds the heads of all slices, with a margin.
+Each slice is reduced to cells, `CELLS` per side. Cells with a mean above `TISSUE_FROM` are tissue, and holes
+in the tissue are filled. Opening with a disc of `RADIUS` cells removes thin parts such as couch and head
+holder. The largest remaining component is the head. The rectangle encloses the heads of all slices, with a
+margin.
 
 Legend: `n` slices, `H, W` pixels.
 """
@@ -16,21 +16,21 @@ import numpy as np
 from scipy.ndimage import binary_fill_holes, binary_opening, label
 
 CELLS = 64
-"""Cells a side: 4 mm where the field of view is 250 mm."""
+"""Cells per side: a cell is 4 mm wide for a field of view of 250 mm."""
 TISSUE_FROM = 0.0
-"""Least mean HU of a cell of the head, bone counted as `MOST`: fat, air and foam are below."""
+"""Minimum mean HU of a head cell, after clipping at `MOST`: fat, air and foam are below."""
 MOST = 200
-"""Largest HU, of either sign, that a pixel counts with: one of bone or air does not decide on a cell."""
+"""Pixels are clipped to this absolute HU, so that a single pixel of bone or air does not decide a cell."""
 RADIUS = 3
-"""Of the disc, in cells: 24 mm wide at 250 mm; head holders are thinner."""
+"""Radius of the disc [cells]: about 24 mm wide for a field of view of 250 mm; head holders are thinner."""
 MARGIN = 0.03
-"""Margin on each side, as a share of the longer side of the head."""
+"""Margin on each side, as a fraction of the longer side of the head."""
 LEAST = 0.58
-"""Shortest side, as a share of the picture's: a slice near the vertex is not blown up to a whole head."""
+"""Minimum side, as a fraction of the slice side: a slice near the vertex is not enlarged to a whole head."""
 
 
 class HeadBox(NamedTuple):
-    """Rows `top` to `bottom` and columns `left` to `right` of each slice, the last ones excluded."""
+    """Rectangle of rows `top` to `bottom` and columns `left` to `right`, ends excluded, in pixels."""
 
     top: int
     left: int
@@ -38,31 +38,30 @@ class HeadBox(NamedTuple):
     right: int
 
     def crop(self, hu: np.ndarray) -> np.ndarray:
-        """(n, H, W) to the pixels inside, a view."""
+        """View of the pixels of `hu` (n, H, W) inside the rectangle."""
         return hu[:, self.top : self.bottom, self.left : self.right]
 
     @classmethod
     def whole(cls, hu: np.ndarray) -> Self:
-        """All of the slices (n, H, W)."""
+        """Rectangle that covers the slices `hu` (n, H, W) completely."""
         return cls(0, 0, hu.shape[1], hu.shape[2])
 
 
 def head_box(hu: np.ndarray) -> HeadBox:
-    """The rectangle around the head, the same for all slices.
+    """Rectangle around the head, common to all slices.
 
     Args:
         hu: (n, H, W) int16 HU.
 
     Returns:
-        A square around the head's middle, cut off at the edges of the slices; the whole slices where no head
-        is found.
+        A square centred on the head and clipped to the slices; the whole slices if no head is found.
     """
     rows, columns = hu.shape[1:]
     found = [edges for picture in hu if (edges := _head(picture)) is not None]
     if not found:
         return HeadBox.whole(hu)
     edges = np.stack(found)  # (n, 4)
-    low, high = edges[:, :2].min(0), edges[:, 2:].max(0)  # of rows and columns, each
+    low, high = edges[:, :2].min(0), edges[:, 2:].max(0)  # (2,) each: row, column
     side = max(float((high - low).max()) * (1 + 2 * MARGIN), LEAST * max(rows, columns))
     middle = (low + high) / 2
     top, left = np.floor(middle - side / 2).clip(0).astype(int).tolist()
@@ -71,7 +70,7 @@ def head_box(hu: np.ndarray) -> HeadBox:
 
 
 def _head(picture: np.ndarray) -> np.ndarray | None:
-    """(4,) top, left, bottom, right of the head on one slice (H, W), in pixels. None where there is none."""
+    """Top, left, bottom, right (4,) of the head on one slice (H, W), in pixels; None if there is no head."""
     step = max(1, max(picture.shape) // CELLS)
     rows, columns = (side // step for side in picture.shape)
     cells = picture[: rows * step, : columns * step].clip(-MOST, MOST).reshape(rows, step, columns, step)

@@ -1,7 +1,7 @@
-"""One DICOM file's header: what it says of each of its CT slices, and where their pixels lie.
+"""Header reader for DICOM CT files.
 
-In: the path of one file. Out: a `SliceHeader` for each slice in it; or a `DicomError`, whose code says why
-it is refused (`ich_mil.dicom.refusal`). Pixels are not read: this is the fast pass over a whole data set.
+In: the path of one file. Out: one `SliceHeader` per CT slice in the file, or a `DicomError` whose code gives
+the reason for refusal (`ich_mil.dicom.refusal`). Pixels are not read, so whole data sets can be indexed fast.
 
 Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT).
 Legend: `H, W` pixels.
@@ -56,29 +56,29 @@ from ich_mil.dicom.tags import (
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 
-# Names of archives; a .nii.gz or .csv.gz is no archive but a NIfTI file or a table.
+# File names of archives; .nii.gz (NIfTI) and .csv.gz (a table) are not archives.
 _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|zst))", re.IGNORECASE)
-# ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, a map of iodine or a picture
-# without its iodine: all are made of an angiography (PS3.3 C.8.2.1.1.1, C.8.16.1).
+# ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, an iodine map or a virtual
+# non-contrast image: all are derived from an angiography (PS3.3 C.8.2.1.1.1, C.8.16.1).
 _OF_ANGIOGRAPHY = re.compile(r"\b(mip|m(ax|in)[ _]?ip|subtraction|mat_(specific|removed))\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class StoredPixels:
-    """How the pixels of one slice are stored, and where.
+    """Storage attributes and location of the pixels of one slice.
 
     Attributes:
         syntax: transfer syntax UID (0002,0010).
-        offset: first byte of the Pixel Data value in the file; in the inflated data set where it is deflated.
-        frames: NumberOfFrames (0028,0008) of the file, 1 where absent.
-        bits_allocated: (0028,0100): 8 or 16.
-        bits_stored: (0028,0101).
-        signed: PixelRepresentation (0028,0103) is 1.
+        offset: offset of the Pixel Data value in the file, inflated if it is deflated [bytes].
+        frames: NumberOfFrames (0028,0008) of the file, 1 if absent.
+        bits_allocated: BitsAllocated (0028,0100), 8 or 16.
+        bits_stored: BitsStored (0028,0101).
+        signed: True if PixelRepresentation (0028,0103) is 1.
         slope: RescaleSlope (0028,1053) of this slice, HU per stored unit.
         intercept: RescaleIntercept (0028,1052) of this slice, HU.
-        padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first; twice the
-            value where there is no limit; None where there is no padding.
-        lossy: LossyImageCompression (0028,2110) is 01.
+        padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first; the value
+            twice if there is no limit; None without padding.
+        lossy: True if LossyImageCompression (0028,2110) is 01.
     """
 
     syntax: str
@@ -95,31 +95,32 @@ class StoredPixels:
 
 @dataclass(frozen=True)
 class SliceHeader:
-    """What the header of one CT slice says; texts are empty where the file has none.
+    """Header attributes of one CT slice; texts are empty if absent.
 
     Attributes:
-        path: the file, as given.
-        frame: of a multi-frame file, from 0.
+        path: path of the file, as given.
+        frame: index of the frame in a multi-frame file, from 0.
         sop_uid: SOPInstanceUID (0008,0018).
         study_uid: StudyInstanceUID (0020,000D).
         series_uid: SeriesInstanceUID (0020,000E).
         patient_id: PatientID (0010,0020), may be empty.
-        rows: H, pixels.
-        columns: W, pixels.
+        rows: Rows (0028,0010), H.
+        columns: Columns (0028,0011), W.
         position: ImagePositionPatient (0020,0032), mm.
         orientation: ImageOrientationPatient (0020,0037), six direction cosines.
         spacing: PixelSpacing (0028,0030), mm between rows and between columns.
-        thickness: SliceThickness (0018,0050), mm.
-        instance_number: InstanceNumber (0020,0013); frames have that of their file.
+        thickness: SliceThickness (0018,0050), mm; None if absent or not positive.
+        instance_number: InstanceNumber (0020,0013); the same for all frames of a file.
         acquisition: AcquisitionNumber (0020,0012).
         description: SeriesDescription (0008,103E).
-        kernel: ConvolutionKernel (0018,1210); several values are joined by a backslash.
+        kernel: ConvolutionKernel (0018,1210), several values joined by a backslash.
         body_part: BodyPartExamined (0018,0015), upper case.
-        contrast: an agent was given, as the file or the frame says (0018,0010; 0018,9342), or as ImageType or
-            FrameType do: a projection, a subtraction, a map of a material or a picture without it.
-        pixels: how its pixels are stored.
-        notes: what was accepted though the standard asks for more, as (code, detail).
-        no_contrast: the file or the frame says that no agent was given.
+        contrast: True if a contrast agent was given according to the file (0018,0010) or the frame
+            (0018,9342), or if ImageType or FrameType is a projection, a subtraction, a material map or an
+            image with a material removed.
+        pixels: storage attributes of the pixels.
+        notes: accepted deviations from the standard, as (code, detail) pairs.
+        no_contrast: True if the file or the frame states that no agent was given.
     """
 
     path: str
@@ -146,32 +147,32 @@ class SliceHeader:
 
 
 def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
-    """The headers of the CT slices in one file, without their pixels.
+    """Read the headers of the CT slices in one file.
 
     Args:
         path: a DICOM file, with or without the 128-byte preamble.
 
     Returns:
-        One header; of a multi-frame file one for each frame, in the order of the frames.
+        One header; for a multi-frame file one per frame, in frame order.
 
     Raises:
         DicomError: the file is refused, with code
-            `not-dicom` (text, AppleDouble),
+            `not-dicom` (for example text, AppleDouble),
             `not-an-image` (DICOMDIR),
-            `not-ct` (another modality, SOP class or colour),
-            `localizer` (ImageType says so),
-            `multi-frame` (several frames that are not described one by one, or of which some are localizers),
+            `not-ct` (another modality or SOP class, or colour pixels),
+            `localizer` (by ImageType or FrameType),
+            `multi-frame` (frames without per-frame description, or only some frames are localizers),
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
-            `no-hu-scale` (no rescale, or one to other units),
-            `not-opened` (the system says no; an archive such as .zip; a DICOMDIR of which images are absent),
-            `unreadable` (empty, cut off, no pixel data, cannot be parsed, impossible sizes).
+            `no-hu-scale` (no rescale, rescale to other units, or a perfusion map),
+            `not-opened` (operating system error, archive such as .zip, DICOMDIR with absent images),
+            `unreadable` (empty, truncated, no pixel data, cannot be parsed, impossible sizes).
     """
     path = Path(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom warns of invalid values; RSNA files are full of them
+        warnings.simplefilter("ignore")  # pydicom warns about invalid values, frequent in RSNA files
         try:
-            if stat.S_ISFIFO(path.stat().st_mode):  # opening one waits for a writer
+            if stat.S_ISFIFO(path.stat().st_mode):  # opening a FIFO blocks until a writer opens it
                 raise NotDicomError
             elements = read_elements(path, HEADER_TAGS)
             try:
@@ -184,12 +185,12 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
                 raise
         except DicomError:
             raise
-        except Exception as error:  # a broken file can raise anything from inside pydicom's parser
+        except Exception as error:  # a damaged file can raise any exception in pydicom's parser
             raise _refused(path, error) from error
 
 
 def _refused(path: Path, error: Exception) -> DicomError:
-    """The refusal of a file that could not be opened or parsed."""
+    """Error for a file that could not be opened or parsed."""
     if isinstance(error, EmptyFileError):
         failed = "it is empty, or zeros stand where it should begin: a copy that failed"
         refused = refusal(path, Code.UNREADABLE, failed)
@@ -205,7 +206,7 @@ def _refused(path: Path, error: Exception) -> DicomError:
 
 
 def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
-    """Check that the file holds CT slices, and take what we need of them."""
+    """Check that the file holds CT slices and extract their headers."""
     sop_class, notes = check_kind(path, elements)
     rows, columns = check_size(path, elements)
     uids = check_uids(path, elements)
@@ -263,7 +264,7 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
 
 
 def _only_frame(elements: Elements) -> Frame:
-    """Geometry and rescale of a file that holds one slice."""
+    """Geometry and rescale of a single-frame file."""
     thickness = elements.decimals(THICKNESS, 1) or (None,)
     slope, intercept = elements.decimals(SLOPE, 1) or (None,), elements.decimals(INTERCEPT, 1) or (None,)
     return Frame(
@@ -275,13 +276,13 @@ def _only_frame(elements: Elements) -> Frame:
         intercept=intercept[0],
         rescale_type=elements.text(RESCALE_TYPE),
         kernel=elements.text(KERNEL),
-        contrast=None,  # said of the file
+        contrast=None,  # `agent_given` reads it from the file
         kind="",
     )
 
 
 def _padding(elements: Elements, *, signed: bool) -> tuple[int, int] | None:
-    """The range of PixelPaddingValue, lowest first."""
+    """Range from PixelPaddingValue to PixelPaddingRangeLimit, lowest first; None without padding."""
     value = elements.short(PADDING, signed=signed)
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Slice headers as JSON, as the header index keeps them."""
+"""JSON serialization of slice headers for the header index."""
 
 import json
 from typing import Any
@@ -7,16 +7,16 @@ from ich_mil.dicom.header import SliceHeader, StoredPixels
 from ich_mil.ledger import Code
 
 SEPARATORS = (",", ":")
-"""Headers are compared as text."""
+"""JSON separators, fixed because headers are compared as text."""
 
 
 def header_text(header: SliceHeader) -> str:
-    """A header as JSON."""
+    """Serialize a header to JSON."""
     return json.dumps(vars(header) | {"pixels": vars(header.pixels)}, separators=SEPARATORS)
 
 
 def header_of(path: str, text: str) -> SliceHeader:
-    """A header from JSON: lists become the tuples they were."""
+    """Restore a header with the given path from JSON; lists become tuples."""
     row: dict[str, Any] = json.loads(text)
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
     values["path"] = path

@@ -1,7 +1,7 @@
-"""What is irregular in a series, told in the ledger.
+"""Ledger entries for gaps and other irregularities of an ordered series.
 
-In: the slices of one series in order with their heights, and those that take no part. Out: a ledger entry for
-each gap (`ich_mil.dicom.steps` says what is one) and each irregularity. Nothing is changed or left out here.
+In: the slices of one series in order with their heights, and the slices left out. Out: a ledger entry per gap
+(defined in `ich_mil.dicom.steps`) and per irregularity. The series itself is not changed.
 """
 
 import math
@@ -29,13 +29,13 @@ from ich_mil.dicom.steps import alike, find_gaps, runs_of, spaces_between, steps
 from ich_mil.dicom.tilts import TILTS_APART_DEGREES, by_orientation, mean_normal
 from ich_mil.ledger import Code, LedgerEntry
 
-# Along x, y and z, and against them (PS3.3 C.7.6.2.1.1).
+# Names of the directions +x, -x; +y, -y; +z, -z (PS3.3 C.7.6.2.1.1).
 _COURSES = (
     ("right to left", "left to right"),
     ("front to back", "back to front"),
     ("feet to head", "head to feet"),
 )
-# Runs of steps that are written out.
+# Maximum number of step runs listed in an entry.
 _MOST_RUNS = 8
 
 
@@ -45,16 +45,16 @@ def irregularities(
     positions: Sequence[float],
     tilts: Sequence[tuple[int, float]],
 ) -> list[LedgerEntry]:
-    """What is irregular in an ordered series.
+    """Ledger entries for the irregularities of an ordered series.
 
     Args:
-        series_uid: as the ledger names it.
+        series_uid: SeriesInstanceUID for the texts.
         headers: n slices in order.
-        positions: n heights along the normal, mm, strictly rising.
-        tilts: of each gantry tilt the number of its slices and its degrees.
+        positions: n heights along the normal, mm, strictly increasing.
+        tilts: (number of slices, degrees) of each gantry tilt.
 
     Returns:
-        Gaps by height, then what is said of the series as a whole or of single slices.
+        Gaps by height, then entries for the whole series or for single slices.
     """
     gaps = find_gaps(positions, [header.thickness for header in headers])
     entries = _gaps(headers, positions, gaps)
@@ -76,18 +76,22 @@ def irregularities(
 def unseen_entries(
     left_out: Sequence[SliceHeader], headers: Sequence[SliceHeader], positions: Sequence[float]
 ) -> list[LedgerEntry]:
-    """An entry if slices that take no part lie where none is that does: what they show is not seen.
+    """Ledger entry for anatomy that only left-out slices show.
 
-    They lie beyond the others, or are parallel to them in the spaces between: every second slice may be of
-    another field of view. Of slices whose thickness is told it says what lies between them.
+    Counted are left-out slices beyond the ends of the series, and parallel slices between its positions, for
+    example if every second slice has another field of view. Slices in between are counted only if a slice
+    thickness is unknown; otherwise the thickness itself reveals the spaces (`spaces_between`).
 
-    Those whose planes a gantry could not have, sagittal and coronal ones, are left aside, and so are those of
-    one orientation that cover all the others besides: a reformat of the same head reaches further than it.
+    Ignored are orientations that a gantry cannot reach (sagittal, coronal), and other orientations that cover
+    the whole series with less than half of their slices beyond its ends: reformats of the same head.
 
     Args:
-        left_out: slices that take no part.
+        left_out: slices that are not used.
         headers: n slices in order.
-        positions: n heights along the normal, mm, strictly rising.
+        positions: n heights along the normal, mm, strictly increasing.
+
+    Returns:
+        One entry, or none if the left-out slices add no anatomy.
     """
     if not left_out:
         return []
@@ -99,7 +103,7 @@ def unseen_entries(
     for group in by_orientation(left_out):
         if np.dot(normal_of(group[0]), axis) < math.cos(math.radians(TILTS_APART_DEGREES)):
             continue
-        heights = [heights_along([header], axis)[0] for header in group]  # centres of pictures of any size
+        heights = [heights_along([header], axis)[0] for header in group]  # per slice: image sizes may differ
         below = sum(height < positions[0] - margin for height in heights)
         above = sum(height > positions[-1] + margin for height in heights)
         covers = min(heights) <= positions[0] + margin and max(heights) >= positions[-1] - margin
@@ -120,7 +124,7 @@ def unseen_entries(
 def _gaps(
     headers: Sequence[SliceHeader], positions: Sequence[float], gaps: dict[int, float]
 ) -> list[LedgerEntry]:
-    """An entry for each gap, and one for the spaces between slices that are thinner than their steps."""
+    """One entry per gap, and one for all steps that exceed the slice thickness."""
     steps = steps_of(positions)
     entries = []
     for i in sorted(gaps):
@@ -138,7 +142,7 @@ def _gaps(
 
 
 def _step_runs(positions: Sequence[float], gaps: Iterable[int]) -> str:
-    """The stretches of alike steps, where there are several; empty where the steps are regular."""
+    """Runs of equal steps in words; '' if the steps are regular."""
     runs = runs_of(steps_of(positions), skip=gaps)
     lengths = [length for length, _ in runs]
     if not runs or alike(min(lengths), max(lengths)):
@@ -148,7 +152,7 @@ def _step_runs(positions: Sequence[float], gaps: Iterable[int]) -> str:
 
 
 def _tilts(tilts: Sequence[tuple[int, float]]) -> str:
-    """How far slices are tilted that are axial; empty where they are upright."""
+    """Gantry tilts of axial slices in words; '' without tilt."""
     if len(tilts) > 1:
         shown = ", ".join(f"{n} by {tilt:.1f}" for n, tilt in tilts)
         return f"slices have several tilts: {shown} degrees; ordered by their centres"
@@ -159,10 +163,10 @@ def _tilts(tilts: Sequence[tuple[int, float]]) -> str:
 
 
 def _flips(header: SliceHeader) -> str:
-    """How the rows and columns of an axial slice run, in words; empty where they run as is usual.
+    """Unusual row and column directions of an axial slice in words; '' for the usual directions.
 
-    Patient axes are LPS: x from right to left, y from front to back. Usual are rows along x (the patient's
-    left at the right of the picture) and columns along y.
+    Patient axes are LPS: x from right to left, y from front to back. Usually rows run along +x (the patient's
+    left is at the right of the picture) and columns along +y.
     """
     if tilt_degrees(header) > AXIAL_DEGREES:
         return ""
@@ -178,7 +182,7 @@ def _flips(header: SliceHeader) -> str:
 
 
 def _sides(header: SliceHeader) -> str:
-    """How far rows and columns are apart; empty where pixels are square."""
+    """Row and column spacing in words; '' if pixels are square."""
     down, across = header.spacing
     if same_spacing([down], [across]):
         return ""
@@ -186,7 +190,7 @@ def _sides(header: SliceHeader) -> str:
 
 
 def _moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> str:
-    """How often and how far the picture centre leaves its line; empty where it does not."""
+    """Number and maximum size of in-plane shifts of the picture centre in words; '' without shifts."""
     moves = centre_moves(headers, positions)
     if not moves:
         return ""
@@ -196,7 +200,7 @@ def _moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> str:
 
 
 def _other_rescales(headers: Sequence[SliceHeader]) -> list[LedgerEntry]:
-    """An entry for each slice whose rescale is not that of most others; none where each may have its own."""
+    """One entry per slice whose rescale differs from the majority; none without a majority."""
     rescales = [f"slope {h.pixels.slope:g} and intercept {h.pixels.intercept:g} HU" for h in headers]
     usual, n_usual = Counter(rescales).most_common(1)[0]
     if 2 * n_usual <= len(headers):
@@ -209,7 +213,7 @@ def _other_rescales(headers: Sequence[SliceHeader]) -> list[LedgerEntry]:
 
 
 def _repeated_sops(headers: Sequence[SliceHeader]) -> str:
-    """How many slices share their SOP instance; empty where none do."""
+    """Number of slices with a repeated SOP Instance UID in words; '' if there are none."""
     sops = Counter((header.sop_uid, header.frame) for header in headers)
     n_repeated = sum(n for n in sops.values() if n > 1)
     return (

@@ -1,7 +1,7 @@
-"""One scan that was stored under several series UIDs, joined.
+"""Join series that are parts of one scan stored under several series UIDs.
 
-In: the ordered series of one study. Out: the same, those joined that go on where another ends, or fill each
-other's spaces. Repeats of a scan, other reconstructions and other protocols stay apart.
+In: the ordered series of one study. Out: the same series, with parts joined if one continues where another
+ends, or if they interleave. Repeats, other reconstructions and other protocols stay separate.
 """
 
 import math
@@ -19,12 +19,19 @@ from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, SAME_POSITION_MM, hei
 from ich_mil.dicom.steps import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of, steps_of
 from ich_mil.ledger import Code, LedgerEntry
 
-# Numbers of series and whole UIDs in a folder name do not say what the series is.
+# Series numbers and UIDs in a folder name do not describe the series.
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 
 
 def join_series(series: Sequence[Series]) -> list[Series]:
-    """Join the series of one study that are one scan under several series UIDs; all, by series UID."""
+    """Join series of one study that are parts of one scan.
+
+    Args:
+        series: ordered series of one study.
+
+    Returns:
+        All series after joining, sorted by series UID.
+    """
     if len(series) == 1:
         return list(series)
     groups: list[tuple[Hashable, list[Series]]] = []
@@ -42,7 +49,7 @@ def join_series(series: Sequence[Series]) -> list[Series]:
 
 
 def _kind(series: Series) -> Hashable:
-    """What the parts of one scan share, besides the orientation; None where the slices differ in it."""
+    """Attributes common to the parts of one scan, except orientation; None if they vary within the series."""
     first = series.headers[0]
     found = {
         (
@@ -57,14 +64,14 @@ def _kind(series: Series) -> Hashable:
 
 
 def _spans(group: Sequence[Series]) -> list[tuple[float, float, Series]]:
-    """First and last position of each series along one normal, mm; lowest first."""
+    """First and last position (mm) of each series along a common normal, sorted."""
     normal = normal_of(group[0].headers[0])
     spans = [(height_of(one.headers[0], normal), height_of(one.headers[-1], normal), one) for one in group]
     return sorted(spans, key=lambda span: span[:2])
 
 
 def _interleaved(group: Sequence[Series]) -> list[Series]:
-    """Join series that overlap in position where each fills the others' spaces."""
+    """Join series that overlap in position and fill each other's spaces."""
     bundles: list[list[Series]] = []
     top = -math.inf
     for low, high, one in _spans(group):
@@ -77,7 +84,10 @@ def _interleaved(group: Sequence[Series]) -> list[Series]:
 
 
 def _continued(group: Sequence[Series]) -> list[Series]:
-    """Join series that go on where another ends; neither may have two that fit, as halves of repeats do."""
+    """Join a series to the series it continues, if the match is unique on both sides.
+
+    Halves of repeated scans match more than once and stay separate.
+    """
     spans = _spans(group)
     chains: list[list[Series]] = []
     for low, _, one in spans:
@@ -90,22 +100,26 @@ def _continued(group: Sequence[Series]) -> list[Series]:
 
 
 def _goes_on(first: Series, second: Series, step: float) -> bool:
-    """Whether `second` can be the continuation of `first`, `step` mm above its last slice."""
+    """Whether `second` can continue `first`, starting `step` mm above its last slice."""
     if step <= SAME_POSITION_MM:
         return False
     spacings = [one.spacing for one in (first, second) if one.spacing > 0]
     if len(spacings) == 2:
         return alike(*spacings) and step <= GAP_FACTOR * max(spacings)
-    # A single slice says nothing of its own step: it has to lie exactly where the next slice would.
+    # A single slice has no step of its own, so it must lie where the next slice is expected.
     regular = spacings[0] if spacings else first.headers[0].thickness
     return regular is not None and alike(step, regular)
 
 
 def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) -> list[Series]:
-    """One series of all slices of `parts`; the parts where two slices are the same or these are repeats.
+    """Join `parts` into one series.
 
-    An interleaved whole has regular steps and slices that do not overlap: a repeat shifted by part of a step
-    has thicker slices. Without thickness (absent, or 0) the two cannot be told apart.
+    An interleaved scan has regular steps and slices that do not overlap. A repeat shifted by a fraction of a
+    step has slices thicker than the joint step. Without slice thickness (absent or 0) the two cases cannot
+    be distinguished, and the parts stay separate.
+
+    Returns:
+        The joined series, or `parts` if slices would be left out or the parts are repeats.
     """
     if len(parts) == 1:
         return list(parts)

@@ -1,6 +1,6 @@
-"""The index of a CD, DICOMDIR: which of the images it names are not there.
+"""Detection of images that a DICOMDIR lists and that are absent.
 
-In: its place and its data set. Out: the study and the file of each image that was lost when it was copied.
+In: the path and the data set of a DICOMDIR. Out: study UID and file ID of each image lost in copying.
 
 Source: DICOM PS3.3 F.3 (directory records), PS3.10 8.2 (file IDs).
 """
@@ -12,16 +12,17 @@ from pydicom.dataset import Dataset
 
 
 def lost_images(path: Path, directory: Dataset) -> list[tuple[str, str]]:
-    """The images of a DICOMDIR that are absent, though others of their series are there.
+    """Absent images of a DICOMDIR in series of which other images are present.
 
-    A series of which there is nothing was left out on purpose, or its files have other names now.
+    If all images of a series are absent, it was left out on purpose or its files were renamed.
 
     Args:
-        path: of the DICOMDIR; what it names lies beside and below it.
-        directory: its data set. Records follow each other from the patient down, as every writer has them.
+        path: path of the DICOMDIR; file IDs are relative to its folder.
+        directory: data set of the DICOMDIR. Records must be in hierarchical order from the patient down, as
+            all known writers store them.
 
     Returns:
-        StudyInstanceUID and file ID of each.
+        (StudyInstanceUID, file ID) pairs.
     """
     study = series = ""
     found: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
@@ -31,7 +32,7 @@ def lost_images(path: Path, directory: Dataset) -> list[tuple[str, str]]:
         if record.get("DirectoryRecordType") == "IMAGE" and "ReferencedFileID" in record:
             name = record.ReferencedFileID
             parts = [name] if isinstance(name, str) else list(name or ())
-            # ISO 9660 has capitals only; some systems show them small
+            # ISO 9660 names are upper case; some systems show them in lower case
             is_there = any((path.parent.joinpath(*map(how, parts))).exists() for how in (str, str.lower))
             found[study, series].append(("/".join(parts), is_there))
     return [

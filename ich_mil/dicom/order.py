@@ -1,8 +1,8 @@
-"""The slices of one series in order, and which of them take no part.
+"""Ordering of the slices of one series.
 
 In: `SliceHeader`s of one series in any order. Out: a `Series`, ordered along the slice normal, with a ledger
-entry for each slice that takes no part (a duplicate, or of another shape, pixel spacing or orientation), and
-with those of `ich_mil.dicom.irregularities`.
+entry for each slice left out (a duplicate, or another shape, pixel spacing or orientation) and the entries of
+`ich_mil.dicom.irregularities`.
 """
 
 import math
@@ -23,24 +23,23 @@ from ich_mil.dicom.tilts import mean_normal, slabs_of
 from ich_mil.ledger import Code, LedgerEntry
 
 LEFT_OUT = {Code.DUPLICATE, Code.OTHER_SHAPE, Code.OTHER_ORIENTATION}
-"""Codes of the entries that stand for a slice which takes no part."""
+"""Ledger codes of slices that are left out of their series."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One series in order.
+    """One ordered series.
 
     Attributes:
         study_uid: StudyInstanceUID.
-        series_uid: SeriesInstanceUID; of a joined scan the one that sorts first, the headers keep theirs.
+        series_uid: SeriesInstanceUID; for a joined scan the first in sort order (headers keep their own).
         description: SeriesDescription of the first slice.
-        headers: n slices of one shape and pixel spacing, lowest position first, of one orientation or of
-            several gantry tilts. The normal points along the patient axis it is nearest to: from feet to head
-            for axial slices, however the patient lay.
-        positions: n positions along the normal, mm, strictly rising; of several tilts those of the slice
-            centres along the mean normal.
-        entries: files of the series that take no part, and what is irregular; `scan` is the study UID.
-        left_out: the headers of those files.
+        headers: n slices with the same shape and pixel spacing, lowest position first, with one orientation
+            or several gantry tilts. The normal points along its nearest patient axis: from feet to head for
+            axial slices, whatever the patient's position.
+        positions: n positions of the slice centres along the mean normal, mm, strictly increasing.
+        entries: ledger entries for left-out slices and irregularities; their `scan` is the study UID.
+        left_out: headers of the left-out slices.
     """
 
     study_uid: str
@@ -53,7 +52,7 @@ class Series:
 
     @property
     def spacing(self) -> float:
-        """Median step between neighbours, mm; 0.0 for one slice."""
+        """Median distance between neighbouring slices, mm; 0.0 for one slice."""
         return median(steps_of(self.positions)) if len(self.positions) > 1 else 0.0
 
     @property
@@ -63,7 +62,14 @@ class Series:
 
 
 def order_slices(members: Sequence[SliceHeader]) -> Series:
-    """Order the slices of one series and write down what does not belong or is irregular."""
+    """Order the slices of one series.
+
+    Args:
+        members: slices of one series in any order, at least one.
+
+    Returns:
+        The series, with ledger entries for left-out slices and irregularities.
+    """
     members = sorted(members, key=_file_order)
     kept, repeated = _each_once(members)
     kept, of_other_shape = _of_one_shape(kept)
@@ -81,7 +87,7 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
     positions: list[float] = []
     ordered: list[SliceHeader] = []
     for position, header in sorted(placed, key=itemgetter(0)):
-        # Planes of two tilts may cross in their centres: both are kept, and the positions still rise.
+        # Slices of two tilts may have the same centre: keep both, with strictly increasing positions.
         positions.append(max(position, positions[-1] + SAME_POSITION_MM) if positions else position)
         ordered.append(header)
 
@@ -103,13 +109,13 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
 
 
 _Placed = tuple[float, SliceHeader]
-"""A slice and its position along the axis of its series, mm."""
+"""Position of a slice along the axis of its series (mm), and its header."""
 
 
 def _each_once(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:
-    """The first of each SOP instance and frame, and entries for the others.
+    """Keep the first of the slices with the same SOP instance, frame and position; entries for the others.
 
-    Some anonymisers give every file the same UID: at another position it is another slice.
+    The position is compared because some anonymisers give every file the same UID.
     """
     first_of: dict[tuple[str, int, tuple[float, ...]], SliceHeader] = {}
     refused = []
@@ -123,7 +129,7 @@ def _each_once(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[
 
 
 def _of_one_shape(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:
-    """The slices of the commonest number of rows and columns, and entries for the others."""
+    """Keep the slices with the most frequent number of rows and columns; entries for the others."""
     shapes = Counter((header.rows, header.columns) for header in headers)
     shape, n_shape = shapes.most_common(1)[0]
     kept, refused = [], []
@@ -138,7 +144,7 @@ def _of_one_shape(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], li
 
 
 def _of_one_spacing(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:
-    """The slices of the commonest pixel spacing, and entries for the others."""
+    """Keep the slices with the most frequent pixel spacing; entries for the others."""
     spacings = Counter(header.spacing for header in headers)
     n_like = {one: sum(n for other, n in spacings.items() if same_spacing(one, other)) for one in spacings}
     spacing = max(n_like, key=n_like.__getitem__)
@@ -154,7 +160,7 @@ def _of_one_spacing(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], 
 
 
 def _along(axis: np.ndarray, slab: Sequence[SliceHeader]) -> tuple[list[_Placed], list[LedgerEntry]]:
-    """The slices of one tilt in order along `axis`, one at each position, and entries for the others."""
+    """Order the slices of one tilt along `axis` and keep one per position; entries for the others."""
     placed: list[_Placed] = []
     refused = []
     for position, header in sorted(zip(heights_along(slab, axis), slab, strict=True), key=itemgetter(0)):
@@ -169,6 +175,6 @@ def _along(axis: np.ndarray, slab: Sequence[SliceHeader]) -> tuple[list[_Placed]
 
 
 def _file_order(header: SliceHeader) -> tuple[float, str, str, int]:
-    """By instance number, those without one last; then SOP UID, path and frame."""
+    """Sort key: instance number (absent last), then SOP UID, path and frame."""
     number = math.inf if header.instance_number is None else header.instance_number
     return number, header.sop_uid, header.path, header.frame

@@ -1,10 +1,11 @@
-"""Which pixels lie outside the field of view: padding that is not air, to be set to air.
+"""Detection of padding outside the field of view that is not stored as air.
 
-In: the stored values of one slice, the HU they would become, and what its header says of padding. Out: the
-values that stand for nothing else; or the pixels of a rim, whose value stands for tissue too.
+In: the stored values of one slice, their HU, and the padding attributes of its header. Out: stored values
+that only padding has, or the pixels of a padded rim if its value also occurs in tissue. The caller sets both
+to air.
 
 Source: DICOM PS3.3 C.7.5.1.1.2 (pixel padding).
-Legend: `H, W` pixels, `V` values that may occur.
+Legend: `H, W` pixels, `V` values from the lowest to the highest stored value.
 """
 
 import numpy as np
@@ -13,14 +14,14 @@ from scipy.ndimage import label
 from ich_mil.dicom.stored_values import StoredValues
 from ich_mil.ledger import Code
 
-# Padding becomes the lowest value of the CT scale, which most scanners write for air outside the patient too.
+# HU of padding after repair: the minimum of the CT scale, which most scanners also write for air.
 AIR = -1024
-# Nothing that reaches all four corners of an image is denser than this: dense bone.
+# Maximum HU of patient or table (dense bone) that can reach all four corners of an image.
 BACKGROUND_MAX = 1000
-# Padding up to this looks like the air it stands for: no rim shows.
+# Padding up to this HU looks like air, so no rim is visible.
 LIKE_AIR = -900
-# -2000, the usual padding, whose sign was lost on the way. 0xF830 & 0x7FFF is seen in RSNA 2019; 0xF830 is
-# the same number read as unsigned.
+# The usual padding -2000 with its sign lost: 0xF830 & 0x7FFF occurs in RSNA 2019; 0xF830 is -2000 read as
+# unsigned.
 PADDING_WITHOUT_SIGN = 30768
 PADDING_UNSIGNED = 63536
 
@@ -28,17 +29,17 @@ PADDING_UNSIGNED = 63536
 def outside_values(
     pixels: StoredValues, hu: np.ndarray, padding: tuple[int, int] | None, *, bits_stored: int, signed: bool
 ) -> tuple[np.ndarray, list[tuple[Code, str]]]:
-    """The values that stand for what is outside the field of view.
+    """Stored values that mean outside the field of view.
 
     Args:
-        pixels: of the slice.
-        hu: (V,) what each value would become.
-        padding: as `to_hu` takes it.
+        pixels: stored values of the slice.
+        hu: (V,) HU of each value after rescale.
+        padding: padding range as in `to_hu`.
         bits_stored: BitsStored (0028,0101).
-        signed: PixelRepresentation (0028,0103) is 1.
+        signed: True if PixelRepresentation (0028,0103) is 1.
 
     Returns:
-        (V,) bool, and a (code, detail) pair for each range of them.
+        (V,) bool mask of these values, and a (code, detail) pair for each range.
     """
     outside = np.zeros(hu.shape, dtype=bool)  # (V,)
     notes: list[tuple[Code, str]] = []
@@ -58,11 +59,11 @@ def outside_values(
 def _padding_ranges(
     stored: np.ndarray, padding: tuple[int, int] | None, *, bits_stored: int, signed: bool
 ) -> list[tuple[int, int, str]]:
-    """Stored values that may stand for 'outside the field of view': first, last, and where it was found.
+    """Candidate ranges of padding values: (first, last, source).
 
-    They are the range of PixelPaddingValue, -2000 with its sign lost, and the one value that fills all
-    four corners: reconstruction fills a circle, so its outside reaches every corner. A corner that is a
-    negative number whose sign was not extended to the allocated bits is left to the rule on unused bits.
+    Candidates are the range of PixelPaddingValue, -2000 with its sign lost, and a value common to all four
+    corners: reconstruction fills a circle, so the outside reaches every corner. A corner value that is a
+    negative number without sign extension is left to the rule on unused bits.
     """
     found: list[tuple[int, int, str]] = []
     if padding is not None:
@@ -77,7 +78,7 @@ def _padding_ranges(
 
 
 def _corner(stored: np.ndarray) -> int | None:
-    """The value that fills all four corners; None where they differ."""
+    """Stored value common to all four corners; None if they differ."""
     corners = {int(stored[row, column]) for row in (0, -1) for column in (0, -1)}
     return corners.pop() if len(corners) == 1 else None
 
@@ -85,20 +86,20 @@ def _corner(stored: np.ndarray) -> int | None:
 def declared_rim(
     pixels: StoredValues, hu: np.ndarray, padding: tuple[int, int] | None, *, known: np.ndarray
 ) -> np.ndarray | None:
-    """(H, W) bool: pixels outside the field of view whose padding is a number that tissue has too.
+    """Padded rim whose declared padding value also occurs in tissue.
 
-    As PixelPaddingValue 0 where the values are HU: a rim of water. What is declared to be padding and fills
-    all four corners is padding whatever its HU, but only as far as it is joined to a corner: inside the head
-    the same value is tissue, since who pads with such a value does not keep it free.
+    An example is PixelPaddingValue 0 with values that are HU: a rim of water. A declared padding value in
+    all four corners is padding whatever its HU, but only in regions connected to a corner. Inside the head
+    the same value is tissue, because a scanner that pads with it does not reserve it.
 
     Args:
-        pixels: of the slice.
-        hu: (V,) what each value would become.
-        padding: as `to_hu` takes it.
-        known: (V,) bool, values of which is known otherwise what they stand for.
+        pixels: stored values of the slice.
+        hu: (V,) HU of each value after rescale.
+        padding: padding range as in `to_hu`.
+        known: (V,) bool mask of values already handled by another rule.
 
     Returns:
-        The rim, or None where there is none.
+        (H, W) bool mask of the rim, or None without a rim.
     """
     corner = _corner(pixels.stored)
     if padding is None or corner is None or not padding[0] <= corner <= padding[1]:
@@ -111,9 +112,9 @@ def declared_rim(
 
 
 def _is_background(hu: np.ndarray) -> bool:
-    """Whether values that may be padding are: none of their HU can be air, patient or table.
+    """Whether none of the candidate padding values is in the HU range of air, patient or table.
 
-    Padding that is air already needs no repair; padding that is tissue, or a range that reaches into it,
-    cannot be told from tissue.
+    Padding stored as air needs no repair. Padding in or across the tissue range cannot be distinguished from
+    tissue.
     """
     return not ((hu >= AIR) & (hu <= BACKGROUND_MAX)).any()

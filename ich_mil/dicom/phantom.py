@@ -1,11 +1,11 @@
-"""Synthetic data sets: phantom studies written as DICOM in the layouts of RSNA 2019 and of CQ500.
+"""Synthetic DICOM data sets in the layouts of RSNA 2019 and CQ500.
 
     python -m ich_mil.dicom.phantom OUT [--studies-a 84 --studies-b 30 --size 256 --seed 0]
 
-In: a seed. Out: `OUT/site_a` (RSNA 2019: one flat folder, labels of slices in `stage_2_train.csv`, the
-headers of that set with their faults) and `OUT/site_b` (CQ500: one folder a series, three readers of a scan
-in `reads.csv`, several series in some studies). What a study shows follows from (seed, site, index of the
-study), so studies are made in any order or in parallel, and the same seed gives the same bytes.
+In: a seed. Out: `OUT/site_a` (RSNA 2019: one flat folder, slice labels in `stage_2_train.csv`, headers with
+the faults of that set) and `OUT/site_b` (CQ500: one folder per series, three readers per scan in `reads.csv`,
+several series in some studies). The content of a study depends only on (seed, site, study index). Studies can
+therefore be made in any order or in parallel, and the same seed gives the same bytes.
 """
 
 import argparse
@@ -46,22 +46,21 @@ OTHER_FINDINGS = (
     "MassEffect",
     "MidlineShift",
 )
-"""CQ500 columns that no phantom has anything of: always 0."""
+"""CQ500 columns for findings that no phantom has: always 0."""
 SUBTYPE_CHANCE = (0.15, 0.26, 0.16, 0.20, 0.23)
-"""How often a bleed is of each of `SUBTYPES`; more epidural than in life, so that each occurs in a small
-set."""
+"""Probability of each of `SUBTYPES`; epidural is overrepresented so that it occurs even in a small set."""
 POSITIVE = 0.43
-"""Share of studies with a bleed, as in RSNA 2019."""
+"""Fraction of studies with a bleed, as in RSNA 2019."""
 DISAGREE = 0.16
-"""Share of studies in which one reader differs (CQ500: 78 of 491)."""
+"""Fraction of studies in which one reader disagrees (CQ500: 78 of 491)."""
 REPEATED_IMAGES = 4
-"""Images whose label rows RSNA 2019 lists twice."""
+"""Number of images with duplicate label rows, as in RSNA 2019."""
 THIN_MM, PLAIN_MM = 2.0, 5.0
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is decided about a study before it is made."""
+    """Plan of a study: index, patient number, bleed subtypes and pixel encoding."""
 
     index: int
     patient: int
@@ -74,7 +73,7 @@ def _digest(length: int, *parts: object) -> str:
 
 
 def _plan_studies(n_studies: int, seed: int, site: Site) -> list[Study]:
-    """Decide bleeds, patients and encodings; every encoding occurs once there are enough studies."""
+    """Draw bleeds, patients and encodings; every encoding occurs if there are enough studies."""
     if n_studies < 1:
         raise ValueError(f"n_studies must be at least 1, got {n_studies}")
     rng = np.random.default_rng([seed, *site.name.encode(), 1])
@@ -87,7 +86,7 @@ def _plan_studies(n_studies: int, seed: int, site: Site) -> list[Study]:
     for index in range(n_studies):
         count = int(rng.choice([1, 2, 3], p=[0.72, 0.23, 0.05]))
         names = rng.choice(SUBTYPES, count, replace=False, p=SUBTYPE_CHANCE)
-        patient += int(rng.random() > 0.12 and index != 1)  # the second study is the first patient's
+        patient += int(rng.random() > 0.12 and index != 1)  # studies 0 and 1 have the same patient
         bleeds = tuple(sorted(str(name) for name in names)) if positive[index] else ()
         studies.append(Study(index, patient, bleeds, ENCODINGS[kinds[index]]))
     return studies
@@ -107,11 +106,11 @@ def _empty_folder(root: Path) -> None:
 
 
 def _write_rsna_study(folder: Path, study: Study, seed: int, size: int) -> list[list[tuple[str, int]]]:
-    """Write one study; returns the label rows of each image."""
+    """Write one study and return the label rows of each image."""
     site = SITE_A
     phantom = make_phantom(_study_rng(seed, site, study.index), bleeds=study.bleeds, site=site, size=size)
     rows = []
-    with disable_value_validation():  # 'ID_...' is no valid UID: this is how the set is
+    with disable_value_validation():  # RSNA 2019 uses 'ID_...', which is not a valid UID
         for index, labels in enumerate(phantom.subtype_labels.tolist()):
             sop = "ID_" + _digest(9, seed, site.name, "sop", study.index, index)
             image = make_image(
@@ -135,10 +134,17 @@ def _write_rsna_study(folder: Path, study: Study, seed: int, size: int) -> list[
 
 
 def write_rsna(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs: int = -1) -> None:
-    """Write a synthetic set as RSNA 2019 is laid out, with `root/stage_2_train.csv`.
+    """Write a synthetic data set in the layout of RSNA 2019, with labels in `root/stage_2_train.csv`.
+
+    Args:
+        root: output folder.
+        n_studies: number of studies, at least 1.
+        seed: random seed.
+        size: rows and columns of a slice.
+        n_jobs: number of parallel jobs, as in joblib.
 
     Raises:
-        DataError: `root` exists and is not an empty folder, or cannot be made.
+        DataError: `root` exists and is not an empty folder, or cannot be created.
     """
     _empty_folder(root)
     folder = root / "stage_2_train"
@@ -155,7 +161,7 @@ def write_rsna(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs
 
 
 def _series_of(study: Study, n_studies: int, order: int) -> list[tuple[str, SeriesPlan]]:
-    """Names and cuts of a study's series, plain first; `order` is its place in a shuffled list."""
+    """Names and plans of a study's series, plain first; `order` is the rank of the study in a shuffle."""
     plain = ("CT 5mm" if study.index % 3 == 0 else "CT PLAIN", SeriesPlan(spacing=PLAIN_MM))
     thin = ("CT PLAIN THIN", SeriesPlan(spacing=THIN_MM))
     contrast = ("CT POST CONTRAST", SeriesPlan(spacing=PLAIN_MM, contrast=True))
@@ -169,7 +175,7 @@ def _series_of(study: Study, n_studies: int, order: int) -> list[tuple[str, Seri
 def _write_cq500_study(
     root: Path, study: Study, plans: list[tuple[str, SeriesPlan]], seed: int, size: int
 ) -> dict[str, int]:
-    """Write one study; returns what its plain series shows, by the names of the readers' columns."""
+    """Write one study and return the findings of its first series, by name of the reader column."""
     site = SITE_B
     rng = _study_rng(seed, site, study.index)
     cuts = make_series(rng, [plan for _, plan in plans], bleeds=study.bleeds, site=site, size=size)
@@ -180,7 +186,7 @@ def _write_cq500_study(
         (folder / name).mkdir(parents=True)
         n = len(phantom.hu)
         for number in range(n):
-            place = number if study.index % 2 else n - 1 - number  # some scanners run from the top
+            place = number if study.index % 2 else n - 1 - number  # some scanners start at the top
             image = make_image(
                 phantom,
                 place,
@@ -205,7 +211,7 @@ def _write_cq500_study(
             save_image(image, folder / name / f"CT{number:06d}.dcm")
     masks = cuts[0].masks
     found = {short: int((masks == SUBTYPES.index(name) + 1).any()) for short, name in READER_COLUMNS.items()}
-    half = masks.shape[2] // 2  # the patient's left is the picture's right
+    half = masks.shape[2] // 2  # the patient's left is at the right of the picture
     sides = {
         "BleedLocation-Left": int(masks[:, :, half:].any()),
         "BleedLocation-Right": int(masks[:, :, :half].any()),
@@ -216,7 +222,7 @@ def _write_cq500_study(
 def _reads(
     rng: np.random.Generator, study: Study, truth: dict[str, int], *, dissent: bool
 ) -> dict[str, str | int]:
-    """One row of `reads.csv`: three readers, of whom one is wrong about the bleed if `dissent`."""
+    """One row of `reads.csv` for three readers; with `dissent` one of them reports the wrong ICH finding."""
     wrong = dict.fromkeys(truth, 0)
     if not truth["ICH"]:
         called = str(rng.choice(list(READER_COLUMNS)))
@@ -231,10 +237,17 @@ def _reads(
 
 
 def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs: int = -1) -> None:
-    """Write a synthetic set as CQ500 is laid out, with `root/reads.csv`.
+    """Write a synthetic data set in the layout of CQ500, with the readers' findings in `root/reads.csv`.
+
+    Args:
+        root: output folder.
+        n_studies: number of studies, at least 1.
+        seed: random seed.
+        size: rows and columns of a slice.
+        n_jobs: number of parallel jobs, as in joblib.
 
     Raises:
-        DataError: `root` exists and is not an empty folder, or cannot be made.
+        DataError: `root` exists and is not an empty folder, or cannot be created.
     """
     _empty_folder(root)
     studies = _plan_studies(n_studies, seed, SITE_B)
@@ -256,13 +269,13 @@ def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_job
 
 
 def _in_parallel(work: Callable[[Study], T], studies: list[Study], n_jobs: int) -> list[T]:
-    """`work` of every study, in order."""
+    """Apply `work` to all studies in parallel; results in the order of `studies`."""
     made: list[T] = Parallel(n_jobs=n_jobs)(delayed(work)(study) for study in studies)
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write both synthetic sets and print one line with their sizes."""
+    """Command line: write both synthetic data sets and print one line with their sizes."""
     parser = argparse.ArgumentParser(
         description="Write synthetic head CT: OUT/site_a (RSNA), OUT/site_b (CQ500)."
     )
@@ -273,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     for name, least in (("studies_a", 1), ("studies_b", 1), ("size", MIN_SIZE), ("seed", 0)):
-        if (value := getattr(args, name)) < least:  # before there is a folder that is not empty
+        if (value := getattr(args, name)) < least:  # check before any folder is created
             parser.exit(2, f"--{name.replace('_', '-')} must be at least {least}, got {value}\n")
     counts = []
     for name, write, n_studies in (

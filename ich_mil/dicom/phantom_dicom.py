@@ -1,7 +1,7 @@
-"""One slice of a phantom as a DICOM file.
+"""DICOM data set for one slice of a phantom.
 
-In: a `Phantom`, the index of a slice, an `Encoding` and three UIDs. Out: a pydicom `Dataset` with the tags
-that RSNA 2019 has; a layout adds its own.
+In: a `Phantom`, the index of a slice, an `Encoding` and three UIDs. Out: a pydicom `Dataset` with the
+elements of RSNA 2019; the caller adds the elements of its layout.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,17 @@ from ich_mil.dicom.phantom_study import Phantom
 
 
 class Encoding(NamedTuple):
-    """How HU become stored values. `padding` fills the outside of the circular field of view."""
+    """Encoding of HU as stored values.
+
+    Attributes:
+        name: name of the encoding.
+        bits: BitsStored.
+        signed: True for PixelRepresentation 1.
+        intercept: RescaleIntercept as text, HU.
+        padding: stored value outside the circular field of view, or None.
+        explicit: True for Explicit VR Little Endian, False for Implicit VR.
+        weight: relative frequency in a data set.
+    """
 
     name: str
     bits: int
@@ -37,12 +47,15 @@ ENCODINGS = (
     Encoding("lost-sign", 16, True, "-1024", 30768, True, 0.05),
     Encoding("already-hu", 16, True, "0", -3024, True, 0.05),
 )
-"""As found in RSNA 2019. "wrong-intercept" stores HU modulo 4096; "lost-sign" is the padding -2000 without
-its sign bit; "already-hu" needs no intercept. CQ500 uses the second and third."""
+"""Encodings found in RSNA 2019.
+
+"wrong-intercept" stores HU modulo 4096. "lost-sign" has the padding -2000 without its sign bit. "already-hu"
+needs no intercept. The CQ500 layout uses the second and third.
+"""
 
 
 def stored_values(hu: NDArray[np.int16], encoding: Encoding) -> bytes:
-    """Stored values of one slice, little endian. HU must lie within -1000..3000, as a Phantom's do."""
+    """Little endian stored values of one slice; HU must lie within -1000..3000, as in a `Phantom`."""
     wide = hu.astype(np.int32)
     stored = wide & 0xFFF if encoding.name == "wrong-intercept" else wide - int(float(encoding.intercept))
     if encoding.padding is not None:
@@ -53,14 +66,25 @@ def stored_values(hu: NDArray[np.int16], encoding: Encoding) -> bytes:
 
 
 def _decimal(values: Sequence[float]) -> list[str]:
-    """DS values with six decimals, as RSNA 2019 writes them (at most 16 characters, PS3.5 6.2)."""
+    """Format DS values with six decimals, as in RSNA 2019 (at most 16 characters, PS3.5 6.2)."""
     return [f"{value:.6f}" for value in values]
 
 
 def make_image(
     phantom: Phantom, index: int, encoding: Encoding, *, sop: str, study: str, series: str
 ) -> Dataset:
-    """Header and pixels that both layouts share. Position and orientation: DICOM PS3.3 C.7.6.2.1.1."""
+    """Create the data set of one slice, with the elements common to both layouts.
+
+    Position and orientation follow DICOM PS3.3 C.7.6.2.1.1.
+
+    Args:
+        phantom: synthetic series.
+        index: index of the slice.
+        encoding: encoding of the pixels.
+        sop: SOPInstanceUID.
+        study: StudyInstanceUID.
+        series: SeriesInstanceUID.
+    """
     image = Dataset()
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = CTImageStorage

@@ -1,8 +1,8 @@
-"""What is drawn for a synthetic head CT: the head itself and the look of the scanner.
+"""Random parameters of a synthetic head CT: anatomy, pose and scanner characteristics.
 
-In: a numpy Generator. Out: a `Head` (anatomy and pose) and a `Look` (what the scanner adds), plain numbers
-from which `phantom_tissue` computes slices. Places are (x, y, z) in the head's own frame, in mm: x to the
-left, y to the back, z up, as in DICOM; the origin lies between the thalami.
+In: a numpy Generator. Out: a `Head` (anatomy and pose) and a `Look` (scanner characteristics), from which
+`phantom_tissue` computes slices. Points are (x, y, z) in the frame of the head [mm]: x to the left, y to the
+back, z up, as in DICOM. The origin lies between the thalami.
 
 Shapes: K waves.
 """
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Site:
-    """The look of one hospital's scanners. Each pair is the range a scan's value is drawn from, uniformly.
+    """Scanner characteristics of one hospital. Each pair is the range of a uniform distribution.
 
     Attributes:
-        name: short name; it takes part in the seeds.
+        name: short name; part of the random seeds.
         noise: standard deviation of the noise after the kernel [HU].
         blur: sigma of the reconstruction kernel [mm].
-        offset: error of calibration, added to everything but air [HU].
-        tilt: gantry tilt [degrees]; a third of the scans is not tilted.
+        offset: calibration error, added to everything except air [HU].
+        tilt: gantry tilt [degrees]; one third of the scans have no tilt.
         streak: amplitude of beam hardening at the skull base [HU].
         cupping: brightening below the inner table [HU].
         bone: HU of compact bone.
@@ -46,9 +46,9 @@ SITE_B = Site("b", (4.0, 7.0), (0.30, 0.55), (-2, 6), (-8, 12), (5, 13), (0, 5),
 
 @dataclass(frozen=True)
 class Look:
-    """What the scanner adds to one scan: one draw from a `Site`, in its units.
+    """Scanner characteristics of one scan: a draw from a `Site`, in the same units.
 
-    `table` is how far behind the middle of the head the patient table lies [mm].
+    `table` is the distance from the middle of the head back to the patient table [mm].
     """
 
     noise: float
@@ -63,7 +63,7 @@ class Look:
 
 
 def draw_look(rng: np.random.Generator, site: Site) -> Look:
-    """Draw the scanner's look of one scan."""
+    """Draw the scanner characteristics of one scan."""
     tilt = float(rng.uniform(*site.tilt))
     if rng.random() < 1 / 3:
         tilt = 0.0
@@ -76,27 +76,27 @@ def draw_look(rng: np.random.Generator, site: Site) -> Look:
 
 @dataclass(frozen=True)
 class Head:
-    """One head. Waves are (K, 4) rows of three wave numbers [1/mm] and a phase.
+    """Anatomy and pose of one head. Waves are (K, 4): three wave numbers [1/mm] and a phase per row.
 
     Attributes:
-        axes: half axes of the inner table, along x, y and z [mm].
-        egg: how much wider the head is at the back, and narrower in front, a share of its width.
+        axes: half axes of the inner table along x, y and z [mm].
+        egg: widening of the head at the back and narrowing at the front, as a fraction of its width.
         skull: thickness of the vault [mm].
-        scalp: its thickness [mm].
-        bottom: where the scan begins, a height on the scanner's axis [mm].
-        top: where it ends [mm].
-        rotation: (3, 3) from the scanner's frame to the head's.
-        shift: (3,) of the head against the scanner's axis [mm].
+        scalp: thickness of the scalp [mm].
+        bottom: lower end of the scan, as height on the scanner axis [mm].
+        top: upper end of the scan, as height on the scanner axis [mm].
+        rotation: (3, 3) rotation from the scanner frame to the head frame.
+        shift: (3,) offset of the head from the scanner axis [mm].
         grey: HU of grey matter.
         white: HU of white matter.
-        ventricle: size of the ventricles, 1 is usual.
+        ventricle: relative size of the ventricles; 1 is typical.
         sulcus: half width of sulci [mm].
-        sides: size of the left and of the right lateral ventricle against `ventricle`.
-        gyri: waves whose zeros are sulci.
-        warp: waves that bend the gyri and vary the skull.
-        texture: waves of the brain's HU.
+        sides: sizes of the left and the right lateral ventricle relative to `ventricle`.
+        gyri: waves with sulci at their zeros.
+        warp: waves that bend the gyri and vary the skull thickness.
+        texture: waves of the brain HU.
         cells: waves of spongy bone and air cells.
-        rays: (5, 2) number and phase of the streaks at the skull base.
+        rays: (5, 2) angular frequency and phase of the streaks at the skull base.
         stones: (n, 5) calcifications: x, y, z, radius [mm] and HU.
     """
 
@@ -130,7 +130,7 @@ def draw_waves(rng: np.random.Generator, count: int, length: tuple[float, float]
 
 
 def _draw_stones(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Calcifications as rows (x, y, z, radius, HU): pineal, choroid plexus, falx, carotids, basal ganglia."""
+    """Draw calcifications (n, 5) of pineal gland, choroid plexus, carotids, basal ganglia and falx."""
     stones: list[tuple[float, float, float, float, float]] = []
 
     def add(chance: float, x: float, y: float, z: float, radius: tuple[float, float]) -> None:

@@ -1,12 +1,13 @@
-"""Bleeds in a synthetic head, and the study that is cut from it.
+"""Synthetic head CT series with bleeds.
 
-In: a Generator, the names of the bleeds, a `Site`. Out: a `Phantom`: int16 HU, lowest slice first, and for
-each pixel which bleed it shows. Blood is laid over the finished head: outside the masks every pixel is what
-it is without it, and inside them the noise is what it would have been.
+In: a numpy Generator, the names of the bleeds, and a `Site`. Out: a `Phantom`: int16 HU, lowest slice first,
+and a bleed label per pixel. Blood is added to the finished head. Pixels outside the masks are therefore the
+same with and without bleeds, and the noise inside the masks does not change.
 
-Acute blood has 50-80 HU, brain 25-45 (Parizel et al., Eur Radiol 2001, 10.1007/s003300000800). Epidural
-blood is a lens under the vault, subdural a crescent, intraparenchymal a lump, subarachnoid fills sulci or
-cisterns, intraventricular lies in the back of the ventricles because the patient lies on the back.
+Acute blood has 50-80 HU, brain 25-45 HU (Parizel et al., Eur Radiol 2001, 10.1007/s003300000800). An
+epidural bleed is a lens below the vault, a subdural bleed a crescent, and an intraparenchymal bleed a lump.
+Subarachnoid blood fills sulci or cisterns. Intraventricular blood settles at the back of the ventricles,
+because the patient is supine.
 
 Shapes: n slices, H = W = size pixels.
 """
@@ -31,32 +32,41 @@ from ich_mil.dicom.phantom_tissue import (
 
 SUBTYPES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
 SLICES = (24, 57)
-"""Fewest and most slices of a study: the range of the literature's RSNA subset."""
+"""Minimum and maximum number of slices of a study: the range of the RSNA subset in the literature."""
 BLOOD_HU = (68.0, 78.0)
-"""Range of a bleed's mean HU; it varies by ±4 inside."""
+"""Range of the mean HU of a bleed; the texture varies by ±4 HU."""
 MIN_FRACTION = 0.006
-"""Blood on a slice below this share of the scan's largest brain area is left out, so that labels are
-clean."""
+"""Minimum blood area on a slice, as a fraction of the largest brain area of the scan.
+
+Smaller areas are removed, so that slice labels are unambiguous.
+"""
 PEAK_FRACTION = 0.04
-"""A bleed must reach this share of the largest brain area on one slice."""
+"""Minimum area of a bleed on its largest slice, as a fraction of the largest brain area."""
 MIN_POSITIVE_SLICES = 5
 EDGE_MM = 1.0
 """Half width of the soft edge of a bleed [mm]."""
 MIN_WEIGHT = 0.3
-"""A pixel with less blood than this stays as it was."""
+"""Minimum blood fraction of a pixel; pixels with less are not changed."""
 MIN_RISE = 6.0
-"""A pixel that blood would brighten by less than this stays as it was [HU]."""
+"""Minimum increase by blood [HU]; pixels with a smaller increase are not changed."""
 TRIES = 80
 MIN_SIZE = 16
-"""Rows and columns below this show no head."""
+"""Minimum number of rows and columns: smaller slices show no head."""
 
 Shape = Callable[[Fields], Image]
-"""Signed distance to a bleed's surface, negative inside [mm]."""
+"""Signed distance to the surface of a bleed [mm], negative inside."""
 
 
 @dataclass(frozen=True)
 class Bleed:
-    """One bleed: its place in `SUBTYPES`, its shape and its density [HU]."""
+    """One bleed.
+
+    Attributes:
+        kind: index in `SUBTYPES`.
+        shape: signed distance function.
+        hu: mean density [HU].
+        texture: (K, 4) waves of the density.
+    """
 
     kind: int
     shape: Shape
@@ -66,7 +76,7 @@ class Bleed:
 
 @dataclass(frozen=True)
 class SeriesPlan:
-    """How a head is cut: number of slices, or their distance [mm]; bone kernel; contrast agent."""
+    """Acquisition plan of a series: number of slices or slice spacing [mm], bone kernel, contrast agent."""
 
     n_slices: int | None = None
     spacing: float | None = None
@@ -80,12 +90,13 @@ class Phantom:
 
     Attributes:
         hu: (n, H, W) int16 HU, lowest slice first.
-        masks: (n, H, W) uint8, 0 = no blood, 1 + index in `SUBTYPES`.
-        spacing: distance of neighbouring slices along their normal [mm].
+        masks: (n, H, W) uint8: 0 without blood, else 1 + index in `SUBTYPES`.
+        spacing: distance between neighbouring slices along their normal [mm].
         pixel: pixel size [mm].
-        tilt: gantry tilt [degrees]; a row's direction is (1, 0, 0), a column's (0, cos tilt, -sin tilt).
+        tilt: gantry tilt [degrees]; the row direction is (1, 0, 0), the column direction
+            (0, cos tilt, -sin tilt).
         origin_z: height of the centre of the lowest slice [mm].
-        brain_area: largest number of brain pixels on a slice.
+        brain_area: maximum number of brain pixels on a slice.
     """
 
     hu: NDArray[np.int16]
@@ -98,23 +109,23 @@ class Phantom:
 
     @property
     def subtype_labels(self) -> NDArray[np.int64]:
-        """(n, 5) labels in the order of `SUBTYPES`."""
+        """Slice labels (n, 5) in {0, 1}, in the order of `SUBTYPES`."""
         kinds = range(1, len(SUBTYPES) + 1)
         return np.stack([(self.masks == kind).any(axis=(1, 2)) for kind in kinds], axis=1).astype(np.int64)
 
     @property
     def slice_labels(self) -> NDArray[np.int64]:
-        """(n,) labels in {0, 1}."""
+        """Slice labels (n,) in {0, 1} for any blood."""
         return self.subtype_labels.max(axis=1)
 
     @property
     def label(self) -> int:
-        """1 if any slice shows blood."""
+        """Scan label: 1 if any slice shows blood, else 0."""
         return int(self.slice_labels.max())
 
 
 def _surface_point(rng: np.random.Generator, head: Head, heights: tuple[float, float]) -> NDArray[np.float64]:
-    """A point on the inner table of the vault, its height [mm] drawn from `heights`."""
+    """Draw a point on the inner table of the vault, with a height [mm] in the range `heights`."""
     height = rng.uniform(*heights)
     angle = rng.uniform(0, 2 * np.pi) if height > 0 else rng.uniform(-0.2, np.pi + 0.2)
     reach = np.linspace(5, 110, 421, dtype=np.float32)
@@ -218,7 +229,7 @@ def _draw_bleed(rng: np.random.Generator, head: Head, name: str, grow: float) ->
 
 
 def _weights(bleed: Bleed, f: Fields, offset: float) -> tuple[Image, Image]:
-    """Share of blood in each pixel, 0 where it must not be, and the HU of this blood."""
+    """Blood fraction (H, W) of each pixel, 0 where no blood is allowed, and HU (H, W) of the blood."""
     weight = np.clip(0.5 - bleed.shape(f) / (2 * EDGE_MM), 0, 1).astype(np.float32)
     weight[(weight < MIN_WEIGHT) | (f.depth <= 0)] = 0
     blood = np.zeros_like(weight)
@@ -231,7 +242,11 @@ def _weights(bleed: Bleed, f: Fields, offset: float) -> tuple[Image, Image]:
 def _lay(
     bleeds: Sequence[Bleed], cut: Sequence[Fields], offset: float
 ) -> tuple[Image, NDArray[np.uint8], int]:
-    """Blood of all bleeds: what it adds (n, H, W) [HU], the masks, and the largest brain area in pixels."""
+    """Combine bleeds on all slices.
+
+    Returns:
+        HU increase (n, H, W), masks (n, H, W), and the largest brain area of a slice [pixels].
+    """
     brain = max(max(int((f.depth > 0).sum()) for f in cut), 1)
     added = np.zeros((len(cut), *cut[0].hu.shape), np.float32)
     masks = np.zeros(added.shape, np.uint8)
@@ -252,18 +267,18 @@ def _lay(
 
 
 def _place(rng: np.random.Generator, head: Head, name: str, cut: Sequence[Fields], offset: float) -> Bleed:
-    """Draw a bleed until it shows on enough slices and is large enough on one; each try is larger."""
+    """Draw bleeds of increasing size until one is on enough slices and large enough on one of them."""
     for attempt in range(TRIES):
         bleed = _draw_bleed(rng, head, name, 1 + 0.02 * attempt)
         _, masks, brain = _lay([bleed], cut, offset)
         areas = (masks > 0).sum(axis=(1, 2))
         if (areas > 0).sum() >= MIN_POSITIVE_SLICES and areas.max() >= PEAK_FRACTION * brain:
             return bleed
-    raise RuntimeError(f"no {name} bleed found in {TRIES} tries")  # our own invariant; a test draws hundreds
+    raise RuntimeError(f"no {name} bleed found in {TRIES} tries")  # internal invariant, tested on hundreds
 
 
 def _cut(head: Head, look: Look, plan: SeriesPlan, size: int) -> tuple[list[Fields], float]:
-    """Slices of a head as planned and their distance along the normal [mm]."""
+    """Cut a head into slices by `plan`; returns the slices and their spacing along the normal [mm]."""
     lean = np.cos(np.deg2rad(look.tilt))
     cover = head.top - head.bottom
     count = plan.n_slices or max(round(cover * lean / (plan.spacing or 5.0)), SLICES[0])
@@ -281,14 +296,23 @@ def make_series(
     site: Site,
     size: int = 256,
 ) -> list[Phantom]:
-    """Make one head with its bleeds and cut it into several series, by each of `plans`.
+    """Make one head with bleeds and cut it into one series per plan.
 
-    The bleeds are placed on the first plan's slices. The three streams drawn from `rng` (head, noise,
-    bleeds) are independent of each other: the same `rng` state gives the same head and noise whatever
-    `bleeds` are.
+    Bleeds are placed on the slices of the first plan. Three independent streams are drawn from `rng` (head,
+    noise, bleeds), so the same `rng` state gives the same head and noise for any `bleeds`.
+
+    Args:
+        rng: source of all randomness; advanced by three draws.
+        plans: acquisition plans.
+        bleeds: names in `SUBTYPES`; empty for a negative scan.
+        site: scanner characteristics.
+        size: rows and columns.
+
+    Returns:
+        One phantom per plan.
 
     Raises:
-        ValueError: a bleed is not one of `SUBTYPES`, or fewer than `MIN_SIZE` pixels.
+        ValueError: a name in `bleeds` is not in `SUBTYPES`, or `size` is less than `MIN_SIZE`.
     """
     unknown = sorted(set(bleeds) - set(SUBTYPES))
     if unknown:
@@ -317,7 +341,7 @@ def make_series(
 
 
 def draw_slice_count(rng: np.random.Generator) -> int:
-    """Number of slices of a study, within `SLICES` and most often near 31."""
+    """Draw the number of slices of a study, within `SLICES` with the mode at 31."""
     return round(rng.triangular(SLICES[0] - 0.49, 31, SLICES[1] + 0.49))
 
 
@@ -329,14 +353,14 @@ def make_phantom(
     size: int = 256,
     n_slices: int | None = None,
 ) -> Phantom:
-    """Make one synthetic head CT.
+    """Make one synthetic head CT series.
 
     Args:
         rng: source of all randomness; advanced by four draws.
-        bleeds: names out of `SUBTYPES`, none for a negative scan; one may come twice.
-        site: the scanner's look.
+        bleeds: names in `SUBTYPES`, with repetition allowed; empty for a negative scan.
+        site: scanner characteristics.
         size: rows and columns.
-        n_slices: number of slices; drawn by `draw_slice_count` if not given.
+        n_slices: number of slices; drawn by `draw_slice_count` if None.
     """
     drawn = draw_slice_count(rng)
     return make_series(rng, [SeriesPlan(n_slices or drawn)], bleeds=bleeds, site=site, size=size)[0]

@@ -1,8 +1,8 @@
-"""A synthetic head cut into slices: skull, scalp, brain, CSF, and the scanner's look. No bleed.
+"""Slices of a synthetic head without bleeds: skull, scalp, brain, CSF and scanner effects.
 
-In: a `Head`, a `Look` and the height of a slice. Out: `Fields`: HU without noise and the distances in which
-`phantom_study` draws bleeds. Everything is a function of the place in the head's frame, so that the same
-head can be cut into slices of any distance and tilt.
+In: a `Head`, a `Look` and the height of a slice. Out: `Fields`: HU without noise, and the distance fields
+from which `phantom_study` makes bleeds. All quantities are functions of the point in the head frame, so the
+same head can be cut into slices of any spacing and tilt.
 
 HU: air -1000, fat -100 to -50, CSF 0-15, white matter 20-30, grey matter 35-45, muscle 40-60, venous blood
 50-60, bone above 300: the textbook ranges (Bushberg et al., The Essential Physics of Medical Imaging, 3rd
@@ -20,7 +20,7 @@ from scipy.ndimage import gaussian_filter
 from ich_mil.dicom.phantom_head import Head, Look
 
 Image = NDArray[Any]
-"""(H, W) float32, or bool where said."""
+"""Array (H, W), float32 or bool."""
 
 HU_AIR = -1000.0
 HU_CSF = 8.0
@@ -34,19 +34,25 @@ HU_CONTRAST = 170.0
 HU_MAX = 3000.0
 
 SKULL_POWER = 2.3
-"""Exponent of the superellipsoid that is the inner table; 2 would be an ellipsoid."""
+"""Exponent of the superellipsoid of the inner table; 2 is an ellipsoid."""
 SULCUS_SLOPE = 0.2
-"""Mean slope of the gyral waves [1/mm]: turns their value into a distance."""
+"""Mean slope of the gyral waves [1/mm]; converts their value to a distance."""
 SULCUS_DEPTH = 17.0
-"""How deep sulci reach below the inner table [mm]."""
+"""Depth of sulci below the inner table [mm]."""
 
 
 class Fields(NamedTuple):
-    """One slice of a head, (H, W) each.
+    """One slice of a head; every field is (H, W).
 
-    `hu` has kernel, offset and streaks but no noise. `depth` is the distance to the nearest bone, negative
-    outside the brain; `vault` the same to the vault alone, not the skull base; `ventricle` and `cistern` are
-    signed distances, negative inside; `x, y, z` are places in the head's frame [mm].
+    Attributes:
+        hu: HU with kernel, offset and streaks, without noise.
+        depth: distance to the nearest bone [mm], negative outside the brain.
+        vault: distance to the vault alone, without the skull base [mm], negative outside.
+        ventricle: signed distance to the ventricles [mm], negative inside.
+        cistern: signed distance to sulci, fissures and cisterns [mm], negative inside.
+        x: coordinate to the left in the head frame [mm].
+        y: coordinate to the back in the head frame [mm].
+        z: coordinate upwards in the head frame [mm].
     """
 
     hu: Image
@@ -60,7 +66,7 @@ class Fields(NamedTuple):
 
 
 def wave_sum(waves: NDArray[np.float64], x: Image, y: Image, z: Image) -> Image:
-    """Sum of the sines of K plane waves, between -K and K."""
+    """Sum of the sines of K plane waves `waves` (K, 4), in -K..K."""
     total = np.zeros(x.shape, np.float32)
     for kx, ky, kz, phase in waves.astype(np.float32):
         total += np.sin(kx * x + ky * y + kz * z + phase)
@@ -68,7 +74,7 @@ def wave_sum(waves: NDArray[np.float64], x: Image, y: Image, z: Image) -> Image:
 
 
 def places(head: Head, look: Look, z: float, size: int) -> tuple[Image, Image, Image]:
-    """Places of the pixels of the slice that crosses the scanner's axis at `z` [mm], in the head's frame."""
+    """Pixel coordinates x, y, z in the head frame [mm] for a slice at `z` on the scanner axis [mm]."""
     step = look.fov / size
     line = ((np.arange(size) - (size - 1) / 2) * step).astype(np.float32)
     tilt = np.deg2rad(look.tilt)
@@ -81,7 +87,7 @@ def places(head: Head, look: Look, z: float, size: int) -> tuple[Image, Image, I
 
 
 def vault_depth(head: Head, x: Image, y: Image, z: Image) -> Image:
-    """Distance below the inner table [mm], negative outside: (1 - ρ) / |∇ρ| of a superellipsoid."""
+    """Depth below the inner table [mm], negative outside: (1 - ρ) / |∇ρ| of a superellipsoid."""
     a, b, c = (np.float32(axis) for axis in head.axes)
     width = a * (1 + np.float32(head.egg) * np.clip(y / b, -1, 1))
     height = np.where(z > 0, c, np.float32(2.2) * c)
@@ -98,14 +104,14 @@ def vault_depth(head: Head, x: Image, y: Image, z: Image) -> Image:
 
 
 def _step(value: Image, width: float) -> Image:
-    """Smooth step from 0 (value below -width) to 1 (above width)."""
+    """Linear step from 0 (value below -width) to 1 (above width)."""
     return np.clip(0.5 + value / (2 * width), 0, 1)
 
 
 def _ball(
     x: Image, y: Image, z: Image, centre: tuple[float, float, float], radii: tuple[float, ...]
 ) -> Image:
-    """Signed distance to an ellipsoid, near its surface [mm]."""
+    """Signed distance to an ellipsoid [mm], approximate away from its surface, negative inside."""
     u, v, w = ((p - q) / r for p, q, r in zip((x, y, z), centre, radii, strict=True))
     return (np.sqrt(u * u + v * v + w * w) - 1) * min(radii)
 
@@ -117,12 +123,14 @@ _HORNS = (
     ((20.0, 30.0, 10.0), (17.0, 52.0, 7.0), 5.0),
     ((20.0, 30.0, 10.0), (29.0, 8.0, -12.0), 3.2),
 )
-"""Lateral ventricle as capsules: two ends (|x|, y, z) and a radius [mm]: frontal horn, body, atrium,
-occipital and temporal horn."""
+"""Capsules of the lateral ventricle: two ends (|x|, y, z) and a radius [mm].
+
+Frontal horn, body, atrium, occipital horn, temporal horn.
+"""
 
 
 def ventricle_distance(head: Head, x: Image, y: Image, z: Image) -> Image:
-    """Signed distance to the ventricles, negative inside [mm]."""
+    """Signed distance to the ventricles [mm], negative inside."""
     side = np.where(x > 0, np.float32(head.sides[0]), np.float32(head.sides[1])) * np.float32(head.ventricle)
     ax = np.abs(x)
     best = np.full(x.shape, 99, np.float32)
@@ -145,7 +153,7 @@ def ventricle_distance(head: Head, x: Image, y: Image, z: Image) -> Image:
 
 
 def _cisterns(head: Head, depth: Image, x: Image, y: Image, z: Image) -> Image:
-    """Signed distance to sulci, fissures and cisterns, negative inside [mm]."""
+    """Signed distance to sulci, fissures and cisterns [mm], negative inside."""
     sway = 5 * np.sin(wave_sum(head.warp, x, y, z))
     folds = np.abs(wave_sum(head.gyri, x + sway, y - sway, z + sway)) / np.float32(SULCUS_SLOPE)
     sulci = folds - head.sulcus * (1.3 - depth / SULCUS_DEPTH) + np.maximum(depth - SULCUS_DEPTH, 0)
@@ -165,7 +173,7 @@ def _cisterns(head: Head, depth: Image, x: Image, y: Image, z: Image) -> Image:
 
 
 def _floor_height(x: Image, y: Image) -> tuple[Image, Image]:
-    """Height of the skull base [mm] and the distance behind the petrous ridge [mm]."""
+    """Height of the skull base [mm] and distance behind the petrous ridge [mm]."""
     ridge = y + 6 - 0.55 * np.abs(x)
     ax = np.abs(x)
     front = -19 + 4 * np.exp(-(((ax - 30) / 13) ** 2)) - 0.2 * (y + 24)
@@ -176,7 +184,7 @@ def _floor_height(x: Image, y: Image) -> tuple[Image, Image]:
 
 
 def _brain_hu(head: Head, contrast: bool, f: Fields) -> Image:
-    """HU inside the skull, no scanner look."""
+    """HU inside the skull, without scanner effects."""
     x, y, z, depth, vault = f.x, f.y, f.z, f.depth, f.vault
     texture = wave_sum(head.texture, x, y, z)
     cortex = (f.cistern < 3.2) & (depth < SULCUS_DEPTH + 4) | (depth < 4)
@@ -207,7 +215,7 @@ def _brain_hu(head: Head, contrast: bool, f: Fields) -> Image:
 
 
 def _below_floor(head: Head, x: Image, y: Image, z: Image, bone: float) -> Image:
-    """HU of face and neck, below the skull base."""
+    """HU of face and neck below the skull base, for compact bone of `bone` HU."""
     cells = wave_sum(head.cells, x, y, z)
     ax = np.abs(x)
     hu = np.where(wave_sum(head.texture, x, y, z) > 0.9, HU_FAT + 10, HU_MUSCLE + cells)
@@ -225,7 +233,7 @@ def _below_floor(head: Head, x: Image, y: Image, z: Image, bone: float) -> Image
 
 
 def head_box(head: Head, look: Look, z: float, size: int) -> tuple[slice, slice]:
-    """Rows and columns that hold the head, found on a coarse grid; empty where there is none."""
+    """Rows and columns that contain the head, from a coarse grid; empty without a head."""
     coarse = 48
     near = vault_depth(head, *places(head, look, z, coarse)) > -1.5 * head.skull - 1.5 * head.scalp - 8
     if not near.any():
@@ -239,7 +247,15 @@ def head_box(head: Head, look: Look, z: float, size: int) -> tuple[slice, slice]
 
 
 def slice_fields(head: Head, look: Look, z: float, size: int, *, contrast: bool = False) -> Fields:
-    """Cut the head at `z` [mm]. Returns the slice before noise."""
+    """Compute one slice of a head without noise.
+
+    Args:
+        head: anatomy and pose.
+        look: scanner characteristics.
+        z: height of the slice on the scanner axis [mm].
+        size: rows and columns.
+        contrast: True for vessels with contrast agent.
+    """
     x, y, zz = places(head, look, z, size)
     air = np.full((size, size), HU_AIR, np.float32)
     row = np.hypot(x, y + 40) - np.float32(look.table + 42)
@@ -262,7 +278,7 @@ def slice_fields(head: Head, look: Look, z: float, size: int, *, contrast: bool 
 
 
 def _head_fields(head: Head, look: Look, x: Image, y: Image, zz: Image, contrast: bool) -> Fields:
-    """Tissue at the places (x, y, zz), sharp; HU_AIR - 2 marks the air around the head."""
+    """Tissue at the points (x, y, zz) before the kernel; HU_AIR - 2 marks the air around the head."""
     vault = vault_depth(head, x, y, zz)
     height, ridge = _floor_height(x, y)
     depth = np.minimum(vault, zz - height)
@@ -298,7 +314,7 @@ def _head_fields(head: Head, look: Look, x: Image, y: Image, zz: Image, contrast
 
 
 def _streaks(head: Head, look: Look, x: Image, y: Image, z: Image) -> Image:
-    """Beam hardening [HU]: rays from the skull base and the dark bar between the petrous bones."""
+    """Beam hardening [HU]: streaks from the skull base and a dark bar between the petrous bones."""
     near = np.exp(-(((z + 42) / 14) ** 2))
     if float(near.max()) < 0.02:
         return np.zeros_like(x)
@@ -309,7 +325,7 @@ def _streaks(head: Head, look: Look, x: Image, y: Image, z: Image) -> Image:
 
 
 def draw_noise(rng: np.random.Generator, look: Look, size: int) -> Image:
-    """Noise of one slice [HU]: white noise through the kernel, scaled back to `look.noise`."""
+    """Noise of one slice [HU]: white noise filtered with the kernel and rescaled to `look.noise`."""
     noise = gaussian_filter(
         rng.standard_normal((size, size), np.float32), max(look.blur * size / look.fov, 0.4)
     )

@@ -1,7 +1,10 @@
-"""Where slices lie in space: normals, angles, tilts, heights, picture centres, sides of the patient.
+"""Geometry of slice planes: normals, angles, tilts, heights, picture centres and patient sides.
+
+In: `SliceHeader`s or their orientations. Out: vectors in patient coordinates and lengths [mm], angles
+[degrees], and the letters of patient directions.
 
 Source: DICOM PS3.3 C.7.6.2.1.1 (position and orientation: the normal is row x column, patient axes are LPS),
-C.7.6.1.1.1 (Patient Orientation: the letters of directions).
+C.7.6.1.1.1 (Patient Orientation: letters of directions).
 """
 
 import math
@@ -12,24 +15,26 @@ import numpy as np
 
 from ich_mil.dicom.header import SliceHeader
 
-# Positions closer than this are the same position: scanners write at least 0.01 mm.
+# Tolerance for equal positions: scanners write at least 0.01 mm.
 SAME_POSITION_MM = 0.01
-# Orientations that differ by less are the same.
+# Tolerance for equal orientations.
 SAME_ORIENTATION_DEGREES = 0.5
-# Pixel spacings (and with them fields of view) that differ by no more are the same: makers round to 3 digits.
-# Those of rows and of columns too: such pixels are square.
+# Relative tolerance for equal pixel spacings, because manufacturers round to 3 digits. It also applies to row
+# against column spacing, to decide whether pixels are square.
 SAME_SPACING = 0.01
+# Minimum tilt that is reported.
 TILT_DEGREES = 1.0
+# Maximum tilt of an axial slice.
 AXIAL_DEGREES = 45.0
-# A picture centre that moves further in the plane than this is of another field of view: couches and rounding
-# move it by less than 1 mm.
+# Minimum in-plane shift of the picture centre that means another field of view: couch motion and rounding
+# shift it by less than 1 mm.
 CENTRE_MOVES_MM = 5.0
-# Along x, y and z, and against them: left and right, posterior and anterior, head and feet.
+# Letters of the directions +x, -x (left, right); +y, -y (posterior, anterior); +z, -z (head, feet).
 _LETTERS = (("L", "R"), ("P", "A"), ("H", "F"))
 
 
 class Edges(NamedTuple):
-    """Which side of the patient lies at each edge of a picture: R, L, A, P, H or F."""
+    """Patient side at each edge of a picture: R, L, A, P, H or F."""
 
     left: str
     right: str
@@ -38,15 +43,15 @@ class Edges(NamedTuple):
 
 
 def edges_of(orientation: Sequence[float]) -> Edges | None:
-    """The sides of the patient at the edges of a picture whose pixels are as stored.
+    """Patient sides at the edges of a picture with the stored pixel order.
 
     Args:
-        orientation: ImageOrientationPatient, six direction cosines: of the rows, which run to the right edge,
-            and of the columns, which run to the lower one. An oblique direction has the letter of its
-            largest component.
+        orientation: ImageOrientationPatient, six direction cosines: three of the rows, which run to the right
+            edge, and three of the columns, which run to the bottom edge. An oblique direction gets the letter
+            of its largest component.
 
     Returns:
-        A letter for each edge; None where the numbers are no orientation.
+        One letter per edge; None if `orientation` is invalid.
     """
     if len(orientation) != 6 or not all(map(math.isfinite, orientation)):
         return None
@@ -58,20 +63,20 @@ def edges_of(orientation: Sequence[float]) -> Edges | None:
 
 
 def _letters(direction: Sequence[float]) -> tuple[str, str]:
-    """The side that a direction runs to, and the one it comes from."""
+    """Patient sides that a direction points to and comes from."""
     axis = int(np.argmax(np.abs(direction)))
     along, against = _LETTERS[axis]
     return (along, against) if direction[axis] > 0 else (against, along)
 
 
 def normal_of(header: SliceHeader) -> np.ndarray:
-    """Unit normal of the slice (3,), pointing along the patient axis that it is nearest to."""
+    """Unit normal of the slice (3,), signed to point along its nearest patient axis."""
     normal = unit(np.cross(header.orientation[:3], header.orientation[3:]))
     return normal if normal[np.argmax(np.abs(normal))] > 0 else -normal
 
 
 def turned_by(a: SliceHeader, b: SliceHeader) -> float:
-    """The larger of the angles between the row and the column directions of two slices, degrees."""
+    """Larger of the two angles between the row and the column directions of two slices, degrees."""
     if a.orientation == b.orientation:
         return 0.0
     cosines = [np.dot(a.orientation[part], b.orientation[part]) for part in (slice(0, 3), slice(3, 6))]
@@ -84,29 +89,34 @@ def tilt_degrees(header: SliceHeader) -> float:
 
 
 def height_of(header: SliceHeader, axis: np.ndarray) -> float:
-    """Where the first pixel of a slice lies along the unit vector `axis` (3,), mm."""
+    """Position of the first pixel of a slice along the unit vector `axis` (3,), mm."""
     return float(np.dot(header.position, axis))
 
 
 def heights_along(slab: Sequence[SliceHeader], axis: np.ndarray) -> list[float]:
-    """Where the centres of slices of one orientation lie along the unit vector `axis` (3,), mm."""
+    """Positions of the centres of slices with one orientation along the unit vector `axis` (3,), mm."""
     to_centre = float(np.dot(_to_centre(slab[0]), axis))
     return [height_of(header, axis) + to_centre for header in slab]
 
 
 def same_spacing(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether two pixel spacings (mm) differ by no more than rounding."""
+    """Whether two pixel spacings (mm) are equal up to rounding."""
     return all(math.isclose(one, other, rel_tol=SAME_SPACING) for one, other in zip(a, b, strict=True))
 
 
 def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
-    """Where the picture centre leaves the line it runs along: index of the slice before -> how far, mm.
+    """In-plane shifts of the picture centre between neighbouring slices.
 
-    The centres of a tilted gantry drift in the plane as the couch moves: by the same for each mm of height.
+    With a tilted gantry the centre drifts in the plane by a constant amount per mm of height. The median
+    drift is subtracted.
 
     Args:
-        headers: n slices in order; of several orientations nothing is said.
-        positions: n heights along the normal, mm, strictly rising.
+        headers: n slices in order.
+        positions: n heights along the normal, mm, strictly increasing.
+
+    Returns:
+        Index of the slice before a shift -> its size, mm, for shifts above `CENTRE_MOVES_MM`; empty for fewer
+        than three slices or several orientations.
     """
     first = headers[0]
     if len(headers) < 3 or any(turned_by(h, first) > SAME_ORIENTATION_DEGREES for h in headers):
@@ -120,12 +130,12 @@ def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> 
 
 
 def _to_centre(header: SliceHeader) -> np.ndarray:
-    """From the first pixel of a slice to the centre of its picture (3,), mm."""
+    """Vector from the first pixel of a slice to its picture centre (3,), mm."""
     across = np.multiply(header.orientation[:3], header.spacing[1] * (header.columns - 1) / 2)
     down = np.multiply(header.orientation[3:], header.spacing[0] * (header.rows - 1) / 2)
     return across + down
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
-    """`vector` divided by its length."""
+    """Normalize a vector to unit length."""
     return vector / np.linalg.norm(vector)

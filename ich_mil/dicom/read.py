@@ -1,8 +1,7 @@
-"""The pixels of one CT slice as HU.
+"""Pixel reader: one CT slice as HU.
 
-In: a `SliceHeader` as `read_headers` gives it. Out: int16 HU (H, W) with the repairs that were made. The
-header says where the pixels lie, so nothing is parsed twice: pixels that are not compressed are one read of
-the file.
+In: a `SliceHeader` from `read_headers`. Out: int16 HU (H, W) and the repairs made. The header holds the
+location of the pixels, so the file is not parsed again; native pixels need a single read.
 
 Source: DICOM PS3.5 8 (pixel data); PS3.3 C.7.6.3 (image pixel).
 Legend: `H, W` pixels.
@@ -24,9 +23,9 @@ from ich_mil.dicom.noise import noise_rows
 from ich_mil.dicom.refusal import refusal, refusal_of
 from ich_mil.ledger import Code
 
-# Zeros from some row to the end are a copy that failed if they are as many rows as of a noisy picture, and
-# pixels that are not zero end with a row that is full of them: a round field of view ends with few, a
-# picture that is padded with zeros begins with them too.
+# Trailing rows of zeros indicate a failed copy if they are at least `ZERO_FRACTION` of all rows and the data
+# end abruptly, with a row of which at least `FULL_ROW` is not zero. A round field of view ends with few
+# nonzero pixels, and a picture padded with zeros also begins with zeros.
 ZERO_FRACTION = 1 / 16
 FULL_ROW = 1 / 2
 
@@ -34,31 +33,31 @@ FULL_ROW = 1 / 2
 def read_slice(
     header: SliceHeader, *, root: Path = Path()
 ) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
-    """The HU of one CT slice.
+    """Read the HU of one CT slice.
 
     Args:
-        header: of the slice.
-        root: the folder that the header's path is relative to, where it is.
+        header: header of the slice.
+        root: folder for relative paths in the header.
 
     Returns:
-        int16 HU (H, W) within -1024..3095, and one (code, detail) pair for each repair (`hounsfield.to_hu`)
-        and note (`grey.grey_notes`).
+        int16 HU (H, W) within -1024..3095, and one (code, detail) pair per repair (`hounsfield.to_hu`) and
+        note (`grey.grey_notes`).
 
     Raises:
         DicomError: the file is refused, with code
-            `no-hu-scale` (an intercept of about 0 and no air, or a picture in the bits above BitsStored),
-            `not-opened` (the system says no),
-            `no-decoder` (a package is missing; it is named),
-            `unreadable` (cut off, zeros from some row on, or not what the header says),
+            `no-hu-scale` (intercept of about 0 without air, or image in the bits above BitsStored),
+            `not-opened` (operating system error),
+            `no-decoder` (a package is missing; the message names it),
+            `unreadable` (truncated, zeros from some row on, or contradicting the header),
             `flat` (all pixels equal),
-            `noise` (rows whose neighbouring pixels are unrelated).
+            `noise` (rows with independent neighbouring pixels).
     """
     path = root / header.path
     try:
         stored = _stored_values(path, header)  # (H, W)
     except NoDecoderError as error:
         raise refusal(path, Code.NO_DECODER, str(error)) from error
-    except Exception as error:  # decoders raise anything; they have no common base class
+    except Exception as error:  # decoder exceptions have no common base class
         failed = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded"
         raise refusal_of(path, error, failed=failed) from error
     pixels = header.pixels
@@ -81,19 +80,19 @@ def read_slice(
 
 
 class _BoundedFile(io.FileIO):
-    """A file that never asks for more memory than it has bytes, whatever length a damaged item claims."""
+    """File that limits each read to the remaining bytes, because a damaged item can declare any length."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._end = self.seek(0, io.SEEK_END)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """At most `size` bytes, -1 for the rest."""
+        """Read at most `size` bytes; -1 reads to the end."""
         return super().read(-1 if size is None else min(size, self._end - self.tell()))
 
 
 def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
-    """Stored values (H, W) of one frame, bits above BitsStored still as in the file."""
+    """Stored values (H, W) of one frame, with the bits above BitsStored as in the file."""
     pixels = header.pixels
     if pixels.syntax not in NATIVE:
         with _BoundedFile(path) as file:
@@ -115,7 +114,7 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     else:
         with path.open("rb", buffering=0) as file:
             swapped = _is_swapped(file, header)
-            # words are read whole: a frame may begin and end within one
+            # read whole words: a frame may begin or end within a word
             first = start - (start - pixels.offset) % 2 if swapped else start
             rest = (start + n_bytes - pixels.offset) % 2 if swapped else 0
             content = np.empty(start + n_bytes + rest - first, dtype=np.uint8)
@@ -135,21 +134,21 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
 
 
 def _is_swapped(file: io.FileIO, header: SliceHeader) -> bool:
-    """Whether pixels of 8 bits stand in words (VR OW) of a big endian file: the first is then the lower byte.
+    """Whether 8-bit pixels are stored in big endian words (VR OW), with the first pixel in the lower byte.
 
-    PS3.5 8.1.1, A.3; as OB they are in order.
+    With VR OB the pixels are in order (PS3.5 8.1.1, A.3).
     """
     pixels = header.pixels
     if pixels.syntax != ExplicitVRBigEndian or pixels.bits_allocated != 8:
         return False
-    file.seek(pixels.offset - 8)  # VR, two bytes of zero, four of length
+    file.seek(pixels.offset - 8)  # VR (2 bytes), reserved (2), length (4)
     return file.read(2) == b"OW"
 
 
 def _rows_before_zeros(values: np.ndarray) -> int:
-    """Rows of stored values (H, W) before those that a failed copy left as zeros; H where none are.
+    """Number of rows of stored values (H, W) before the zeros of a failed copy; H for an intact picture.
 
-    The last row that is not of zeros may be cut within.
+    The last row with data may be incomplete, so the row before it is tested for `FULL_ROW`.
     """
     if values[-1].any() or not values[0].any():
         return len(values)

@@ -1,8 +1,7 @@
-"""What makes a file refused by its header, and how any refusal is said.
+"""Header checks that refuse a file, and the errors for refused files.
 
-In: the elements of one file, or the frames in it. Out: what was checked, ready to be used; or a `DicomError`
-whose code says why the file takes no part. `ich_mil.dicom.read` says what is refused by its pixels,
-`ich_mil.dicom.order` which slices of a series are.
+In: the elements of one file or its frames. Out: the checked values, or a `DicomError` whose code gives the
+reason for refusal. `ich_mil.dicom.read` checks pixels; `ich_mil.dicom.order` leaves slices out of a series.
 
 Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT), C.7.6.2 (image plane), C.8.2.1 (CT image).
 """
@@ -41,41 +40,41 @@ from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 
 MOST_PIXELS = 4096
-"""Rows or columns above this are a damaged header: CT scanners make 256 to 2048."""
+"""Maximum of Rows and Columns in an intact header: CT slices have 256 to 2048."""
 FARTHEST_MM = 1e5
-"""Coordinates beyond this are a damaged header: couches move by a few metres."""
+"""Maximum absolute coordinate in an intact header: couches move by a few metres."""
 PIXEL_MM = (1e-3, 1e2)
-"""Pixels smaller or larger than this are a damaged header: those of CT have 0.1 to 2 mm."""
+"""Range of PixelSpacing in an intact header: CT pixels are 0.1 to 2 mm wide."""
 MOST_REASON = 400
-"""Characters of a reason."""
+"""Maximum number of characters of a reason."""
 MOST_ERROR = 160
-"""Of these, characters of what a parser or decoder says."""
+"""Maximum number of characters from the message of a parser or decoder within a reason."""
 MULTI_FRAME_CT = frozenset({EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage})
 
 _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 _WITHOUT_PIXELS = "though it says that it is CT: it is cut off, or only its header was exported"
-# RescaleType (0028,1054) values under which CT values are Hounsfield units, or not said (PS3.3 C.11.1.1.2).
+# RescaleType (0028,1054) values for HU or an unspecified unit (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
-# How far a direction cosine may be from unit length or right angle: rounding to three decimals stays below.
+# Tolerance for unit length and orthogonality of direction cosines, above rounding to three decimals.
 _COSINE_TOLERANCE = 5e-3
 
 
 def refusal(path: str | Path, code: Code, reason: str) -> DicomError:
-    """The error that names file and reason: one line, whatever a damaged header holds."""
+    """Error with file and reason on one line, without unprintable characters of a damaged header."""
     shown = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
     return DicomError(f"{path}: {shown[:MOST_REASON]}", code=code)
 
 
 def refusal_of(path: Path, error: Exception, *, failed: str) -> DicomError:
-    """The refusal that an error of the system, or of a parser or decoder, comes to.
+    """Convert an error of the operating system, a parser or a decoder to a refusal.
 
     Args:
         path: the file.
-        error: an `OSError` that pydicom raises has no number: then the file is to blame, not the system.
-        failed: what could not be done with the file.
+        error: the error. An `OSError` without errno comes from pydicom and means a damaged file.
+        failed: description of the failed operation.
 
     Returns:
-        One with code `not-opened` where the system says no, else `unreadable`.
+        An error with code `not-opened` for operating system errors and lack of memory, else `unreadable`.
     """
     if isinstance(error, MemoryError):
         return refusal(path, Code.NOT_OPENED, "it cannot be opened: there is too little memory")
@@ -86,7 +85,14 @@ def refusal_of(path: Path, error: Exception, *, failed: str) -> DicomError:
 
 
 def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, str], ...]]:
-    """Refuse all but grey CT slices of a patient. Returns the SOP class, and what was accepted."""
+    """Check that a file holds greyscale CT slices, not localizers or perfusion maps.
+
+    Returns:
+        SOP class UID, and (code, detail) pairs for accepted deviations.
+
+    Raises:
+        DicomError: the file is of another kind.
+    """
     sop_class = elements.text(SOP_CLASS) or elements.media_sop_class
     modality = elements.text(MODALITY).upper()
     if sop_class == MediaStorageDirectoryStorage:
@@ -102,7 +108,7 @@ def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, s
     if sop_class not in _CT:
         raise refusal(path, Code.NOT_CT, f"SOP class is {UID(sop_class).name}, CT Image Storage is needed")
     if not modality and not sop_class:
-        if elements.pixel_offset < 0 and STUDY_UID not in elements.values:  # which comes after both
+        if elements.pixel_offset < 0 and STUDY_UID not in elements.values:  # which follows both
             raise refusal(path, Code.UNREADABLE, "its header ends before it says what it is: it is cut off")
         raise refusal(path, Code.NOT_CT, "neither Modality nor SOP Class UID says that it is CT")
     image_type = [value.upper() for value in elements.texts(IMAGE_TYPE)]
@@ -111,7 +117,7 @@ def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, s
     if "PERFUSION" in image_type:
         raise refusal(path, Code.NO_HU_SCALE, "ImageType says PERFUSION: a map of blood flow, no HU")
     photometric = elements.text(PHOTOMETRIC)
-    # MONOCHROME1, MONOCHROME2 or not said (PS3.3 C.7.6.3.1.2)
+    # MONOCHROME1, MONOCHROME2 or absent (PS3.3 C.7.6.3.1.2)
     if photometric and not photometric.startswith("MONOCHROME"):
         raise refusal(path, Code.NOT_CT, f"pixels are {photometric}, not grey values")
     if (samples := elements.short(SAMPLES) or 1) != 1:
@@ -121,7 +127,7 @@ def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, s
 
 
 def check_size(path: Path, elements: Elements) -> tuple[int, int]:
-    """Rows and columns (H, W)."""
+    """Check and return Rows and Columns (H, W)."""
     rows, columns = elements.short(ROWS) or 0, elements.short(COLUMNS) or 0
     if rows < 1 or columns < 1:
         raise refusal(path, Code.UNREADABLE, f"it has no Rows and Columns, {_WITHOUT_PIXELS}")
@@ -132,7 +138,7 @@ def check_size(path: Path, elements: Elements) -> tuple[int, int]:
 
 
 def check_uids(path: Path, elements: Elements) -> dict[int, str]:
-    """The three UIDs that place a slice, by tag."""
+    """Check and return SOP instance, study and series UID, by tag."""
     names = {SOP_UID: "SOPInstanceUID", STUDY_UID: "StudyInstanceUID", SERIES_UID: "SeriesInstanceUID"}
     uids = {tag: elements.text(tag) for tag in names}
     if absent := [names[tag] for tag, value in uids.items() if not value]:
@@ -141,7 +147,7 @@ def check_uids(path: Path, elements: Elements) -> dict[int, str]:
 
 
 def check_frames(path: Path, frames: Sequence[Frame], n_frames: int) -> None:
-    """Refuse a file whose frames are not described one by one, or are not all slices."""
+    """Check that every frame has its own description and that none is a localizer."""
     if n_frames != len(frames):
         reason = f"it holds {n_frames} frames and says of {len(frames)} where they lie; export single frames"
         raise refusal(path, Code.MULTI_FRAME, reason)
@@ -155,7 +161,7 @@ def check_frames(path: Path, frames: Sequence[Frame], n_frames: int) -> None:
 def check_geometry(
     path: Path, frame: Frame
 ) -> tuple[tuple[float, float, float], tuple[float, ...], tuple[float, float]]:
-    """Position (mm), orientation and pixel spacing (mm), checked (PS3.3 C.7.6.2)."""
+    """Check and return position (mm), orientation and pixel spacing (mm) (PS3.3 C.7.6.2)."""
     position, orientation, spacing = frame.position, frame.orientation, frame.spacing
     if position is None or orientation is None or spacing is None:
         found = {
@@ -181,9 +187,15 @@ def check_geometry(
 
 
 def check_rescale(path: Path, frame: Frame, *, needs_hu: bool) -> tuple[float, float]:
-    """RescaleSlope (HU per unit) and RescaleIntercept (HU), both required of a CT image (PS3.3 C.8.2.1).
+    """Check and return RescaleSlope (HU per stored unit) and RescaleIntercept (HU).
 
-    `needs_hu`: an Enhanced CT says HU where it means HU (PS3.3 C.8.15.3.10), `US` is a map of something else.
+    Both are required in a CT image (PS3.3 C.8.2.1).
+
+    Args:
+        path: the file.
+        frame: frame with the rescale attributes.
+        needs_hu: True for Enhanced CT, where values in HU have the RescaleType HU (PS3.3 C.8.15.3.10), and US
+            denotes a map of another quantity.
     """
     if frame.slope is None or frame.intercept is None or frame.slope == 0:
         reason = "RescaleSlope or RescaleIntercept is absent, not a number, or a slope of 0"
@@ -195,7 +207,7 @@ def check_rescale(path: Path, frame: Frame, *, needs_hu: bool) -> tuple[float, f
 
 
 def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int, int]:
-    """BitsAllocated and BitsStored, of pixel data that hold all `n_values` of the frames."""
+    """Check and return BitsAllocated and BitsStored; Pixel Data must hold all `n_values` pixels."""
     if elements.pixel_offset < 0:
         raise refusal(path, Code.UNREADABLE, f"it has no Pixel Data (7FE0,0010), {_WITHOUT_PIXELS}")
     allocated = elements.short(BITS_ALLOCATED)
@@ -206,7 +218,7 @@ def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int
         raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}, BitsAllocated is {allocated}")
     needed = n_values * allocated // 8
     available = elements.n_bytes - elements.pixel_offset
-    if elements.syntax == DeflatedExplicitVRLittleEndian:  # only its header was inflated
+    if elements.syntax == DeflatedExplicitVRLittleEndian:  # only the header was inflated
         available = elements.pixel_length
     if elements.syntax in NATIVE:
         have = max(min(elements.pixel_length, available), 0)

@@ -1,8 +1,8 @@
-"""Slice headers to the series of each study, and thin slices to groups that are averaged.
+"""Grouping of slice headers into studies and series, and of thin slices for averaging.
 
-In: `SliceHeader`s in any order, from any number of studies. Out: for each study its ordered series
-(`ich_mil.dicom.order`). A series UID that holds several reconstructions of the same slices, or a scan and its
-repeat, is divided; a scan that was stored under several series UIDs is joined (`ich_mil.dicom.join`).
+In: `SliceHeader`s in any order, from any number of studies. Out: the ordered series of each study
+(`ich_mil.dicom.order`). A series UID with several reconstructions of the same slices, or with a scan and its
+repeat, is split. A scan stored under several series UIDs is joined (`ich_mil.dicom.join`).
 """
 
 import math
@@ -19,20 +19,20 @@ from ich_mil.dicom.order import Series, order_slices
 from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, centre_moves, height_of, normal_of, turned_by
 from ich_mil.dicom.steps import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of, steps_of
 
-# Most head CT is read in slices of 5 mm.
+# Default output slice thickness: most head CT is read in slices of 5 mm.
 AVERAGE_TO_MM = 5.0
-# Slices of this fraction of the wanted thickness are left alone: 2.5 mm is thick enough for 5 mm.
+# Slices above this fraction of the output thickness are not averaged: 2.5 mm is thick enough for 5 mm.
 ALREADY_THICK = 0.48
 
 
 def group_series(headers: Iterable[SliceHeader]) -> dict[str, list[Series]]:
-    """Sort headers into studies and ordered series.
+    """Group headers into studies and ordered series.
 
     Args:
         headers: slices in any order.
 
     Returns:
-        Study UID -> its series, by series UID. Every header is in one series, or named in its `entries`.
+        Study UID -> its series, sorted by series UID. Every header is in one series or in its `left_out`.
     """
     by_series: dict[tuple[str, str], list[SliceHeader]] = defaultdict(list)
     for header in headers:
@@ -45,21 +45,23 @@ def group_series(headers: Iterable[SliceHeader]) -> dict[str, list[Series]]:
 
 
 def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[tuple[int, ...]]:
-    """Which slices make each output slice: several that are averaged, or one.
+    """Group the slices of a series into output slices of a given thickness.
 
-    A stretch without gap and with one spacing s is cut into consecutive parts of about round(thickness / s)
-    slices, as equal in size as they can be; where s is above 0.48 * thickness every slice is its own part.
-    Thin slices of a part are averaged. Slices that are thick enough already (SliceThickness t of at least
-    0.48 * thickness) overlap where s is small, and their mean would smear: parts have about
-    round(min(t, thickness) / s) slices, and the middle one stands for each.
+    Each stretch without a gap and with one spacing s is cut into consecutive groups of about
+    round(thickness / s) slices, of equal size as far as possible. If s is above 0.48 * thickness, every slice
+    is its own group. The slices of a group are averaged by the caller.
+
+    Thick slices (SliceThickness t of at least 0.48 * thickness) overlap if s is small, and their mean would
+    be blurred. They are cut into groups of about round(min(t, thickness) / s) slices, of which only the
+    middle slice is kept.
 
     Args:
         series: an ordered series.
-        thickness: of the output slices, mm.
+        thickness: thickness of the output slices, mm.
 
     Returns:
-        Groups of indices into `series.headers`, in order, each index at most once. Where thick slices
-        overlap, those that do not stand for their part are in no group.
+        Groups of indices into `series.headers`, in order, each index at most once. Overlapping thick slices
+        that are not the middle of their group are in no group.
 
     Raises:
         ValueError: `thickness` is not positive.
@@ -83,7 +85,10 @@ def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[
 
 
 def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
-    """Files of one series UID, apart by kernel and contrast where these show the same slices twice."""
+    """Split slices of one series UID by kernel and contrast if the parts show the same slices.
+
+    The shared positions must be at least half of the smallest part; otherwise the slices stay together.
+    """
     parts: dict[tuple[str, bool], list[SliceHeader]] = defaultdict(list)
     for header in members:
         parts[header.kernel, header.contrast].append(header)
@@ -95,12 +100,15 @@ def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
 
 
 def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
-    """Slices of one series UID, apart by acquisition numbers where these cover the same slices again.
+    """Split slices of one series UID into passes over the same anatomy, by acquisition number.
 
-    Acquisition numbers may count passes over the head or, in sequential scans, table positions. So the
-    numbers are taken in order, and a new pass begins where most slices of one overlap slices of the pass so
-    far (or most of that, if it is the shorter): their distance is less than their thickness / 1.2. Each pass
-    has to be regular by itself.
+    Acquisition numbers count passes over the head or, in sequential scans, table positions. They are
+    processed in ascending order. A new pass begins if more than half of the slices of a number overlap the
+    current pass (half of the pass, if it is shorter). Slices overlap if their distance is less than the
+    thickness / 1.2.
+
+    The slices stay together if an acquisition number or a thickness is absent, if orientations differ, or if
+    a pass has irregular steps.
     """
     first = members[0]
     by_number: dict[int, list[tuple[float, SliceHeader]]] = defaultdict(list)
@@ -131,7 +139,7 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
 
 
 def _stretches(series: Series) -> list[list[int]]:
-    """Slices of one scan, tilt, field of view and spacing with no gap between them, as lists of indices."""
+    """Lists of consecutive slice indices with one source series, tilt, field of view and spacing."""
     headers = series.headers
     steps = steps_of(series.positions)
     thickness = [header.thickness for header in headers]
@@ -140,7 +148,7 @@ def _stretches(series: Series) -> list[list[int]]:
     reach = 0
     for i, (here, after) in enumerate(pairwise(headers)):
         reach = max(reach, last[here.series_uid])
-        # A joint: no series UID lies on both sides. Interleaved series have none.
+        # Cut between joined series: no series UID occurs on both sides. Interleaved series have no such cut.
         if reach == i or turned_by(here, after) > SAME_ORIENTATION_DEGREES:
             cuts.add(i)
     stretches = [[0]]

@@ -1,7 +1,6 @@
-"""How the ledger names a slice, and the file behind such a name.
+"""Slice names in the ledger, and the files they refer to.
 
-In: a `SliceHeader`, or a name and the folder that it is below. Out: a name, an entry of the ledger, or a file
-and the frame in it.
+In: a `SliceHeader`, or a name and its root folder. Out: a name, a ledger entry, or a path and frame index.
 """
 
 import re
@@ -12,12 +11,12 @@ from ich_mil.ledger import Code, LedgerEntry
 
 
 def slice_name(header: SliceHeader) -> str:
-    """How the ledger names a slice: its path, and of a multi-frame file the frame, counted from 0."""
+    """Name of a slice in the ledger: path, and for a multi-frame file the frame index from 0."""
     return header.path if header.pixels.frames == 1 else f"{header.path} frame {header.frame}"
 
 
 def slice_file(root: Path, name: str) -> tuple[Path, int]:
-    """The file below `root` and the frame in it that `slice_name` named."""
+    """File below `root` and frame index for a name from `slice_name`."""
     found = re.fullmatch(r"(.*) frame (\d+)", name, re.DOTALL)
     if found and not (root / name).exists():
         return root / found[1], int(found[2])
@@ -25,6 +24,6 @@ def slice_file(root: Path, name: str) -> tuple[Path, int]:
 
 
 def slice_entry(header: SliceHeader, code: Code, detail: str) -> LedgerEntry:
-    """A ledger line about one slice."""
+    """Ledger entry for one slice."""
     frame = "" if header.pixels.frames == 1 else f"frame {header.frame}: "
     return LedgerEntry(header.study_uid, header.path, code, frame + detail)

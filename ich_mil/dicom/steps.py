@@ -1,4 +1,7 @@
-"""Distances between neighbouring slices: which are regular, and where a slice is missing.
+"""Regularity and gaps of the distances between neighbouring slices.
+
+In: positions and thickness of the slices of a series, mm. Out: runs of equal steps, and steps with missing
+slices.
 
 Legend: `n` slices of a series; steps are the n - 1 distances between neighbours, mm.
 """
@@ -7,29 +10,33 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
-# Steps that differ by less belong together: 0.1 mm of rounding (0.6, 0.7 for 0.625 mm), or a tenth.
+# Absolute and relative tolerance for equal steps, added: rounding (0.6, 0.7 for 0.625 mm) and one tenth.
 STEP_TOLERANCE_MM = 0.1
 STEP_TOLERANCE = 0.1
-# So many equal steps are a slab of their own rather than an irregularity.
+# Minimum number of equal steps that form a slab rather than an irregularity.
 SLAB_STEPS = 3
-# A step this much longer than the regular one beside it lacks at least one slice.
+# A step longer than the adjacent regular step by this factor lacks at least one slice.
 GAP_FACTOR = 1.5
-# Slices meet or nearly meet when the step is no more than their thickness times this: a thicker slab, no gap.
+# Slices abut if their step is at most the thickness times this factor: a thicker slab, not a gap.
 ABUTTING_FACTOR = 1.2
 
 
 def steps_of(positions: Sequence[float]) -> list[float]:
-    """The n - 1 steps between n positions in order, mm."""
+    """Steps (n - 1) between n ordered positions, mm."""
     return [b - a for a, b in pairwise(positions)]
 
 
 def alike(a: float, b: float) -> bool:
-    """Whether two steps (mm) differ by no more than rounding."""
+    """Whether two steps (mm) are equal within tolerance."""
     return abs(a - b) <= STEP_TOLERANCE_MM + STEP_TOLERANCE * min(a, b)
 
 
 def runs_of(steps: Sequence[float], *, skip: Iterable[int] = ()) -> list[tuple[float, list[int]]]:
-    """Stretches of alike steps, without those in `skip`: (median step in mm, indices of the steps)."""
+    """Runs of equal consecutive steps, ignoring the indices in `skip`.
+
+    Returns:
+        (median step in mm, indices of the steps) for each run.
+    """
     left_out = set(skip)
     runs: list[list[int]] = []
     for i, step in enumerate(steps):
@@ -43,15 +50,19 @@ def runs_of(steps: Sequence[float], *, skip: Iterable[int] = ()) -> list[tuple[f
 
 
 def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> dict[int, float]:
-    """Steps that lack a slice: index of the slice before -> the regular step there, mm.
+    """Find steps with at least one missing slice.
 
-    Three or more alike steps are a slab and regular. Any other step is measured against the slab that it lies
-    in, which goes on behind it if by one step only; else against the larger of the two slabs beside it (or,
-    without slabs, against the median step). It is no gap where the slices are so thick that they meet.
+    Three or more equal steps form a slab and are regular. Any other step is compared with the slab that it
+    interrupts, if at least one equal step follows on its other side. Otherwise it is compared with the larger
+    of the two adjacent slabs, or with the median step if there are no slabs. A step is not a gap if the
+    slices are thick enough to abut.
 
     Args:
         positions: n positions in order, mm.
-        thickness: of the n slices, mm; None where it is not told.
+        thickness: thickness of the n slices, mm; None if unknown.
+
+    Returns:
+        Index of the slice before each gap -> the regular step there, mm.
     """
     steps = steps_of(positions)
     runs = runs_of(steps)
@@ -74,14 +85,15 @@ def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> 
 
 
 def spaces_between(positions: Sequence[float], thickness: Sequence[float | None]) -> dict[int, float]:
-    """Steps much longer than the slices are thick, however regular: as if every second slice were missing.
+    """Find steps much longer than the slice thickness, regular or not, as if every second slice were missing.
 
     Args:
         positions: n positions in order, mm.
-        thickness: of the n slices, mm; None where it is not told.
+        thickness: thickness of the n slices, mm; None if unknown.
 
     Returns:
-        Index of the slice before -> the mean thickness of the two, mm; nothing where no thickness is told.
+        Index of the slice before each such step -> mean thickness of the two slices, mm. Steps between slices
+        of unknown thickness are omitted.
     """
     spaces: dict[int, float] = {}
     for i, step in enumerate(steps_of(positions)):
@@ -92,6 +104,6 @@ def spaces_between(positions: Sequence[float], thickness: Sequence[float | None]
 
 
 def _mean_thickness(thickness: Sequence[float | None], i: int) -> float | None:
-    """The mean thickness of a slice and the next, mm; None where one is not told."""
+    """Mean thickness of slices i and i + 1, mm; None if either is unknown."""
     here, after = thickness[i], thickness[i + 1]
     return None if here is None or after is None else (here + after) / 2

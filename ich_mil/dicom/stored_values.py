@@ -1,28 +1,28 @@
-"""The values that occur in a slice: how often each does, and a table of what each becomes.
+"""Pixel counts by stored value and table lookup for one slice.
 
-In: the stored values of one slice. Out: counts of pixels, and the picture looked up in a table. Stored values
-have at most 16 bits, so rules can be decided on those that may occur, lowest to highest, not on the pixels.
+In: the stored values of one slice. Out: counts of pixels, and the slice mapped through a lookup table. Stored
+values have at most 16 bits, so rules can be evaluated per value, lowest to highest, instead of per pixel.
 
-Legend: `H, W` pixels, `V` values that may occur.
+Legend: `H, W` pixels, `V` values from the lowest to the highest stored value.
 """
 
 import numpy as np
 
-# Pixels that are looked up in the table at once.
+# Number of pixels per lookup block.
 PIXELS_AT_ONCE = 1 << 15
 
 
 class StoredValues:
-    """The pixels of one slice and the list of the values that may occur in it.
+    """Stored values of one slice and their range.
 
-    Counting is a pass over the picture, made only when a rule asks: most rules are decided by the values.
+    Counting takes a pass over the slice and is done on demand, because most rules need only the value range.
 
     Args:
         stored: (H, W) integers of 8 or 16 bits.
 
     Attributes:
-        stored: the same.
-        values: (V,) lowest to highest stored value; both occur.
+        stored: (H, W) the stored values.
+        values: (V,) all integers from the lowest to the highest stored value; both ends occur.
     """
 
     def __init__(self, stored: np.ndarray) -> None:
@@ -30,19 +30,19 @@ class StoredValues:
         lowest, highest = int(stored.min()), int(stored.max())
         self.values = np.arange(lowest, highest + 1, dtype=np.int32)
         self._n_below = {0: 0, self.values.size: stored.size}
-        self._left_out = (0, 0)  # a place in values, and how many of its pixels are not counted
+        self._left_out = (0, 0)  # index into values, number of its pixels not to count
 
     def leave_out(self, value: int, n: int) -> None:
-        """Count n pixels fewer of `value` from now on; for one value only."""
+        """Subtract n pixels of `value` from later counts; for one value only."""
         self._left_out = (value - int(self.values[0]), n)
 
     def places_of(self, first: int, last: int) -> slice:
-        """Where in `values` first to last stand, both included; empty where none may occur."""
+        """Slice of `values` from `first` to `last`, both included; empty outside the range."""
         lowest = int(self.values[0])
         return slice(max(first - lowest, 0), min(max(last + 1 - lowest, 0), self.values.size))
 
     def count(self, start: int, stop: int) -> int:
-        """Pixels whose value is one of values[start:stop]."""
+        """Number of pixels with a value in values[start:stop]."""
         if start >= stop:
             return 0
         for place in (start, stop):
@@ -53,39 +53,39 @@ class StoredValues:
         return self._n_below[stop] - self._n_below[start] - (n if start <= place < stop else 0)
 
     def count_where(self, chosen: np.ndarray) -> int:
-        """Pixels whose value is chosen; `chosen` is (V,) bool."""
+        """Number of pixels with a value selected by `chosen`, (V,) bool."""
         at = np.flatnonzero(chosen)
         if at.size == 0:
             return 0
         start, stop = int(at[0]), int(at[-1]) + 1
-        if at.size == stop - start:  # one run, as almost always: a comparison is ten times faster
+        if at.size == stop - start:  # one run, the usual case: comparing is ten times faster
             return self.count(start, stop)
         place, n = self._left_out
         return int(np.count_nonzero(self._take(chosen))) - (n if chosen[place] else 0)
 
     def look_up(self, table: np.ndarray) -> np.ndarray:
-        """The entry of `table`, (V,) int16, for each pixel: int16 (H, W).
+        """Map each pixel through `table`, (V,) int16, to int16 (H, W).
 
-        Most tables are clip(value, lowest, highest) + shift: slope 1, and no repair but of padding that is
-        less than air. These are clipped and added, at a fifth of the time of the look-up.
+        Most tables equal clip(value, lowest, highest) + shift: slope 1, and at most a repair of padding below
+        air. Clipping and adding takes a fifth of the time of the lookup.
         """
-        rise = int(np.argmax(table != table[0]))  # the first place off the lower limit
+        rise = int(np.argmax(table != table[0]))  # first index above the lower limit
         shift = int(table[rise]) - int(self.values[rise])
         low, high = int(table[0]) - shift, int(table[-1]) - shift
         if np.array_equal(table, self.values.clip(low, high) + shift):
             limits = np.iinfo(self.stored.dtype)
             hu = self.stored.clip(max(low, limits.min), min(high, limits.max))
-            hu = hu.astype(np.int16, order="C", copy=False)  # modulo 2^16, as the sum is
+            hu = hu.astype(np.int16, order="C", copy=False)  # wraps modulo 2^16, like the sum
             hu += np.array(shift).astype(np.int16)
             return hu
         return self._take(table)
 
     def _take(self, table: np.ndarray) -> np.ndarray:
-        """table[value - lowest] of each pixel, a few rows at a time: their places stay in the cache."""
+        """Look up table[value - lowest] for each pixel, a few rows at a time to stay in the cache."""
         taken = np.empty(self.stored.shape, dtype=table.dtype)
         rows = max(1, PIXELS_AT_ONCE // self.stored.shape[1])
         for first in range(0, len(taken), rows):
             places = self.stored[first : first + rows].astype(np.intp)
             places -= int(self.values[0])
-            np.take(table, places, out=taken[first : first + rows], mode="clip")  # `clip` looks up unchecked
+            np.take(table, places, out=taken[first : first + rows], mode="clip")  # `clip` skips bounds checks
         return taken

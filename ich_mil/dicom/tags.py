@@ -1,6 +1,6 @@
-"""The elements that we read of a header, by tag.
+"""Tags of the DICOM elements read from a header.
 
-Source: DICOM PS3.6 6 (the dictionary).
+Source: DICOM PS3.6 6 (data dictionary).
 """
 
 from ich_mil.dicom.elements import CHARACTER_SET, tag_of
@@ -41,4 +41,4 @@ PADDING = tag_of("PixelPaddingValue")
 PADDING_LIMIT = tag_of("PixelPaddingRangeLimit")
 
 HEADER_TAGS = frozenset({CHARACTER_SET, *(tag for name, tag in globals().items() if name.isupper())})
-"""All of these: what a pass over a file has to keep."""
+"""All tags of this file, for `read_elements`."""

@@ -1,8 +1,8 @@
-"""Bytes of a text element to text: the one decoder of all that reads DICOM texts.
+"""Decoder for DICOM text elements.
 
-In: a value and SpecificCharacterSet. Out: text, whatever the bytes; none is lost. ISO 2022 escapes are
-followed whether their set is declared or not: a writer that uses one means it. Other bytes are as the first
-declared set says; where it does not fit or none is declared they are UTF-8, else Latin-1.
+In: the bytes of a value and SpecificCharacterSet. Out: text for any bytes, without loss. ISO 2022 escapes are
+applied even if their character set is not declared. Other bytes are decoded with the first declared character
+set. If it does not fit or none is declared, they are decoded as UTF-8, else as Latin-1.
 
 Source: DICOM PS3.5 6.1.2.5 (code extensions), H (Japanese), PS3.3 tables C.12-2 to C.12-5 (defined terms).
 """
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from pydicom.charset import python_encoding
 
 _KANA = "shift_jis"
-"""JIS X 0201: katakana in the upper half. Files that declare it hold the kanji of Shift JIS too."""
+"""Codec for JIS X 0201 (katakana in the upper half); files that declare it also hold Shift JIS kanji."""
 _LOWER = {
     b"(B": "",
-    b"(J": "",  # Roman letters of JIS X 0201; its yen sign has the place of the backslash
+    b"(J": "",  # JIS X 0201 Roman; its yen sign has the code of the backslash
     b"(I": "(I",
     b"$B": "$B",
-    b"$@": "$B",  # JIS X 0208 of 1978
+    b"$@": "$B",  # JIS X 0208-1978
     b"$(D": "$(D",
 }
-"""What bytes below 80H are after an escape: '' ASCII, else katakana or a set of two bytes."""
+"""Character set of bytes below 80H after an escape: '' for ASCII, else katakana or a two-byte set."""
 _UPPER = {
     b")I": _KANA,
     b"$)C": "euc_kr",
@@ -39,33 +39,33 @@ _UPPER = {
     b"-T": "iso8859_11",
     b"-b": "iso8859_15",
 }
-"""Codec of bytes from 80H up after an escape."""
+"""Codec for bytes from 80H up after an escape."""
 _ESCAPE = re.compile(rb"\x1b(" + b"|".join(map(re.escape, (*_LOWER, *_UPPER))) + rb")")
 _ENDS = re.compile(rb"([\\^=\t\n\f\r])")
-"""Ends a code extension where it is ASCII; ^ and = do so in names, which does no harm in other texts."""
+"""ASCII characters that end a code extension; ^ and = do so in names, and are harmless in other texts."""
 
 
 def decode_text(raw: bytes, character_sets: Sequence[str]) -> str:
-    """Text of an element.
+    """Decode the value of a text element.
 
     Args:
-        raw: the value.
-        character_sets: the values of SpecificCharacterSet (0008,0005).
+        raw: bytes of the value.
+        character_sets: values of SpecificCharacterSet (0008,0005).
     """
     first = character_sets[0].strip(" \0") if character_sets else ""
     codec = python_encoding.get(first, "iso8859")
-    # plain ISO 8859 here is ASCII, and ISO 2022-JP begins as ASCII
+    # pydicom's codec "iso8859" is the default repertoire, ASCII; ISO 2022-JP starts in ASCII
     initial = (
         "" if codec in ("iso8859", "iso2022_jp", "iso2022_jp_2") else codec.replace("iso_ir_58", "gb2312")
     )
     try:
         return _extended(raw, initial)
-    except ValueError:  # bytes that are no characters, or half of one
+    except ValueError:  # invalid or incomplete characters
         return _undeclared(_ESCAPE.sub(b"", raw))
 
 
 def _extended(raw: bytes, initial: str) -> str:
-    """Text with code extensions; `initial` is the codec of bytes from 80H up before any, '' not known."""
+    """Decode text with code extensions; `initial` is the first codec for bytes from 80H up, or ''."""
     lower, upper = "", initial
     text = []
     before, *rest = _ESCAPE.split(raw)
@@ -87,20 +87,20 @@ def _extended(raw: bytes, initial: str) -> str:
 
 
 def _of_seven_bits(run: bytes, lower: str) -> str:
-    """Characters of a two-byte set, or katakana, in bytes of 7 bits; others are as they are."""
+    """Decode 7-bit bytes of a two-byte set or of katakana; blanks and bytes from 80H up as Shift JIS."""
     if run[0] <= 0x20 or run[0] >= 0x80:
         return run.decode(_KANA)
     if lower == "(I":
         return bytes(byte | 0x80 for byte in run).decode(_KANA)
     try:
         return (b"\x1b" + lower.encode() + run + b"\x1b(B").decode("iso2022_jp_2")
-    except UnicodeDecodeError:  # characters that makers added, of names such as 髙橋
+    except UnicodeDecodeError:  # vendor extensions in names such as 髙橋
         pairs = zip(run[::2], run[1::2], strict=True)
         return b"".join(_shift_jis(*pair) for pair in pairs).decode("cp932")
 
 
 def _shift_jis(row: int, cell: int) -> bytes:
-    """A character of JIS X 0208 in Shift JIS."""
+    """Convert a JIS X 0208 character (row byte, cell byte) to Shift JIS."""
     lead = (row + 1) // 2 + (0x70 if row < 0x5F else 0xB0)
     return bytes((lead, cell + 0x7E if row % 2 == 0 else cell + 0x1F + (cell > 0x5F)))
 

@@ -1,7 +1,7 @@
-"""Slices by orientation: which are of another gantry tilt, and which are turned in another way.
+"""Grouping of slices by gantry tilt.
 
-In: slices of one series. Out: the slices of each tilt, the mean normal of them all, and a ledger entry for
-each slice that is of none.
+In: slices of one series. Out: the slices of each tilt, their mean normal, and a ledger entry for each slice
+whose orientation differs from the tilts in another way.
 """
 
 import math
@@ -14,15 +14,15 @@ from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, heights_along, normal
 from ich_mil.dicom.slice_name import slice_entry
 from ich_mil.ledger import Code, LedgerEntry
 
-# Two gantry tilts in one scan, skull base and cerebrum: a gantry turns by 30 degrees at most, both one way.
-# Their planes converge, so the centres may pass each other, but not by half of a slab.
+# A scan may have two gantry tilts, for skull base and cerebrum. A gantry tilts by at most 30 degrees, both
+# times in the same direction. The planes converge, so the slabs may overlap, by at most half of a slab.
 TILTS_APART_DEGREES = 35.0
 TILT_SLICES = 3
 TILT_OVERLAP = 0.5
 
 
 def slabs_of(headers: Sequence[SliceHeader]) -> tuple[list[list[SliceHeader]], list[LedgerEntry]]:
-    """The slices of each gantry tilt, the most first, and entries for those turned in another way."""
+    """Group slices by gantry tilt, largest group first; ledger entries for all other orientations."""
     slabs: list[list[SliceHeader]] = []
     refused = []
     for cluster in sorted(by_orientation(headers), key=len, reverse=True):
@@ -37,12 +37,12 @@ def slabs_of(headers: Sequence[SliceHeader]) -> tuple[list[list[SliceHeader]], l
 
 
 def mean_normal(slabs: Sequence[Sequence[SliceHeader]]) -> np.ndarray:
-    """The unit normal of slices of several orientations together."""
+    """Mean unit normal (3,) of slices with several orientations, weighted by their number."""
     return unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
 
 
 def by_orientation(headers: Sequence[SliceHeader]) -> list[list[SliceHeader]]:
-    """The slices of each orientation."""
+    """Group slices by orientation."""
     clusters: list[list[SliceHeader]] = []
     for header in headers:
         for cluster in clusters:
@@ -55,7 +55,7 @@ def by_orientation(headers: Sequence[SliceHeader]) -> list[list[SliceHeader]]:
 
 
 def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) -> bool:
-    """Whether `cluster` goes on where `slab` ends, with the gantry turned about the row direction."""
+    """Whether `cluster` continues `slab` with another gantry tilt, a rotation about the row direction."""
     a, b = cluster[0], slab[0]
     same_row = math.cos(math.radians(SAME_ORIENTATION_DEGREES))
     if np.dot(a.orientation[:3], b.orientation[:3]) < same_row or min(len(cluster), len(slab)) < TILT_SLICES:
