@@ -195,7 +195,7 @@ def check_features(features: FeatureSet, source: str) -> None:
 
 
 def write_features(features: FeatureSet, path: str | Path, *, source: str = "") -> None:
-    """Write `features` to the safetensors file `path`; `source` is a digest of their inputs."""
+    """Write `features` to the safetensors file `path`; `source` identifies the inputs they depend on."""
     check_features(features, str(path))
     metadata = {
         "format": FORMAT,

@@ -35,7 +35,7 @@ FORMAT = "ich_mil.index.8"
 CHUNK = 64
 """Files per worker task: reading a header takes a third of a millisecond, dispatching a task takes longer."""
 COMMIT_SECONDS = 2.0
-"""Interval between commits: the most work that a killed run can lose."""
+"""Interval between commits in seconds: the most work that a killed run can lose."""
 
 _TABLES = """
 CREATE TABLE about (format TEXT, layout TEXT, root TEXT);

@@ -82,7 +82,7 @@ class AttentionCnn(nn.Module):
     """
 
     def __init__(self, encoder: EncoderSettings, settings: CnnSettings) -> None:
-        """Build with initial weights. `ModelError` for an encoder that cannot be built."""
+        """Build the network with initial weights. `ModelError` for an encoder that cannot be built."""
         super().__init__()
         self.encoder_settings, self.settings = encoder, settings
         # channels_last halves the time of a step on CPUs, and is the layout for tensor cores
@@ -105,7 +105,7 @@ class AttentionCnn(nn.Module):
         self.train()  # puts frozen blocks into evaluation mode; Lightning keeps the modes of all modules
 
     def train(self, mode: bool = True) -> Self:
-        """Training or evaluation mode; frozen blocks, and their batch norms, stay in evaluation mode."""
+        """Set training or evaluation mode; frozen blocks, with their batch norms, stay in evaluation mode."""
         super().train(mode)
         self.encoder[: self.frozen].eval()
         return self

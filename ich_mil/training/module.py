@@ -163,7 +163,7 @@ class MilModule(pl.LightningModule):
         self._log("val_auc")
 
     def _log(self, name: str) -> None:
-        """Log the metric `name` over the scans of an epoch, on all ranks."""
+        """Log the metric `name` over an epoch, on all ranks."""
         self.log(name, getattr(self, name), on_step=False, on_epoch=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
