@@ -1,1 +1,1 @@
-"""From label files and DICOM folders to prepared scans, splits and packed bags."""
+"""Data sets: label files and DICOM folders to prepared scans, splits and packed bags."""

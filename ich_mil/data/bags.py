@@ -1,14 +1,15 @@
-"""Packed bags of slices: what a device is sent, and what a CNN is fed.
+"""Packed bags of slices: batches of scans in HU, and the CNN's input pictures computed from them.
 
-In: prepared scans. Out: `Batch`, several scans as stored, int16 HU, packed; and from it, on the device it was
-sent to, pictures (`ich_mil.kernels.pictures`). HU are a sixth of the bytes of their pictures, and a GPU makes
-these faster than they cross to it. Nothing is padded; scans may be cropped to the head.
+In: prepared scans. Out: `Batch`, several packed scans in int16 HU, and the pictures of a batch, computed on
+the device that holds it (`ich_mil.kernels.pictures`). The HU take a sixth of the bytes of the pictures, and a
+GPU computes the pictures faster than they could be transferred to it. Nothing is padded. Scans may be cropped
+to the head.
 
-A scan is one bag with its label. Where it is used slice by slice each of its slices is a bag, with the label
-of that slice; its pictures are made, and varied, together all the same.
+A scan is one bag with one label. For a scan used slice by slice, each slice is a bag with its own label; the
+pictures of the scan are still computed and augmented together.
 
-Shapes: B bags of the batch, N slices of all of them, n of one scan, W windows, C = W (1 + 2 neighbours)
-channels, S input size in pixels.
+Shapes: B bags of the batch, N slices of the batch, n slices of one scan, W windows, C = W (1 + 2 neighbours)
+channels, S picture size in pixels.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -32,12 +33,12 @@ class Batch:
     """Packed scans.
 
     Attributes:
-        hu: a tensor (n, H, W) int16 Hounsfield units for each scan, lowest slice first.
-        changed: a tensor (k,) int64 for each scan, the slices that something was drawn into.
-        offsets: (B + 1,) int64, of the bags.
-        labels: (B,) float32 in {0, 1}; -1 where unknown.
-        scans: the ids of the scans; as many as bags unless a scan is used slice by slice.
-        variations: of the scans; empty where pictures are left as they are (`ich_mil.training.augment`).
+        hu: (n, H, W) int16 Hounsfield units of each scan, lowest slice first.
+        changed: (k,) int64 for each scan: indices of the slices that contain a synthetic insertion.
+        offsets: (B + 1,) int64 offsets of the bags.
+        labels: (B,) float32 bag labels in {0, 1}; -1 where unknown.
+        scans: scan ids; one per bag unless a scan is used slice by slice.
+        variations: augmentation of each scan (`ich_mil.training.augment`); empty for no augmentation.
     """
 
     hu: tuple[Tensor, ...]
@@ -48,14 +49,14 @@ class Batch:
     variations: tuple[Variation, ...] = ()
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on another device; from pinned memory the host does not wait for it.
+        """Copy the batch to a device; from pinned memory the copy does not block the host.
 
-        `offsets` stay where they are: the host reads them, and would wait for a GPU to give them back.
+        `offsets` stay on the CPU: the host reads them and would otherwise wait for the GPU.
         """
         return self._each(lambda value: value.to(device, non_blocking=True))
 
     def pinned(self) -> "Batch":
-        """A copy in memory that a GPU can copy from by itself."""
+        """Copy the batch to pinned memory, so that a copy to a GPU can be asynchronous."""
         return self._each(_pinned)
 
     def _each(self, copy: Callable[[Tensor], Tensor]) -> "Batch":
@@ -64,25 +65,25 @@ class Batch:
 
 
 def _pinned(value: Tensor) -> Tensor:
-    """A copy in pinned memory, made by this thread alone: torch would start one a core, for each caller."""
+    """Copy to pinned memory in the calling thread; torch would start a thread per core for each caller."""
     copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
     np.copyto(copy.numpy(), value.numpy())
     return copy
 
 
 class ScanDataset(Dataset[Batch]):
-    """Item i is scan i as a batch of one.
+    """Dataset of scans: item i is scan i as a batch of one scan.
 
     Args:
-        prepared: the scans.
-        scans: their ids, in the order of the items.
+        prepared: the prepared set.
+        scans: scan ids, in the order of the items.
         crop: crop each scan to the head.
-        in_slices: scans that are used slice by slice.
+        in_slices: ids of the scans that are used slice by slice.
 
     Attributes:
-        labels: of the scans.
-        sizes: (scans,) slices of each.
-        bag_labels: of the bags of all scans, in their order.
+        labels: scan labels.
+        sizes: (scans,) number of slices of each scan.
+        bag_labels: labels of the bags of all scans, in order.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class ScanDataset(Dataset[Batch]):
         return len(self.scans)
 
     def box(self, index: int) -> HeadBox:
-        """The part of the slices of scan `index` that is shown."""
+        """The rectangle of scan `index` that items contain: the head if `crop`, else the whole slice."""
         if index not in self._boxes:
             hu = self.prepared.hu(self.scans[index])
             self._boxes[index] = head_box(hu) if self.crop else HeadBox.whole(hu)
@@ -122,35 +123,36 @@ class ScanDataset(Dataset[Batch]):
         return Batch(
             (hu,),
             (torch.empty(0, dtype=torch.int64),),
-            torch.arange(0, len(hu) + 1, len(hu) // len(self._bags[index])),  # one bag, or one a slice
+            torch.arange(0, len(hu) + 1, len(hu) // len(self._bags[index])),  # one bag, or one bag per slice
             torch.tensor([float(label) for label in self._bags[index]]),
             (self.scans[index],),
         )
 
 
 KEEP_BYTES = 2 << 30
-"""Pictures of up to this size stay in memory on the CPU: a small set is windowed once, not each epoch. So do
-the maps of an encoder's frozen blocks, on the device."""
+"""Cache limit in bytes, for pictures on the CPU (a small set is windowed once, not once per epoch) and for
+the feature maps of frozen encoder blocks on the device."""
 
 
 class Pictures:
-    """Makes the pictures of batches, on the device a batch lies on.
+    """Compute the CNN's input pictures of a batch, on the device that holds the batch.
 
     Attributes:
         windows: W windows.
         size: S in pixels.
-        neighbours: slices above and below that are channels too; at the ends of a scan the last one again.
+        neighbours: number of slices above and below whose windows are further channels. At the ends of a
+            scan the outermost slice is repeated.
     """
 
     def __init__(self, windows: Windows, size: int, *, neighbours: int = 0, slices: int = 0) -> None:
-        """Take the windows.
+        """Store the settings and decide whether pictures are cached.
 
         Args:
             windows: W windows.
             size: S in pixels.
             neighbours: 0 or 1.
-            slices: of all scans that will come again and again; on the CPU their pictures are kept if all of
-                them fit into `KEEP_BYTES`. 0 keeps none.
+            slices: total number of slices of the scans that are requested repeatedly. On the CPU their
+                pictures are cached if all of them fit into `KEEP_BYTES`. 0 disables the cache.
         """
         self.windows = windows
         self.size = size
@@ -159,11 +161,11 @@ class Pictures:
         self._kept: dict[str, Tensor] | None = {} if 0 < n_bytes <= KEEP_BYTES else None
 
     def of(self, hu: Tensor) -> Tensor:
-        """Slices (n, H, W) int16 HU, each by itself, as pictures (n, W, S, S)."""
+        """Window and resize slices (n, H, W) int16 HU to pictures (n, W, S, S), without neighbours."""
         return to_pictures(hu, self.windows, self.size)
 
     def beside(self, pictures: Tensor, offsets: Tensor) -> Tensor:
-        """Pictures (N, W, S, S) of packed scans with those of their neighbours, (N, C, S, S)."""
+        """Append the neighbours' channels to pictures (N, W, S, S) of packed scans: (N, C, S, S)."""
         if not self.neighbours:
             return pictures
         bags = bag_index(offsets)  # (N,)
@@ -174,12 +176,12 @@ class Pictures:
         return torch.cat([pictures[rows] for rows in shifted], 1)
 
     def scan(self, hu: Tensor) -> Tensor:
-        """The slices (n, H, W) int16 HU of one scan as pictures (n, C, S, S)."""
+        """Pictures (n, C, S, S) of the slices (n, H, W) int16 HU of one scan."""
         return self.beside(self.of(hu), torch.tensor([0, len(hu)]))
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
-        """Pictures (N, C, S, S) float32 in [0, 1], varied where the batch says so."""
+        """Pictures (N, C, S, S) float32 in [0, 1] of a batch, with the batch's augmentation applied."""
         if self._kept is None or batch.hu[0].device.type != "cpu":
             made = pictures_of(batch.hu, self.windows, self.size, batch.variations)
         else:
@@ -200,18 +202,19 @@ class Pictures:
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):
-    """The steps of an epoch: which scans each takes, and of those the share of this rank.
+    """Sampler of training steps: the scans of each step of an epoch, restricted to this rank's share.
 
-    Items of a step are (epoch, place): those who read it ahead learn of the epoch no other way. The steps
-    depend on (seed, epoch) alone: a resumed run sees the same, and so does one on another number of ranks.
-    Each scan comes once an epoch; steps differ by at most one scan, and have about equally many slices, so
-    that memory is not ruled by the unluckiest. All ranks have the same number of steps, none is empty.
+    The items of a step are pairs (epoch, scan index), because the threads that read ahead have no other way
+    to know the epoch. The steps depend on (seed, epoch) alone, so a resumed run and a run on another number
+    of ranks see the same steps. Each scan occurs once per epoch. Step sizes differ by at most one scan, and
+    the steps have about equally many slices, which keeps peak memory low. All ranks have the same number of
+    steps, and no step is empty on any rank.
 
     Args:
-        sizes: (B,) slices of each scan.
-        bags: scans a step, on all ranks together.
-        seed: of the order.
-        ranks: that share the scans of a step.
+        sizes: (B,) number of slices of each scan.
+        bags: scans per step, over all ranks together.
+        seed: seed of the order.
+        ranks: the ranks that share the scans of a step.
 
     Raises:
         ValueError: a step would have fewer scans than there are ranks.
@@ -230,7 +233,7 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this before each epoch."""
+        """Set the epoch; Lightning calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -242,13 +245,13 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
             yield [(self.epoch, step[i]) for i in self.ranks.share(self.sizes[chosen]).tolist()]
 
     def plan(self) -> list[list[int]]:
-        """The scans of each step of this epoch, on all ranks."""
+        """Scan indices of each step of this epoch, over all ranks."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(len(self.sizes), generator=generator)
         steps: list[list[int]] = [[] for _ in range(self.steps)]
         loads = torch.zeros(self.steps, dtype=torch.int64)
-        # each round deals one scan to every step, of those at hand the longest to the one with the fewest
-        # slices so far
+        # Each round assigns one scan to every step. Within a round, the longest scan goes to the step with
+        # the fewest slices so far.
         for dealt in order.split(self.steps):
             falling = dealt[self.sizes[dealt].argsort(descending=True, stable=True)].tolist()
             for step, scan in zip(loads.argsort(stable=True).tolist(), falling, strict=False):
@@ -258,7 +261,7 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
 
 
 def collate(batches: Sequence[Batch]) -> Batch:
-    """Several batches joined into one, scans in the order given: a `collate_fn` for a `DataLoader`."""
+    """Concatenate batches, keeping the order of their scans: a `collate_fn` for a `DataLoader`."""
     sizes = torch.cat([batch.offsets.diff() for batch in batches])
     return Batch(
         tuple(one for batch in batches for one in batch.hu),

@@ -1,7 +1,7 @@
-"""A collection: DICOM files on disk and what is known of their labels. One subclass a layout.
+"""Collection: base class of the folder layouts that hold DICOM files and labels. One subclass per layout.
 
-In: a root folder. Out: the files to look at, the scan each file belongs to, the label of each scan and slice.
-Collections read label files and folder names only; pixels and geometry are the business of `ich_mil.dicom`.
+In: a root folder. Out: the files to read, the scan that each file belongs to, the label of each scan and
+slice. Collections read label files and folder names only; `ich_mil.dicom` reads pixels and geometry.
 """
 
 import os
@@ -16,19 +16,19 @@ from ich_mil.ledger import LedgerEntry
 
 
 class Source(NamedTuple):
-    """One slice as label files know it: its file below the root, its SOP instance UID."""
+    """Source of one slice: the path of its file below the root, and its SOP instance UID."""
 
     path: str
     sop: str
 
 
 class Collection(ABC):
-    """DICOM files below `root`, and their labels.
+    """DICOM files below a root folder, and their labels.
 
     Attributes:
         root: the folder.
         entries: ledger lines about the label files.
-        pictures: whether PNG and JPEG files are slices too.
+        pictures: whether PNG and JPEG files count as slices.
     """
 
     pictures = False
@@ -42,22 +42,22 @@ class Collection(ABC):
 
     @abstractmethod
     def files(self) -> Iterator[str]:
-        """Every file that may be a slice, by its path below the root. `DataError`: no such folder."""
+        """Paths, relative to the root, of all files that may be slices. `DataError`: no such folder."""
 
     def scan_id(self, path: str, study_uid: str) -> str:
-        """The scan that a file below the root belongs to: its study, '' where that is not known."""
+        """Id of the scan that a file belongs to: by default its study UID, '' where unknown."""
         return study_uid
 
     @abstractmethod
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
-        """0, 1 or `UNKNOWN` for a scan, given all of its slices."""
+        """Label of a scan, given all of its slices: 0, 1 or `UNKNOWN`."""
 
     def slice_label(self, sop: str, *, scan: str = "") -> int:
-        """0, 1 or `UNKNOWN` for a slice, of this scan."""
+        """Label of one slice of `scan`: 0, 1 or `UNKNOWN`."""
         return UNKNOWN
 
     def patient(self, scan: str) -> str:
-        """Key of the patient as the label files name it; '' where that of the DICOM files counts."""
+        """Patient key from the label files; '' to use the PatientID of the DICOM files."""
         return ""
 
     @abstractmethod
@@ -67,22 +67,22 @@ class Collection(ABC):
         """Compare the labels with the scans that were found.
 
         Args:
-            scans: each with its usable slices.
-            refused: a line for each file that is none.
+            scans: scan ids, each with its usable slices.
+            refused: a ledger line for each file that is not a usable slice.
 
         Raises:
-            DataError: scans without a label, or labels that name scans which are not there.
+            DataError: a scan without a label, or a label without a scan.
         """
 
     def check_twins(self, scan: str, other: str) -> None:  # noqa: B027 - most layouts accept any
-        """Compare the labels of two scans with the same slices. `DataError` if they must be equal."""
+        """Compare the labels of two scans with identical slices. `DataError` if they conflict."""
 
 
 def every_file(folder: Path, root: Path) -> Iterator[str]:
-    """All files below `folder`, hidden and linked ones too, as paths below `root`.
+    """List all files below `folder`, including hidden files and links, as paths relative to `root`.
 
-    A folder that cannot be listed is given too, so that reading it says why. Paths are text: making a `Path`
-    for each file would take longer than all the rest of a second run.
+    A folder that cannot be listed is yielded as well: the attempt to read it then yields the reason. Paths
+    are strings, because creating a `Path` for each file would take longer than the rest of a second run.
 
     Raises:
         DataError: `root` itself cannot be listed.
@@ -103,7 +103,7 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
     for place, folders, names in os.walk(folder, onerror=keep, followlinks=True):
         folders.sort()
         status = os.stat(place)  # noqa: PTH116
-        if (status.st_dev, status.st_ino) in seen:  # a link back up
+        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))

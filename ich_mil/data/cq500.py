@@ -1,7 +1,8 @@
-"""The CQ500 layout (Chilamkurthy et al. 2018).
+"""CQ500 layout: DICOM folders with scan labels from three readers (Chilamkurthy et al. 2018).
 
-`ROOT/CQ500CT<n> CQ500CT<n>/Unknown Study/<series>/CT%06d.dcm` and `ROOT/reads.csv` with three readers a scan.
-A scan is positive if at least two of the three readers saw a hemorrhage. There are no slice labels.
+In: `ROOT/CQ500CT<n> CQ500CT<n>/Unknown Study/<series>/CT%06d.dcm` and `ROOT/reads.csv` with three reads per
+scan. Out: a `Collection`. A scan is positive if at least two of the three readers saw a hemorrhage. There are
+no slice labels.
 """
 
 import re
@@ -19,7 +20,7 @@ _FOLDER = re.compile(r"^CQ500-?CT-?(\d+)\b", re.IGNORECASE)
 
 
 class Cq500Collection(Collection):
-    """CQ500 files with scan labels by majority of three readers."""
+    """CQ500 files with scan labels by majority vote of three readers."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -28,7 +29,7 @@ class Cq500Collection(Collection):
         self.labels = dict(zip(votes.index, (votes >= MAJORITY).astype(int), strict=True))
 
     def files(self) -> Iterator[str]:
-        """Every file below a folder named CQ500CT<n>."""
+        """All files in folders named `CQ500CT<n>`; other entries of the root get a ledger line."""
         folders = []
         for path in sorted(self.root.iterdir()):
             if _FOLDER.match(path.name) and path.is_dir():
@@ -42,19 +43,19 @@ class Cq500Collection(Collection):
         return chain.from_iterable(every_file(folder, self.root) for folder in folders)
 
     def scan_id(self, path: str, study_uid: str) -> str:
-        """`CQ500-CT-<n>` from the folder, as `reads.csv` writes it."""
+        """Scan id `CQ500-CT-<n>`, as in `reads.csv`, from the folder name."""
         match = _FOLDER.match(PurePath(path).parts[0])
-        assert match is not None, path  # files() walks such folders only
+        assert match is not None, path  # files() lists only folders with such names
         return f"CQ500-CT-{match[1]}"
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
-        """At least two of three readers."""
+        """1 if at least two of the three readers saw a hemorrhage, else 0."""
         return self.labels[scan]
 
     def check(
         self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
     ) -> None:
-        """Every scan needs a row; rows without a folder are noted (downloads are often in part)."""
+        """Require a row for every scan. A row without a scan gets a ledger line (a partial download)."""
         found = {scan for scan, _ in scans}
         missing = sorted(found - set(self.labels))
         if missing:

@@ -1,7 +1,7 @@
-"""What the three readers of CQ500 saw in each scan (Chilamkurthy et al. 2018, 10.1016/S0140-6736(18)31645-3).
+"""Reader findings of CQ500: votes and majority (Chilamkurthy et al. 2018, 10.1016/S0140-6736(18)31645-3).
 
-In: `reads.csv`, one row a scan, columns `name` and `R<1..3>:<finding>` in {0, 1}. Out: for each finding the
-number of readers who saw it, or what the majority says. Two of the three are a majority.
+In: `reads.csv`, one row per scan, columns `name` and `R<1..3>:<finding>` in {0, 1}. Out: for each finding the
+number of readers who saw it, or the majority vote (at least two of three).
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from ich_mil.data.labels import binary, read_label_csv
 READERS = ("R1", "R2", "R3")
 MAJORITY = 2
 FINDINGS = ("ICH", "IPH", "IVH", "SDH", "EDH", "SAH")
-"""Any hemorrhage, then its kinds: intraparenchymal, intraventricular, subdural, epidural, subarachnoid."""
+"""Any hemorrhage, then its types: intraparenchymal, intraventricular, subdural, epidural, subarachnoid."""
 
 
 def read_votes(path: Path, findings: Sequence[str]) -> pd.DataFrame:
-    """How many of the three readers saw each finding.
+    """Count the readers who saw each finding.
 
     Args:
         path: the `reads.csv`.
-        findings: names as in its columns, such as 'ICH'.
+        findings: finding names as in its columns, such as 'ICH'.
 
     Returns:
-        Index `name` (the scan), one integer column in 0...3 a finding.
+        A table with index `name` (the scan) and one integer column per finding, with values 0 to 3.
 
     Raises:
         DataError: no such file, a column is missing, a scan is listed twice, or a read is not 0 or 1.
@@ -41,15 +41,15 @@ def read_votes(path: Path, findings: Sequence[str]) -> pd.DataFrame:
 
 
 def read_cq500_findings(path: Path) -> pd.DataFrame:
-    """What the majority saw, and whether the three agreed on a hemorrhage.
+    """Majority vote on each finding, and agreement of the three readers on any hemorrhage.
 
     Args:
         path: the `reads.csv`.
 
     Returns:
-        Index `scan` such as 'CQ500-CT-0', in the file's order; boolean columns `FINDINGS` and `readers_agree`
-        (all three or none saw a hemorrhage). Kinds may be seen together, and a hemorrhage may have no kind
-        that two readers agree on.
+        A table with index `scan`, such as 'CQ500-CT-0', in the order of the file; boolean columns `FINDINGS`
+        and `readers_agree` (all three readers or none saw a hemorrhage). A scan may have several types of
+        hemorrhage, or a hemorrhage without a type that two readers agree on.
 
     Raises:
         DataError: as `read_votes`.

@@ -1,11 +1,11 @@
-"""Frozen slice features of a set of scans: what the CNN hands to the Gaussian process.
+"""Feature sets: slice features of the frozen CNN, the input of the Gaussian process.
 
-In: (N, D) features of N slices, packed by scan, with everything that is known of each slice and scan.
-Out: one safetensors file; the strings travel in its JSON metadata. Public feature tables (CSV with columns
-`feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and where known `instance_label`,
-`bag_cnn_probability`, `patient`) are read into the same object. In a table without `patient` each bag counts
-as a patient of its own in splits, folds and intervals. Bags with the same slices, two or more, are of one
-patient, whatever the table says: CQ500 has one scan under two names.
+In: (N, D) features of N slices, packed by scan, with labels, names and positions. Out: one safetensors file;
+strings are stored in its JSON metadata. Public feature tables are read into the same class. They are CSV
+files with columns `feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and optionally
+`instance_label`, `bag_cnn_probability`, `patient`. Without a column `patient`, each bag counts as a separate
+patient in splits, folds and intervals. Bags with the same slices (at least two different ones) are assigned
+to one patient, whatever the table says: CQ500 contains one scan under two names.
 
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
@@ -36,23 +36,26 @@ FORMAT = "ich_mil.features.1"
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Packed features of B scans. Scan b owns rows `offsets[b]:offsets[b + 1]`.
+    """Packed features of B scans. Scan b has the rows `offsets[b]:offsets[b + 1]`.
 
     Attributes:
         x: (N, D) float32 features.
-        offsets: (B + 1,) int64.
+        offsets: (B + 1,) int64 offsets of the scans.
         scans: B scan ids.
-        patients: B pseudonymous patient keys; the scan id where no patient is known. A patient of twins has
-            several, joined (`ich_mil.data.twins`).
-        labels: (B,) int64 in {0, 1} or `UNKNOWN`.
+        patients: B pseudonymous patient keys; the scan id where no patient is known. Duplicate scans with
+            different patient keys have all of these keys, joined (`ich_mil.data.twins`).
+        labels: (B,) int64 scan labels in {0, 1} or `UNKNOWN`.
         slice_names: N slice ids (SOP instance UID or source name).
-        slice_labels: (N,) int64 in {0, 1} or `UNKNOWN`.
-        positions: (N,) float32 place along the scan, 0 = lowest slice, 1 = highest; NaN where unknown.
-        cnn_scan: (B,) float32 scan probability of the CNN itself; NaN where unknown.
-        cnn_slice: (N,) float32 slice probability of the CNN itself; NaN where unknown.
+        slice_labels: (N,) int64 slice labels in {0, 1} or `UNKNOWN`.
+        positions: (N,) float32 relative position along the scan, 0 = lowest slice, 1 = highest; NaN where
+            unknown.
+        cnn_scan: (B,) float32 scan probability of the CNN; NaN where unknown.
+        cnn_slice: (N,) float32 slice probability of the CNN; NaN where unknown.
         attention: (N,) float32 attention weight of the slice in its scan; NaN where unknown.
-        positions_mm: (N,) float64 the same place in mm, from any origin; None where no slice's is known.
-        texture: (N, T) float32 what the lower blocks of the CNN see of each slice; None without a CNN.
+        positions_mm: (N,) float64 position along the scan in mm, from an arbitrary origin; None where
+            unknown.
+        texture: (N, T) float32 channel statistics of a low feature map of the CNN
+            (`ich_mil.models.frozen.texture_of`); None without a CNN.
     """
 
     x: Tensor
@@ -76,8 +79,8 @@ class FeatureSet:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a scan, index `scan`: patient, label, content (`ich_mil.data.twins`)."""
-        slices = np.split(self.x.numpy() + 0.0, self.offsets[1:-1].tolist())  # -0.0 is 0.0
+        """One row per scan, index `scan`: patient, label, content digest (`ich_mil.data.twins`)."""
+        slices = np.split(self.x.numpy() + 0.0, self.offsets[1:-1].tolist())  # + 0.0 turns -0.0 into 0.0
         return pd.DataFrame(
             {
                 "patient": self.patients,
@@ -88,13 +91,13 @@ class FeatureSet:
         )
 
     def as_slices(self, scans: Collection[str]) -> "FeatureSet":
-        """The same slices, each slice of these scans as a scan of one slice with the label of that slice.
+        """Turn each slice of the given scans into a scan of one slice, with the label of the slice.
 
-        Such a scan is named `<scan>/<slice>`, is of the same patient, and has the CNN's probability of the
-        slice.
+        The new scans are named `<scan>/<slice>`. They keep the patient, and take the CNN's probability of the
+        slice as their scan probability. All other scans are unchanged.
 
         Raises:
-            DataError: one of these slices has no label.
+            DataError: a slice of the given scans has no label.
         """
         chosen = {*scans}
         if not chosen:
@@ -121,7 +124,7 @@ class FeatureSet:
         )
 
     def select(self, scans: list[str]) -> "FeatureSet":
-        """The named scans, in the order given. An unknown name raises `DataError`."""
+        """Select scans by id, in the order given. `DataError` for an unknown id."""
         place = {scan: b for b, scan in enumerate(self.scans)}
         missing = [scan for scan in scans if scan not in place]
         if missing:
@@ -149,9 +152,9 @@ class FeatureSet:
 def bare_features(
     x: np.ndarray, sizes: np.ndarray, scans: list[str], labels: np.ndarray, slice_names: list[str]
 ) -> FeatureSet:
-    """Scans of which no more is known than features (N, D), sizes (B,), names, and labels (B,).
+    """Feature set from features (N, D), slices per scan (B,), names and scan labels (B,) alone.
 
-    Each is a patient of its own; labels of slices, positions and what a CNN says are unknown.
+    Each scan counts as a separate patient. Slice labels, positions and CNN outputs are set to unknown.
     """
     unknown = torch.full((len(x),), torch.nan)
     return FeatureSet(
@@ -164,7 +167,7 @@ def bare_features(
         slice_labels=torch.full((len(x),), UNKNOWN, dtype=torch.int64),
         positions=unknown,
         cnn_scan=torch.full((len(scans),), torch.nan),
-        cnn_slice=unknown.clone(),  # a safetensors file takes no memory twice
+        cnn_slice=unknown.clone(),  # safetensors refuses to save tensors that share memory
         attention=unknown.clone(),
     )
 
@@ -175,7 +178,7 @@ _STRINGS = ("scans", "patients", "slice_names")
 
 
 def check_features(features: FeatureSet, source: str) -> None:
-    """Raise `DataError` if a scan is empty or a slice is not `measurable`, naming `source` and the slice."""
+    """Raise `DataError`, naming `source`, if scans are missing or empty, or a slice is not `measurable`."""
     sizes = features.offsets.diff()
     if features.n_scans == 0:
         raise DataError(f"{source}: holds no scan")
@@ -192,7 +195,7 @@ def check_features(features: FeatureSet, source: str) -> None:
 
 
 def write_features(features: FeatureSet, path: str | Path, *, source: str = "") -> None:
-    """Write `features` to the safetensors file `path`; `source` says what they were made from."""
+    """Write `features` to the safetensors file `path`; `source` identifies the inputs they depend on."""
     check_features(features, str(path))
     metadata = {
         "format": FORMAT,
@@ -206,7 +209,7 @@ def write_features(features: FeatureSet, path: str | Path, *, source: str = "") 
 
 
 def read_features(path: str | Path) -> FeatureSet:
-    """Read what `write_features` wrote. Raises `DataError` with the file's name if it is something else."""
+    """Read a file written by `write_features`. `DataError`, naming the file, for any other file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -224,7 +227,7 @@ def read_features(path: str | Path) -> FeatureSet:
 
 
 def made_from(path: Path, source: str) -> bool:
-    """Whether `path` is a feature file that was written with this `source`."""
+    """Whether `path` is a feature file written with this `source`."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -234,14 +237,14 @@ def made_from(path: Path, source: str) -> bool:
 
 
 def _feature_columns(table: pd.DataFrame) -> list[str]:
-    """`feature_0 ... feature_{D-1}`, as many as there are columns of such a name."""
+    """The names `feature_0 ... feature_{D-1}`, D being the number of columns that start with `feature_`."""
     return [f"feature_{i}" for i in range(sum(str(c).startswith("feature_") for c in table))]
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    """The rows of a public feature table, labels and features as numbers; rows of a scan may disagree.
+    """Read the rows of a public feature table, labels and features as numbers.
 
-    The index is the line less 2.
+    The index is the line number minus 2. The rows of a scan may contradict each other.
     """
     table = read_label_csv(path, ["feature_0", "bag_name", "bag_label", "instance_name"])
     columns = _feature_columns(table)
@@ -272,12 +275,12 @@ def _read_table(path: Path) -> pd.DataFrame:
 
 
 def read_feature_csv(path: str | Path) -> FeatureSet:
-    """Read a public feature table; scans come in order of first appearance, slices in that of their rows.
+    """Read a public feature table; scans in order of first appearance, slices in row order.
 
     Raises:
-        DataError: no such file, a column is missing, a label is not 0/1, label, patient or the CNN's
-            probability differ within a scan, a slice of a negative scan is positive, a slice is there twice,
-            a feature is NaN, a probability is outside [0, 1], or known of some scans only.
+        DataError: no such file; a missing column; a label other than 0 or 1; a label, patient or CNN
+            probability that differs within a scan; a positive slice in a negative scan; a repeated slice; a
+            NaN feature; a probability outside [0, 1], or given for some scans only.
     """
     path = Path(path)
     table = _read_table(path)
@@ -293,7 +296,7 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
         mixed = grouped[column].nunique()
         if (mixed > 1).any():
             raise DataError(f"{path}: scan {mixed.index[mixed > 1][0]!r} {of_scans[column]}")
-    with np.errstate(over="ignore"):  # what is infinite as float32 is refused below
+    with np.errstate(over="ignore"):  # values that overflow float32 are refused below
         x = table[_feature_columns(table)].to_numpy(np.float32)
     labels = grouped.bag_label.first().to_numpy()
     features = bare_features(x, grouped.size().to_numpy(), list(scans), labels, table.instance_name.tolist())
@@ -321,15 +324,15 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
 
 
 def read_unseen_csv(path: str | Path, *, width: int, learned: Mapping[str, str]) -> FeatureSet:
-    """Read a public feature table of scans to be measured on.
+    """Read a public feature table of test scans, and check that none of them was used for training.
 
     Args:
-        path: of the CSV.
-        width: features a slice of those the head is fitted to.
-        learned: `ich_mil.data.splits.keys_of` the scans it learns from.
+        path: the CSV file.
+        width: number D of features per slice that the head was fitted to.
+        learned: `ich_mil.data.splits.keys_of` the training scans of the head.
 
     Raises:
-        DataError: as in `read_feature_csv`; another width; a scan, or its patient, that was learned from.
+        DataError: as in `read_feature_csv`; another width; a scan or patient that was used for training.
     """
     features = read_feature_csv(path)
     if features.x.shape[1] != width:
@@ -342,7 +345,7 @@ def read_unseen_csv(path: str | Path, *, width: int, learned: Mapping[str, str])
 
 
 def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
-    """Scans with the same slices as of one patient, told in one line."""
+    """Assign scans with identical slices to one patient, and report them in one line."""
     scans = features.table
     known = scans[scans.content != ""]
     first = known.groupby("content").content.transform(lambda same: same.index[0])
@@ -356,7 +359,7 @@ def _with_twins(features: FeatureSet, source: str) -> FeatureSet:
 
 
 def _numbers(column: pd.Series, path: Path, *, labels: bool) -> pd.Series:
-    """Text as numbers; empty is NaN, `UNKNOWN` for a label. `DataError` names the line of anything else."""
+    """Parse text as numbers; empty becomes NaN, or `UNKNOWN` for labels. `DataError` names the wrong line."""
     numbers = pd.to_numeric(column, errors="coerce")
     wrong = numbers.isna() & ~column.str.lower().isin(["", "nan"])
     if labels:

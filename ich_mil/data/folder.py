@@ -1,8 +1,8 @@
-"""Any folder of DICOM files: a hospital's own scans with a `labels.csv`, or an export to predict on.
+"""Folder layout: any folder of DICOM files, with scan labels in `labels.csv` or without labels.
 
-`ROOT/labels.csv`, where it exists, has columns `scan,label`; `scan` is a StudyInstanceUID or the name of a
-folder directly below ROOT that holds one study. Everything else below ROOT is looked at, however deep, and
-grouped by study.
+In: `ROOT` and, for labelled scans, `ROOT/labels.csv` with columns `scan,label`; `scan` is a StudyInstanceUID
+or the name of a folder directly below ROOT that holds one study. Out: a `Collection` of all other files below
+ROOT, at any depth, grouped by study.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ LABELS = "labels.csv"
 
 
 class FolderCollection(Collection):
-    """Studies below a folder; labelled if `labels.csv` is there."""
+    """Studies below a folder; with `labelled`, scan labels are read from `labels.csv`."""
 
     def __init__(self, root: Path, *, labelled: bool) -> None:
         super().__init__(root)
@@ -30,11 +30,11 @@ class FolderCollection(Collection):
             self.labels = dict(zip(table.scan.map(_composed), binary(table.label, self.path), strict=True))
 
     def files(self) -> Iterator[str]:
-        """Every file below the folder but `labels.csv`."""
+        """All files below the folder except `labels.csv`."""
         return (path for path in every_file(self.root, self.root) if path != LABELS)
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
-        """The row that names the study, or the folder that holds it."""
+        """Label from the row that names the study or its folder."""
         if self.labels is None:
             return UNKNOWN
         return self.labels.get(self._name(scan, sources[0].path), UNKNOWN)
@@ -42,7 +42,7 @@ class FolderCollection(Collection):
     def check(
         self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
     ) -> None:
-        """Rows and studies must match one to one."""
+        """Require that rows and studies match one to one."""
         if self.labels is None:
             return
         places = [(scan, sources[0].path) for scan, sources in scans]
@@ -72,17 +72,20 @@ class FolderCollection(Collection):
             )
 
     def _name(self, scan: str, path: str) -> str:
-        """The study UID if a row has it or the file lies in no folder below the root, else its top folder."""
+        """Name of a scan in `labels.csv`: the study UID if a row has it, else the top folder of the file.
+
+        Files directly in the root have no top folder; their study UID is returned.
+        """
         assert self.labels is not None
         return scan if scan in self.labels else _folder(path) or scan
 
 
 def _folder(path: str) -> str:
-    """The folder directly below the root that holds the file; '' where it lies in none."""
+    """Name of the top folder, directly below the root, that contains the file; '' for a file in the root."""
     folders = PurePath(path).parts[:-1]
     return _composed(folders[0]) if folders else ""
 
 
 def _composed(name: str) -> str:
-    """An umlaut as one character: some systems name files with a letter and two dots, tables seldom do."""
+    """Normalise to NFC: some systems store umlauts in file names decomposed, tables seldom do."""
     return normalize("NFC", name)

@@ -1,9 +1,9 @@
-"""The header index: every file of a collection looked at once, without its pixels.
+"""Header index: SQLite database of the DICOM headers of a collection, without pixels.
 
 In: the files of a collection. Out: headers of the usable slices by scan, and a ledger line for each refused
-file. They are kept in the database `index.sqlite`, so that a second run reads only what is new or has
-changed, a killed run keeps what it has read, and memory does not grow with the collection. Patient
-identifiers are replaced by a pseudonymous key before anything is written.
+file. The database `index.sqlite` has three purposes: a second run reads only new and changed files, a killed
+run keeps the headers it has read, and memory does not grow with the collection. Patient identifiers are
+replaced by a pseudonymous key before anything is written.
 """
 
 import json
@@ -33,9 +33,9 @@ from ich_mil.progress import progress
 
 FORMAT = "ich_mil.index.8"
 CHUNK = 64
-"""Files a worker takes at a time: reading a header takes a third of a millisecond, handing it over longer."""
+"""Files per worker task: reading a header takes a third of a millisecond, dispatching a task takes longer."""
 COMMIT_SECONDS = 2.0
-"""A killed run loses at most so much of its work."""
+"""Interval between commits in seconds: the most work that a killed run can lose."""
 
 _TABLES = """
 CREATE TABLE about (format TEXT, layout TEXT, root TEXT);
@@ -51,10 +51,12 @@ CREATE INDEX slice_of_path ON slice (path);
 
 
 class IndexedScan(NamedTuple):
-    """One scan as the index knows it.
+    """One scan of the index.
 
-    `sources` are its slices, by path and frame; `fingerprint` is a digest of names, sizes and times of their
-    files.
+    Attributes:
+        scan: scan id.
+        sources: slices of the scan, by path and frame.
+        fingerprint: digest of the names, sizes and modification times of their files.
     """
 
     scan: str
@@ -64,7 +66,7 @@ class IndexedScan(NamedTuple):
 
 @dataclass(frozen=True)
 class _Found:
-    """What a worker says of one file; the last three are of one that is refused."""
+    """Result of a worker for one file; the last three fields apply to refused files only."""
 
     path: str
     headers: tuple[SliceHeader, ...]
@@ -78,13 +80,13 @@ class _Found:
 
 
 class HeaderIndex:
-    """The database of one prepared set. A context manager: at the end it is closed, and removed if empty.
+    """Header database of one prepared set. A context manager: on exit, an empty database is removed.
 
     Args:
-        path: the database; made where it does not exist.
-        collection: whose files it holds.
-        layout: of the collection. The database of another layout or root is made anew.
-        leave_out: a folder whose files are no part of the collection, though it may lie below its root.
+        path: the database file; created if it does not exist.
+        collection: the collection whose files are indexed.
+        layout: layout of the collection. The database of another layout or root is rebuilt.
+        leave_out: a folder to exclude from the collection; it may lie below the root.
 
     Raises:
         DataError: the database is damaged, or cannot be written.
@@ -97,7 +99,7 @@ class HeaderIndex:
         self._leave_out = os.path.join(leave_out.resolve(), "")  # noqa: PTH118 - with its last separator
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # joblib asks for work from threads of its own, one at a time
+            # joblib iterates over the tasks in its own threads, one at a time
             self._database = sqlite3.connect(path, check_same_thread=False)
             self._open_tables()
         except (OSError, sqlite3.Error) as error:
@@ -115,10 +117,10 @@ class HeaderIndex:
             self.path.unlink(missing_ok=True)
 
     def update(self, *, jobs: int) -> int:
-        """Read the headers of files that are new or have changed. Returns the number of files.
+        """Read the headers of new and changed files. Returns the number of files of the collection.
 
         Raises:
-            DataError: there is none.
+            DataError: the collection has no file.
         """
         n_files, n_new = self._compare()
         if n_new:
@@ -126,7 +128,7 @@ class HeaderIndex:
         return n_files
 
     def scans(self) -> Iterator[IndexedScan]:
-        """Every scan with a usable slice, by name."""
+        """All scans with a usable slice, sorted by id."""
         rows = self._database.execute(
             "SELECT s.scan, s.path, s.sop, f.size, f.mtime FROM slice s JOIN file f USING (path) "
             "ORDER BY s.scan, s.path, s.frame"
@@ -138,17 +140,18 @@ class HeaderIndex:
             yield IndexedScan(scan, sources, digest(*files))
 
     def headers(self, scan: str) -> list[SliceHeader]:
-        """The headers of one scan, by path and frame; paths are below the root."""
+        """Headers of one scan, sorted by path and frame; paths are relative to the root."""
         rows = self._database.execute(
             "SELECT path, header FROM slice WHERE scan = ? ORDER BY path, frame", (scan,)
         )
         return [header_of(os.fsdecode(path), text) for path, text in rows]
 
     def refused(self) -> Iterator[LedgerEntry]:
-        """A ledger line for each file that is not a usable slice, by path.
+        """Ledger lines for the files that are not usable slices, sorted by path.
 
-        One that may be a slice and names no study counts to that whose files alone lie beside or below it.
-        What nothing shows to be DICOM may be a slice if its name is like those of the slices near it.
+        A file that may be a slice but names no study is assigned to the only scan in the nearest folder that
+        has scans. A file without any sign of DICOM may be a slice if its name is like the names of the slices
+        near it.
         """
         rows = self._database.execute(
             "SELECT scan, path, code, detail, is_dicom FROM file WHERE code != '' ORDER BY path"
@@ -169,10 +172,10 @@ class HeaderIndex:
             yield LedgerEntry(whose, os.fsdecode(path), Code(code), detail)
 
     def lost_slices(self) -> Iterator[LedgerEntry]:
-        """A ledger line for each slice that says it is no CT, or a localizer.
+        """Ledger lines for slices that are marked as localizer or not CT, probably by mistake.
 
-        It is parallel to CT slices of its series; one that says the truth is of another series or turned
-        another way. Where it was the first or the last slice no gap tells of it.
+        Such a slice is parallel to CT slices of its own series; a real localizer has another series or
+        orientation. The gap check misses the loss of the first or last slice.
         """
         rows = self._database.execute(
             "SELECT scan, path FROM file WHERE code IN (?, ?) AND EXISTS (SELECT * FROM slice "
@@ -185,7 +188,7 @@ class HeaderIndex:
             yield LedgerEntry(scan, os.fsdecode(path), Code.GAP, detail)
 
     def refused_sources(self) -> dict[str, list[Source]]:
-        """The refused files of each scan: a slice that cannot be read has a label all the same."""
+        """Refused files of each scan, needed for scan labels: an unreadable slice may still have a label."""
         found: dict[str, list[Source]] = defaultdict(list)
         rows = self._database.execute("SELECT scan, path, sop FROM file WHERE code != '' AND sop != ''")
         for scan, path, sop in rows:
@@ -193,7 +196,7 @@ class HeaderIndex:
         return found
 
     def empty_scans(self) -> Iterator[LedgerEntry]:
-        """A ledger line for each scan of which there are files, but none that is a usable slice."""
+        """Ledger lines for scans that have files but no usable slice."""
         rows = self._database.execute(
             "SELECT scan, count(*), min(detail) FROM file WHERE scan != '' "
             "AND scan NOT IN (SELECT scan FROM slice) GROUP BY scan ORDER BY scan"
@@ -203,18 +206,21 @@ class HeaderIndex:
             yield LedgerEntry(scan, "", Code.SCAN_EMPTY, detail)
 
     def _only_scan_near(self, path: bytes) -> str:
-        """The only scan in the nearest folder above `path` that has files of any; '' where it has several."""
+        """The only scan in the nearest folder above `path` that has scans; '' if that folder has several."""
         query = "SELECT DISTINCT scan FROM file WHERE scan != '' AND path >= ? AND path < ? LIMIT 2"
         scans = self._nearest(os.path.dirname(path), query)  # noqa: PTH120 - bytes, as the file system has
         return scans[0] if len(scans) == 1 else ""
 
     def _slices_near(self, folder: bytes) -> Neighbours:
-        """The names of the slices in the nearest folder, from `folder` up, that has any."""
+        """Names of the slices in the nearest folder, from `folder` upwards, that has slices."""
         paths = self._nearest(folder, "SELECT DISTINCT path FROM slice WHERE path >= ? AND path < ?")
         return Neighbours(os.fsdecode(path).rsplit("/", 1)[-1] for path in paths)
 
     def _nearest(self, folder: bytes, query: str) -> list[Any]:
-        """What `query` finds between the bounds of the nearest folder, from `folder` up, that has any."""
+        """Values of `query` for the nearest folder, from `folder` upwards, for which there are any.
+
+        The parameters of `query` are the bounds of the paths below the folder.
+        """
         while True:
             first, end = (folder + b"/", folder + b"0") if folder else (b"", b"\xff" * 8)  # 0 comes after /
             found = [value for (value,) in self._database.execute(query, (first, end))]
@@ -229,7 +235,7 @@ class HeaderIndex:
         return DataError(f"{self.path}: cannot be used ({error}); {reason}")
 
     def _open_tables(self) -> None:
-        """Make the tables; those of another version are dropped, for the index can always be made again."""
+        """Create the tables; drop those of another version, since the index can always be rebuilt."""
         database = self._database
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         if "about" in tables and database.execute("SELECT * FROM about").fetchall() == [self._about]:
@@ -243,14 +249,18 @@ class HeaderIndex:
             database.execute("INSERT INTO about VALUES (?, ?, ?)", self._about)
 
     def _compare(self) -> tuple[int, int]:
-        """Drop what has gone or changed, note what is to be read. Returns the numbers of files and of new."""
+        """Drop files that are gone or changed, and list the files to read.
+
+        Returns:
+            The number of files, and the number of new or changed files.
+        """
         database = self._database
         with database:
             database.execute("CREATE TEMP TABLE IF NOT EXISTS found (path BLOB PRIMARY KEY, size, mtime)")
             database.execute("DELETE FROM found")
             database.executemany("INSERT INTO found VALUES (?, ?, ?)", self._listing())
             n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
-            if not n_files:  # as where a share is not mounted: what is known of its files is kept
+            if not n_files:  # perhaps an unmounted share: keep the index
                 root = self.collection.root
                 raise DataError(f"{root}: holds no DICOM file; name the folder with them")
             database.execute(
@@ -264,7 +274,7 @@ class HeaderIndex:
         return n_files, n_new
 
     def _listing(self) -> Iterator[tuple[bytes, int, int]]:
-        """Name below the root as the file system has it, size and time of change of every file."""
+        """Path relative to the root (raw bytes), size and modification time of every file."""
         root = str(self.collection.root.resolve())
         for path in self.collection.files():
             place = f"{root}{os.sep}{path}"
@@ -272,7 +282,7 @@ class HeaderIndex:
                 continue
             try:
                 status = os.stat(place)  # noqa: PTH116 - a Path takes longer than the call
-            except OSError:  # a broken link: reading it says so
+            except OSError:  # a broken link: reported when it is read
                 try:
                     status = os.lstat(place)
                 except FileNotFoundError:  # gone since it was listed
@@ -280,7 +290,7 @@ class HeaderIndex:
             yield os.fsencode(path), status.st_size, status.st_mtime_ns
 
     def _chunks(self) -> Iterator[list[str]]:
-        """What is to be read, `CHUNK` files at a time."""
+        """Paths to read, `CHUNK` files at a time."""
         last = b""
         while chunk := [
             path
@@ -292,7 +302,7 @@ class HeaderIndex:
             last = chunk[-1]
 
     def _read_new(self, n_new: int, jobs: int) -> None:
-        """Read the headers of the files in `found`, and keep them as they come."""
+        """Read the headers of the files in table `found`, and store each chunk as it arrives."""
         root = self.collection.root.absolute()
         work = Parallel(n_jobs=min(jobs, -(-n_new // CHUNK)), return_as="generator")(
             delayed(_read_chunk)(chunk, root, self.collection.pictures) for chunk in self._chunks()
@@ -306,7 +316,7 @@ class HeaderIndex:
         self._database.commit()
 
     def _keep(self, chunk: Iterable[_Found]) -> None:
-        """Write down what was found in some files."""
+        """Store the results of a chunk of files."""
         for found in chunk:
             path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
             orientation = json.dumps(found.orientation, separators=SEPARATORS)
@@ -324,7 +334,7 @@ class HeaderIndex:
 
 
 def _read_chunk(paths: Sequence[str], root: Path, pictures: bool) -> list[_Found]:
-    """Read the headers of some files, of `pictures` too; runs in a worker process."""
+    """Read the headers of a chunk of files, and of PNG and JPEG files if `pictures`. Runs in a worker."""
     chunk = []
     for path in paths:
         try:

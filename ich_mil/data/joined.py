@@ -1,8 +1,8 @@
-"""Several prepared sets as one.
+"""Joined prepared sets: several prepared sets read as one.
 
-In: prepared sets of different sources. Out: a `PreparedSet` with the scans of all of them. A patient is known
-across sets by the key of his PatientID and by the pixels of his slices: scans that share a slice to the bit
-are of one patient (`ich_mil.data.twins`). A scan or a slice of one name in two sets is refused.
+In: prepared sets of different sources. Out: a `PreparedSet` with the scans of all of them. Patients are
+matched across sets by the key of the PatientID and by pixels: scans that share a bit-identical slice belong
+to one patient (`ich_mil.data.twins`). Equal names of scans or slices in two sets are refused.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from ich_mil.files import digest
 
 @dataclass(frozen=True)
 class JoinedSet(PreparedSet):
-    """Prepared sets read as one; `folder` and `root` hold theirs.
+    """Prepared sets read as one; `folder` is the parent folder and `root` the root of the first set.
 
     Attributes:
         parts: the sets, in the order of their scans.
@@ -31,40 +31,40 @@ class JoinedSet(PreparedSet):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The rows of `slices.csv` of all sets."""
+        """Rows of `slices.csv` of all sets."""
         return pd.concat([part.table for part in self.parts], ignore_index=True)
 
     @cached_property
     def scans(self) -> pd.DataFrame:
-        """One row a scan, index `scan`: patient, label, slices, content.
+        """One row per scan, index `scan`: patient, label, slices (their number), content (a digest).
 
-        Scans that share a slice are of one patient, whatever their files say.
+        Scans that share a slice belong to one patient, whatever their files say.
         """
         patients = one_patient(self.table).groupby(self.table.scan, sort=False).first()
         return pd.concat([part.scans for part in self.parts]).assign(patient=patients)
 
     @cached_property
     def ledger(self) -> pd.DataFrame:
-        """The lines of `ledger.csv` of all sets."""
+        """Lines of `ledger.csv` of all sets."""
         return pd.concat([part.ledger for part in self.parts], ignore_index=True)
 
     def part_of(self, scan: str) -> PreparedSet:
-        """The set that a scan is of. `DataError` if there is no such scan."""
+        """The set that contains a scan. `DataError` if there is no such scan."""
         for part in self.parts:
             if scan in part.scans.index:
                 return part
         raise DataError(f"{self.folder}: has no scan {scan!r}")
 
     def hu(self, scan: str) -> np.ndarray:
-        """The pixels of one scan, as `PreparedSet.hu` of the set that has it."""
+        """Pixels of one scan: `PreparedSet.hu` of the set that contains it."""
         return self.part_of(scan).hu(scan)
 
 
 def joined(sets: Sequence[PreparedSet]) -> PreparedSet:
-    """Prepared sets as one; a single set as it is.
+    """Join prepared sets; a single set is returned unchanged.
 
     Raises:
-        DataError: two sets have a scan, or a slice, of one name.
+        DataError: a scan id or slice name occurs in two sets.
     """
     if len(sets) == 1:
         return sets[0]

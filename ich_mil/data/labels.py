@@ -1,7 +1,7 @@
-"""Tables with labels: CSV files as people write them, read strictly.
+"""Label tables: strict reading of hand-written CSV files.
 
-In: a CSV file. Out: its columns as stripped text, or as 0 and 1. Anything else is one error that names file
-and line.
+In: a CSV file. Out: its columns as stripped text, or as 0 and 1. Any other content raises an error that names
+the file and, where possible, the line.
 """
 
 import re
@@ -13,24 +13,25 @@ import pandas as pd
 from ich_mil.errors import DataError
 
 UNKNOWN = -1
-"""Label of a slice or scan nobody has labelled."""
+"""Label of an unlabelled slice or scan."""
 
 
 def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None) -> pd.DataFrame:
-    """A table with labels as stripped text; its index is the line less 2.
+    """Read a label table as stripped text; its index is the line number minus 2.
 
-    A row with fewer fields than the header has empty ones at its end.
+    A row with fewer fields than the header is filled up with empty fields.
 
     Raises:
-        DataError: a row has more fields than the header, a column is missing or there twice, a scan is
-            listed twice in the column `key`, or the file is no CSV table with commas in UTF-8.
+        DataError: a row has more fields than the header, a column is missing or occurs twice, a value of the
+            column `key` occurs twice, or the file is not a comma-separated table in UTF-8.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such table; put it there, or correct path or layout")
     try:
         with path.open(encoding="utf-8-sig") as file:
             _check_separator(file.readline(), path)
-        # The header is read as a row, so that no row may be longer: otherwise pandas lets the first decide.
+        # The header is read as a row, so that pandas refuses longer rows. With a header, pandas takes the
+        # number of fields from the first row of data.
         table = pd.read_csv(
             path,
             dtype=str,
@@ -57,7 +58,7 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
     table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
     table = table.fillna("").apply(lambda column: column.str.strip())
-    table = table[(table != "").any(axis=1)]  # blank lines go, the index still counts them
+    table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
     missing = [column for column in columns if column not in table]
     if missing:
         there = name_some(list(table.columns), 6)
@@ -71,14 +72,14 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
 
 
 def _check_separator(header: str, path: Path) -> None:
-    """`DataError` for a header as Excel writes it where the comma is in use for decimals."""
+    """Raise `DataError` for semicolons or tabs: Excel writes semicolons in locales with a decimal comma."""
     for mark, told in ((";", "';'"), ("\t", "tabs")):
         if mark in header and "," not in header:
             raise DataError(f"{path}: its columns are separated by {told}, not by ','; save it with commas")
 
 
 def binary(values: pd.Series, path: Path) -> pd.Series:
-    """Text labels as integers. `DataError` naming file and line for anything that is not 0 or 1."""
+    """Parse text labels as integers. `DataError`, naming file and line, for any value other than 0 or 1."""
     wrong = ~values.isin(["0", "1"])
     if wrong.any():
         row = values.index[wrong][0]
@@ -87,6 +88,6 @@ def binary(values: pd.Series, path: Path) -> pd.Series:
 
 
 def name_some(names: Sequence[str], most: int = 3) -> str:
-    """The first few names of a list, for an error message."""
+    """Join the first few names of a list, for an error message."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,8 +1,10 @@
-"""Reads steps of scans ahead, in threads, and sends each to a GPU while the one before it is worked on.
+"""Data loader with prefetching threads: batches are read ahead and copied to the GPU during computation.
 
-To read a scan is to copy it, from the file's memory-map into memory that a GPU copies from by itself, and a
-copy lets other threads run. Processes would have to hand it on through shared memory, which the kernel clears
-for each step: steps then come six times as slowly (`python -m benchmarks.reading`).
+In: a dataset of scans and the items of each step. Out: one `Batch` per step, in order.
+
+Threads suffice, because reading a scan is a copy from the file's memory map into pinned memory, and a copy
+releases the GIL. Worker processes would pass batches through shared memory, which the kernel clears for each
+step; this is six times slower (`python -m benchmarks.reading`).
 """
 
 from collections import deque
@@ -17,15 +19,15 @@ from torch.utils.data import DataLoader, Dataset
 from ich_mil.data.bags import Batch, collate
 
 AHEAD = 2
-"""Steps that are read or wait for each thread."""
+"""Prefetched steps per thread: steps that are being read or wait to be used."""
 
 
 class _Loader(DataLoader[Any]):
-    """Lightning finds in it what it expects of a `DataLoader`; how it reads is its own.
+    """`DataLoader` subclass with its own iteration; the base class provides the interface for Lightning.
 
     Attributes:
-        threads: that read ahead; 0 reads when a batch is asked for.
-        device: a GPU that batches are sent to ahead; None leaves them where they are.
+        threads: number of threads that read ahead; 0 reads each batch on request.
+        device: a GPU to copy batches to in advance; None leaves them on the CPU.
     """
 
     threads: int = 0
@@ -33,7 +35,7 @@ class _Loader(DataLoader[Any]):
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
-        """The one on which batches are sent: memory that it has used is free for no other one."""
+        """Stream for the copies. One for all epochs: freed memory is reused within the same stream only."""
         return torch.cuda.Stream(self.device)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -41,12 +43,12 @@ class _Loader(DataLoader[Any]):
         return batches if self.device is None else _sent_ahead(batches, self.device, self._stream)
 
     def _read(self, step: Sequence[Any]) -> Batch:
-        """The batch of one step, in pinned memory where it goes on to a GPU."""
+        """Batch of one step, in pinned memory if it will be copied to a GPU."""
         batch = collate([self.dataset[item] for item in step])
         return batch if self.device is None else batch.pinned()
 
     def _read_ahead(self) -> Iterator[Batch]:
-        """The batches in the order of their steps; an error comes in its turn, as it was raised."""
+        """Batches in the order of their steps; an exception is raised unchanged, at its step."""
         pool = ThreadPoolExecutor(self.threads, "ich_mil-reads")
         waiting: deque[Future[Batch]] = deque()
         try:
@@ -61,18 +63,18 @@ class _Loader(DataLoader[Any]):
 
 
 def _sent_ahead(batches: Iterator[Batch], device: torch.device, stream: torch.cuda.Stream) -> Iterator[Batch]:
-    """The batches on a GPU, each sent while the one before it is worked on."""
+    """Copy batches to a GPU, each while the previous batch is in use."""
     before: tuple[Batch, torch.cuda.Event] | None = None
     try:
         for batch in batches:
             with torch.cuda.stream(stream):
                 after = batch.to(device), stream.record_event()
-            del batch  # or its memory were held until the next one is there
+            del batch  # free this batch before the next one is loaded
             if before is not None:
                 yield _arrived_on_gpu(*before)
             before = after
     except Exception:
-        if before is not None:  # it was there before what failed
+        if before is not None:  # this batch was complete before the failure
             yield _arrived_on_gpu(*before)
         raise
     if before is not None:
@@ -80,26 +82,27 @@ def _sent_ahead(batches: Iterator[Batch], device: torch.device, stream: torch.cu
 
 
 def _arrived_on_gpu(batch: Batch, sent: torch.cuda.Event) -> Batch:
-    """The batch, which the present stream may use from here on: the stream waits, not the host."""
+    """Make the current stream wait for the copy of a batch, without blocking the host."""
     now = torch.cuda.current_stream(batch.labels.device)
     now.wait_event(sent)
     for one in (*batch.hu, *batch.changed, batch.labels):
-        one.record_stream(now)  # or its memory could be written to while it is still read
+        one.record_stream(now)  # otherwise its memory could be reused while it is still read
     return batch
 
 
 def loader(
     dataset: Dataset[Batch], *, workers: int, steps: Iterable[list[Any]], device: torch.device | None = None
 ) -> DataLoader[Batch]:
-    """Batches of `dataset`, one a step.
+    """Data loader that yields one batch of `dataset` per step.
+
+    An exception of `dataset` is raised unchanged, after the batches of all earlier steps.
 
     Args:
-        dataset: of scans; several threads ask it for items at a time.
-        workers: threads that read ahead; 0 reads when a batch is asked for.
-        steps: the items of each step, as `dataset` takes them.
-        device: where batches are wanted; to a GPU each is sent while the one before it is worked on.
-
-    What `dataset` raises comes as it is, after the batches of all steps before.
+        dataset: dataset of scans; several threads request items at the same time.
+        workers: number of threads that read ahead; 0 reads each batch on request.
+        steps: the items of each step, as indices of `dataset`.
+        device: target device. Batches are copied to a GPU while the previous batch is in use; for a CPU they
+            stay where they are.
     """
     made = _Loader(dataset, batch_size=None, sampler=steps)
     made.threads = workers

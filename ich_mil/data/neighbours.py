@@ -1,26 +1,27 @@
-"""Whether a file that cannot be read may have been a slice: by the names of the slices beside it.
+"""Detect unreadable slice files by comparing their names with the names of readable slices.
 
-In: the names of the slices in a folder. Out: for the name of another file, whether it has their suffix, or
-where it has none their numbering. `IM0031.dcm` among `IM0030.dcm` is a lost slice, though an error message
-stands in it; an empty `.gitkeep` is none.
+In: the names of the slices in a folder. Out: for the name of another file, whether it has the same suffix as
+these slices or, without a suffix, the same numbering pattern. For example, `IM0031.dcm` beside `IM0030.dcm`
+is a lost slice even if it contains an error message, and an empty `.gitkeep` is not.
 """
 
 import re
 from collections.abc import Iterable
 
-# what packs several files may hold slices under any name; the others pack one and keep its name
+# These archives hold several files and may have any name; the packed formats below hold one file and keep
+# its name.
 _PACKS_SEVERAL = re.compile(r".+\.(zip|7z|rar|tgz|tar|tar\.\w+)", re.IGNORECASE)
 _PACKED = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
 _SUFFIX = re.compile(r"(.+)\.([A-Za-z][A-Za-z0-9]{0,7})")
 _NUMBER = re.compile(r"[0-9A-Fa-f]*[0-9][0-9A-Fa-f]*(\.[0-9]+)*")
-"""Decimal, hexadecimal, or a UID."""
+"""A decimal number, a hexadecimal number, or a UID."""
 
 
 class Neighbours:
-    """The names of the slices in a folder.
+    """Suffixes and numbering patterns of the slices in a folder.
 
     Args:
-        names: of the files, without folders.
+        names: file names of the slices, without folders.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -36,7 +37,7 @@ class Neighbours:
         return bool(self._shapes)
 
     def may_be_slice(self, name: str) -> bool:
-        """Whether a file of this name belongs to the slices; without any nothing speaks against it."""
+        """Whether a file of this name may be one of the slices; always True if there are no slices."""
         if not self._shapes or _PACKS_SEVERAL.fullmatch(name):
             return True
         name = _PACKED.sub("", name)
@@ -48,11 +49,11 @@ class Neighbours:
 
 
 def _divided(name: str) -> tuple[str, str]:
-    """Stem and suffix, in small letters; a name that ends with a number has no suffix."""
+    """Split a name into stem and lower-case suffix; a suffix that starts with a digit is part of the stem."""
     found = _SUFFIX.fullmatch(name)
     return (found[1], found[2].lower()) if found else (name, "")
 
 
 def _shape(stem: str) -> str:
-    """A stem with # for each number in it."""
+    """Lower-case stem with each number replaced by #."""
     return _NUMBER.sub("#", stem).lower()

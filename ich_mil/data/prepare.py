@@ -1,10 +1,10 @@
-"""DICOM files to a prepared set: the first step of the pipeline.
+"""Preparation of a collection: DICOM files to a prepared set. The first step of the pipeline.
 
 In: a folder in one of the known layouts. Out: `ich_mil.data.store.PreparedSet`. Headers are read first
-(`ich_mil.data.index`), then each scan is prepared by itself (`ich_mil.data.scan`), both in parallel over the
-cores or, under `joblib.parallel_config(backend="dask")`, over a cluster that shares the folders. A second run
-does only what is missing or has changed; a killed run leaves whole scans only. Scans pass through one by one,
-so memory does not grow with the collection.
+(`ich_mil.data.index`), then each scan is prepared separately (`ich_mil.data.scan`). Both steps run in
+parallel over the cores or, under `joblib.parallel_config(backend="dask")`, over a cluster that shares the
+folders. A second run prepares only new and changed scans. A killed run leaves complete scans only. Each
+worker processes one scan after the other, so memory does not grow with the collection.
 """
 
 import json
@@ -38,13 +38,13 @@ from ich_mil.ledger import PASSING, Code, LedgerEntry, LedgerWriter
 from ich_mil.progress import progress, say
 
 Layout = Literal["rsna", "cq500", "folder", "slices", "unlabelled"]
-"""`folder` and `slices` need a labels.csv; `unlabelled` is a folder to predict on."""
+"""Folder layouts. `folder` and `slices` need a labels.csv; `unlabelled` is a folder to predict on."""
 BATCH = 8
-"""Scans that a worker takes at a time, where there are enough for all workers."""
+"""Largest number of scans per worker task; fewer where there are few scans for each worker."""
 
 
 def open_collection(layout: Layout, root: Path, *, window: Window | None = None) -> Collection:
-    """The files and labels below `root`. `DataError` if the folder or its label file cannot be used."""
+    """Open the collection below `root`. `DataError` if the folder or its label file cannot be used."""
     match layout:
         case "rsna":
             return RsnaCollection(root)
@@ -69,14 +69,14 @@ def prepare(
     """Prepare every scan below `root` into the folder `out`.
 
     Args:
-        layout: how the files and labels are laid out.
+        layout: layout of files and labels.
         root: the folder to read.
-        out: the folder to write; an earlier result for the same root is completed. A finished one that
-            cannot be written, as on a cluster, is used as it is.
-        jobs: worker processes.
-        thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
-        window: of the pictures of layout `slices`.
-        contrast_words: a CSV file of the site's own (`ich_mil.dicom.contrast_words`).
+        out: the folder to write; an earlier result for the same root is completed. A finished set in a
+            read-only folder, as on a cluster, is used without checks.
+        jobs: number of worker processes.
+        thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
+        window: (level, width) in HU of the 8-bit pictures of layout `slices`.
+        contrast_words: a CSV file with contrast words of the site (`ich_mil.dicom.contrast_words`).
 
     Returns:
         The prepared set.
@@ -84,7 +84,7 @@ def prepare(
     Raises:
         ConfigError: the contrast words cannot be used.
         DataError: labels that do not match, no usable slice at all, a picture that cannot be used, a full
-            disk, `out` made from another root, thickness or window, or in use by another process.
+            disk, or `out` prepared from another root, thickness or window, or in use by another process.
     """
     about: dict[str, Any] = {
         "format": FORMAT,
@@ -122,9 +122,9 @@ def prepare(
 
 
 def _check_target(out: Path, about: dict[str, Any]) -> bool:
-    """Refuse a folder that holds something else. Returns whether it holds this set, finished."""
+    """Refuse an output folder with another prepared set. Returns whether `out` holds this set, finished."""
     root = Path(about["root"])
-    if root.is_relative_to(out.resolve()):  # whose files would be taken for the set's own
+    if root.is_relative_to(out.resolve()):  # files of the collection would be taken for files of the set
         raise DataError(
             f"{out}: is or holds the folder to read ({root}); choose another folder for the prepared set"
         )
@@ -136,7 +136,7 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: is damaged ({error}); delete it and run the same command again") from error
     if old.get("format") != FORMAT or not {*about} <= {*old}:
-        return False  # of another version: everything is prepared again
+        return False  # another version: everything is prepared again
     if (old["root"], old["layout"]) != (about["root"], about["layout"]):
         raise DataError(
             f"{out}: was prepared from {old['root']} ({old['layout']}), not from {about['root']} "
@@ -152,20 +152,19 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
 
 
 def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
-    """The error of a folder without a CT slice; its ledger says why of each file."""
+    """Write the ledger of a folder without a CT slice, and return the error."""
     root = index.collection.root
     first = next(index.refused())
-    (out / "prepared.json").unlink(missing_ok=True)  # of an earlier set, when there was a slice
+    (out / "prepared.json").unlink(missing_ok=True)  # left by an earlier run that found slices
     _write_tables(index, out)
     reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"
     return DataError(f"{root}: {reason}: {first.detail}")
 
 
 def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int, site: SitePhrases) -> int:
-    """Prepare every scan that is not there yet, or not as its files are now. Returns their number.
+    """Prepare new and changed scans, and scans with a temporary refusal (`PASSING`). Returns their number.
 
-    So is one whose record tells of a refusal that may be over now. Until the tables are written too,
-    `prepared.json` says that the set is unfinished.
+    `prepared.json` marks the set as unfinished until the tables are written.
     """
     thickness_mm = about["thickness_mm"]
     window = tuple(about["window"]) if about.get("window") else None
@@ -201,7 +200,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
 
 @dataclass
 class _Summary:
-    """What `prepare` says at the end; `files` is a digest of all files the scans were made from."""
+    """Totals that `prepare` reports; `files` is a digest of all files that the scans were made from."""
 
     files: str = ""
     n_scans: int = 0
@@ -212,9 +211,9 @@ class _Summary:
 
 
 def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
-    """`slices.csv` and `ledger.csv` from the records of the scans, one scan at a time.
+    """Write `slices.csv` and `ledger.csv` from the records of the scans, one scan at a time.
 
-    Labels are joined here, so that a corrected label file needs no pixel read again.
+    Labels are added here, so that pixels need not be read again after a change of the label file.
     """
     summary = _Summary()
     fingerprints = []
@@ -234,7 +233,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
         ledger.write(index.empty_scans())
         for scan in index.scans():
             record = read_record(out, scan.scan)
-            assert record is not None, scan.scan  # it was prepared a moment ago
+            assert record is not None, scan.scan  # written by _prepare_scans
             label = collection.scan_label(scan.scan, [*scan.sources, *refused.get(scan.scan, [])])
             for row in _rows(scan, record, label, collection):
                 table.write([row[name] for name in COLUMNS])
@@ -255,7 +254,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
         summary.codes = ledger.codes
     for path in (out / "scans").glob("*"):
         if path.stem not in kept:
-            path.unlink()  # of a scan whose files are gone
+            path.unlink()  # a scan that is no longer in the collection
     summary.files = digest(*fingerprints)
     return summary
 
@@ -263,7 +262,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
 def _rows(
     scan: IndexedScan, record: ScanRecord, label: int, collection: Collection
 ) -> Iterator[dict[str, object]]:
-    """The lines of one scan in `slices.csv`."""
+    """Rows of one scan in `slices.csv`."""
     heights = [item["position_mm"] for item in record.slices]
     span = (max(heights) - min(heights)) if heights else 0.0
     for index, item in enumerate(record.slices):

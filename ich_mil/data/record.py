@@ -1,7 +1,8 @@
-"""What is known of a prepared scan: `scans/<scan>.json`.
+"""Scan record: how each slice of a prepared scan was made, stored in `scans/<scan>.json`.
 
-In: a `ScanRecord` of a scan whose pixels are written; or the folder of a prepared set. Out: the file, which
-marks a whole scan; or the record that was read from it. A damaged one, or another format's, counts as none.
+Writing: in, a `ScanRecord` of a scan whose pixels are already written; out, the file. Its presence marks a
+complete scan. Reading: in, the folder of a prepared set; out, the record. A damaged record, or a record of
+another format, counts as missing.
 """
 
 import json
@@ -19,15 +20,16 @@ from ich_mil.ledger import Code, LedgerEntry
 
 @dataclass(frozen=True)
 class ScanRecord:
-    """What `scans/<scan>.json` says of one prepared scan.
+    """Record of one prepared scan.
 
     Attributes:
-        fingerprint: `scan_fingerprint` of what it was made from.
-        n_bytes: size of the .npy file, 0 where there is none.
-        patient: pseudonymous patient key, the scan id where the files name none.
-        pixel_mm: distance of rows and of columns, mm; 0 where not known.
-        slices: for each slice `sources` (paths below the root, with frames), `sops` of these, `sop` and
-            `orientation` of the middle one, `position_mm`, `corrections`, `content` (a digest of its pixels).
+        fingerprint: `scan_fingerprint` of the inputs.
+        n_bytes: size of the .npy file in bytes; 0 without a file.
+        patient: pseudonymous patient key; the scan id where the files have no PatientID.
+        pixel_mm: spacing of rows and of columns, mm; 0 where unknown.
+        slices: for each slice, `sources` (paths below the root, with frames), `sops` (SOP instance UIDs of
+            the sources), `sop` and `orientation` of the middle source, `position_mm`, `corrections`,
+            `content` (a digest of the pixels).
         entries: ledger lines of the scan.
     """
 
@@ -40,21 +42,21 @@ class ScanRecord:
 
     @property
     def edges(self) -> list[Edges | None]:
-        """The sides of the patient at the edges of each slice; None where its orientation is not told."""
+        """Sides of the patient at the edges of each slice; None where the orientation is unknown."""
         return [edges_of(row["orientation"]) for row in self.slices]
 
 
 def scan_fingerprint(
     files: str, thickness_mm: float, window: Sequence[float] | None = None, site: SitePhrases = ()
 ) -> str:
-    """A digest of all that a prepared scan depends on: files, thickness, window, contrast words, format."""
+    """Digest of all inputs of a prepared scan: files, thickness, window, contrast words, format version."""
     parts = [FORMAT, files, str(thickness_mm), *([] if window is None else [str(tuple(window))])]
     parts += [str(site)] if site else []
     return digest(*(part.encode() for part in parts))
 
 
 def read_record(out: Path, scan: str) -> ScanRecord | None:
-    """The record of a scan prepared earlier; None if there is none, a damaged one, or another version's."""
+    """Read the record of a scan; None if it is missing, damaged or of another version."""
     path = scan_file(out, scan)
     try:
         row = json.loads(path.with_suffix(".json").read_bytes())
@@ -67,6 +69,6 @@ def read_record(out: Path, scan: str) -> ScanRecord | None:
 
 
 def write_record(out: Path, scan: str, record: ScanRecord) -> None:
-    """Write the record of a scan, after its pixels."""
+    """Write the record of a scan. Call this after its pixels are written."""
     row = {"format": FORMAT, **vars(record), "entries": [vars(entry) for entry in record.entries]}
     write_text(scan_file(out, scan).with_suffix(".json"), json.dumps(row) + "\n")

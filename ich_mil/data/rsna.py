@@ -1,9 +1,9 @@
-"""The RSNA 2019 Intracranial Hemorrhage Detection layout.
+"""RSNA 2019 layout: the Intracranial Hemorrhage Detection challenge, with slice labels.
 
-`ROOT/stage_2_train/ID_<sop>.dcm`, one flat folder, and `ROOT/stage_2_train.csv` with columns `ID,Label`,
-where ID is `ID_<sop>_<subtype>`; both may sit one folder down, in `rsna-intracranial-hemorrhage-detection/`.
-An image's label is its row `any`, also where a subtype contradicts it. A scan is a study; it is positive if
-one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
+In: `ROOT/stage_2_train/ID_<sop>.dcm`, one flat folder, and `ROOT/stage_2_train.csv` with columns `ID,Label`,
+where ID is `ID_<sop>_<subtype>`; both may lie one folder down, in `rsna-intracranial-hemorrhage-detection/`.
+Out: a `Collection`. The label of an image is its row `any`, even where a subtype contradicts it. A scan is a
+study. A scan is positive if at least one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,14 +18,14 @@ ARCHIVE = "rsna-intracranial-hemorrhage-detection"
 
 
 class RsnaCollection(Collection):
-    """RSNA 2019 files with slice labels; a scan's label is the largest of its slices."""
+    """RSNA 2019 files with slice labels; a scan's label is the maximum over its slices."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.base = root / ARCHIVE if (root / ARCHIVE).is_dir() else root
         path = self.base / "stage_2_train.csv"
         table = read_label_csv(path, ["ID", "Label"])
-        # ID_<sop>_<subtype>: split from the right, the sop has an underscore of its own
+        # ID_<sop>_<subtype> is split from the right, because "ID_<sop>" contains an underscore
         parts = table.ID.str.rsplit("_", n=1, expand=True).reindex(columns=[0, 1])
         if parts[1].isna().any():
             line = parts.index[parts[1].isna()][0] + 2
@@ -52,24 +52,24 @@ class RsnaCollection(Collection):
         self.labels = {str(sop): int(value) for sop, value in spread["max"].items()}
 
     def files(self) -> Iterator[str]:
-        """Every file in `stage_2_train`."""
+        """All files in `stage_2_train`."""
         folder = self.base / "stage_2_train"
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder; the RSNA layout keeps its images there")
         return every_file(folder, self.root)
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
-        """1 if any slice of the scan is positive: RSNA 2019 has one series a study."""
+        """1 if any slice of the study is positive: RSNA 2019 has one series per study."""
         return max(self.slice_label(source.sop) for source in sources)
 
     def slice_label(self, sop: str, *, scan: str = "") -> int:
-        """The row `<sop>_any`."""
+        """Label from the row `<sop>_any`."""
         return self.labels.get(sop, UNKNOWN)
 
     def check(
         self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
     ) -> None:
-        """Every image needs a label; labels without an image are noted (a part of the set is often used)."""
+        """Require a label for every image. Labels without an image get a ledger line (partial downloads)."""
         missing, found = [], set()
         for _, sources in scans:
             for source in sources:

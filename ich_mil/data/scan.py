@@ -1,9 +1,9 @@
-"""One scan to one file: ordered, its series chosen, its slices read to HU and written.
+"""Preparation of one scan: choose a series, order its slices, read them as HU and write one file.
 
 In: the headers of all slices of a scan. Out: `scans/<scan>.npy` and, written last, `scans/<scan>.json`
-(`ich_mil.data.record`). Series are tried in the order of `rank_series` until one shows a head. A slice that
-cannot be read is taken out and the rest is ordered again, so that a duplicate of it can take its place and a
-gap is told.
+(`ich_mil.data.record`). Series are tried in the order of `rank_series` until one shows a head. An unreadable
+slice is removed and the remaining slices are ordered again, so that a duplicate can replace it and a gap is
+reported.
 
 Legend: `n` slices of the scan, `H, W` pixels.
 """
@@ -36,9 +36,16 @@ from ich_mil.ledger import Code, LedgerEntry
 
 
 class ScanTask(NamedTuple):
-    """What a worker needs to prepare one scan.
+    """Input of a worker: one scan to prepare.
 
-    `root` and `out` are folders, thickness 0 means as it is, `site` are contrast words of the site.
+    Attributes:
+        scan: scan id.
+        headers: headers of all slices of the scan; paths are relative to `root`.
+        fingerprint: digest of the inputs (`ich_mil.data.record.scan_fingerprint`).
+        thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
+        root: folder of the DICOM files.
+        out: folder of the prepared set.
+        site: contrast words of the site.
     """
 
     scan: str
@@ -51,16 +58,16 @@ class ScanTask(NamedTuple):
 
 
 def prepare_scans(tasks: Sequence[ScanTask]) -> int:
-    """Order, choose, read and write some scans; runs in a worker process. Returns their number.
+    """Prepare several scans, in a worker process. Returns their number.
 
-    While one is written and the disk catches up, the next is read.
+    Each scan is written in a second thread while the next scan is read.
     """
     with ThreadPoolExecutor(1) as writer:
         writing: Future[None] | None = None
         for task in tasks:
             record, stack = _prepare(task)
             if writing is not None:
-                writing.result()  # no more than two scans in memory, and a full disk ends it here
+                writing.result()  # limits memory to two scans, and raises the error of a full disk
             writing = writer.submit(write_scan, task, record, stack)
         if writing is not None:
             writing.result()
@@ -68,7 +75,7 @@ def prepare_scans(tasks: Sequence[ScanTask]) -> int:
 
 
 def write_scan(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
-    """Write a scan: its HU (n, H, W) first, None where no slice can be used, and its record last."""
+    """Write the HU (n, H, W) of a scan, then its record. `stack` is None if no slice can be used."""
     path = scan_file(task.out, task.scan)
     if stack is None:
         path.unlink(missing_ok=True)
@@ -79,12 +86,12 @@ def write_scan(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> 
 
 
 def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
-    """The record of a scan and its HU (n, H, W), lowest slice first; None where no slice can be used."""
+    """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
     chosen, entries = _choose_and_read(task)
     if chosen is None:
         detail = "none of its series shows a head that can be read; the scan is left out"
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
-    # two patients under one study UID: the head of one may be in a series that was not chosen
+    # With two patients under one study UID, the head of one may be in a series that was not chosen.
     patients = _patients(chosen.series.headers if chosen else ())
     patients += [key for key in _patients(task.headers) if key not in patients]
     if len(patients) > 1:
@@ -95,7 +102,7 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
         entries.append(LedgerEntry(task.scan, "", Code.PATIENT_MISSING, detail))
     record = ScanRecord(
         fingerprint=task.fingerprint,
-        n_bytes=0,  # until it is written
+        n_bytes=0,  # set by write_scan
         patient=patients[0] if patients else task.scan,
         pixel_mm=chosen.series.headers[0].spacing if chosen else (0.0, 0.0),
         slices=chosen.rows if chosen else [],
@@ -105,12 +112,12 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
 
 
 def _patients(headers: Sequence[SliceHeader]) -> list[str]:
-    """The patient keys that occur, sorted."""
+    """Sorted distinct patient keys of the headers."""
     return sorted({header.patient_id for header in headers if header.patient_id})
 
 
 class _Slice(NamedTuple):
-    """One prepared slice: its HU (H, W), its row of the record without `position_mm`, its ledger lines."""
+    """One prepared slice: HU (H, W), row of the record without `position_mm`, ledger lines."""
 
     picture: np.ndarray
     row: dict[str, Any]
@@ -118,7 +125,7 @@ class _Slice(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """The series that stands for a scan, the HU of its slices (n, H, W), and their rows of the record."""
+    """The series chosen for a scan, the HU of its slices (n, H, W), and their rows of the record."""
 
     series: Series
     stack: np.ndarray
@@ -126,7 +133,7 @@ class _Chosen(NamedTuple):
 
 
 class _UnreadableError(Exception):
-    """A slice that is refused when its pixels are read."""
+    """A slice whose pixels cannot be read or are refused."""
 
     def __init__(self, header: SliceHeader, entry: LedgerEntry) -> None:
         super().__init__()
@@ -135,7 +142,7 @@ class _UnreadableError(Exception):
 
 
 def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]:
-    """The series that stands for the scan, None where no series shows a head; and every ledger line."""
+    """Choose and read a series; None if no series shows a head. Also returns all ledger lines."""
     refused: list[LedgerEntry] = []
     headers = list(task.headers)
     no_heads: set[tuple[str, ...]] = set()
@@ -185,7 +192,11 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
 
 
 def _rows(series: Series, slices: Sequence[_Slice]) -> list[dict[str, Any]]:
-    """The rows of the record. Heights are of this series: a slice less may turn the axis of two tilts."""
+    """Rows of the record, with heights from the final series.
+
+    Heights of an earlier ordering would not fit: in a series with two gantry tilts, removing a slice may
+    change the axis along which heights are measured.
+    """
     heights = dict(zip(_names(series.headers), series.positions, strict=True))
     return [
         item.row | {"position_mm": fmean(heights[name] for name in item.row["sources"])} for item in slices
@@ -193,7 +204,7 @@ def _rows(series: Series, slices: Sequence[_Slice]) -> list[dict[str, Any]]:
 
 
 def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
-    """A line for each duplicate that shows something else than the slice which stands in its place."""
+    """Ledger lines for duplicates whose pixels differ from those of the slice used at the same position."""
     doubles = {entry.file for entry in series.entries if entry.code == Code.DUPLICATE}
     entries = []
     for header in series.left_out:
@@ -202,7 +213,7 @@ def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
         used = min(series.headers, key=lambda one: math.dist(one.position, header.position))
         try:
             same = np.array_equal(read_slice(header, root=root)[0], read_slice(used, root=root)[0])
-        except DicomError:  # a picture that cannot be read shows nothing else
+        except DicomError:  # unreadable pixels cannot be compared
             continue
         if not same:
             detail = f"its picture is not that of {slice_name(used)}, which is in the same place"
@@ -215,7 +226,7 @@ def _names(headers: Sequence[SliceHeader]) -> tuple[str, ...]:
 
 
 def _groups(series: Series, thickness_mm: float) -> list[tuple[SliceHeader, ...]]:
-    """Slices that become one, from below."""
+    """Group the slices that are averaged to one output slice, lowest group first."""
     if not thickness_mm:
         return [(header,) for header in series.headers]
     groups = average_groups(series, thickness=thickness_mm)
@@ -228,15 +239,16 @@ def _read(
     task: ScanTask,
     done: dict[tuple[str, ...], _Slice],
 ) -> tuple[np.ndarray, list[_UnreadableError]]:
-    """Read the groups of slices of a series into `done` unless they are there.
+    """Read the slice groups of a series into one stack, and register them in the cache `done`.
 
-    What is there already is copied, not read again: its picture in `done` is from then on that of this stack.
+    Groups in `done` are copied to the stack and not read again. Afterwards the pictures in `done` are views
+    of this stack.
 
     Returns:
-        HU (n, H, W), each of them a picture of `done`, and the slices that could not be read.
+        HU (n, H, W), and the slices that could not be read. Their rows of the stack are undefined.
     """
     first = series.headers[0]
-    # one piece of memory, which the system hands out in large pages: slice by slice takes as long as decoding
+    # One large allocation gets large memory pages; separate allocations take as long as decoding.
     stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
     unreadable = []
     for picture, group in zip(stack, groups, strict=True):
@@ -251,7 +263,7 @@ def _read(
 
 
 def _read_group(group: Sequence[SliceHeader], task: ScanTask) -> _Slice:
-    """The mean of the slices of a group, or the one slice itself."""
+    """Read the slices of a group and average them; a single slice is unchanged."""
     total: np.ndarray | None = None
     corrections: set[Code] = set()
     entries: list[LedgerEntry] = []
@@ -284,10 +296,10 @@ def _read_group(group: Sequence[SliceHeader], task: ScanTask) -> _Slice:
 
 
 def _in_place(hu: np.ndarray, header: SliceHeader, place: np.ndarray) -> np.ndarray:
-    """The picture of a slice as if its first pixel lay along the normal of `place` (3,), mm, in whole pixels.
+    """Shift a slice in its plane by whole pixels, so that its first pixel aligns with `place` (3,), mm.
 
-    Those of a tilted gantry drift in their plane as the couch moves, by 1.6 mm in 5 mm at 20 degrees: their
-    mean pixel by pixel would smear the skull over the brain. What is moved in is the edge again.
+    With a tilted gantry, slices drift in their plane as the couch moves, by 1.6 mm per 5 mm at 20 degrees.
+    Without the shift, the pixelwise mean would smear the skull over the brain. Edge pixels are repeated.
     """
     away = place - header.position
     down = round(float(away @ header.orientation[3:]) / header.spacing[0])

@@ -1,14 +1,14 @@
-"""8-bit pictures of single CT slices as Hounsfield units.
+"""8-bit slice pictures: conversion of PNG and JPEG files of single CT slices to Hounsfield units.
 
-In: a PNG or JPEG file, grey or with three equal colours, of one slice in a known window. Out: its
+In: a PNG or JPEG file of one slice in a known window, greyscale or with three equal colour channels. Out: its
 `SliceHeader`, and its pixels as int16 HU (H, W):
 
     HU = level - width / 2 + grey · width / 255
 
-Grey 255 lies above the window and becomes bone; grey 0 that is connected to the border of the picture becomes
-air; JPEG is lossy, so both have a tolerance. Grey 0 inside the head stays at the lower end of the window. A
-picture says nothing of place, orientation, pixel spacing or patient: its height and spacing are 0, its
-orientation is empty.
+Grey 255 lies above the window and becomes bone. Grey 0 that is connected to the border of the picture becomes
+air. Both have a tolerance, because JPEG is lossy. Grey 0 inside the head stays at the lower end of the
+window. Pictures contain no position, orientation, pixel spacing or patient: the header has height and spacing
+0 and an empty orientation.
 
 Legend: `H, W` pixels.
 """
@@ -27,29 +27,29 @@ from ich_mil.errors import DataError
 from ich_mil.ledger import Code
 
 Window = tuple[float, float]
-"""(level, width) of pictures, HU."""
+"""Display window of the pictures: (level, width), HU."""
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 BONE = 1000
-"""HU of what lies above the window: dense bone. A window that reaches higher ends there."""
+"""HU for pixels above the window (dense bone), or the upper end of the window if that is higher."""
 AIR = -1000
-"""HU of what surrounds the head (DICOM PS3.3 C.11.1.1.2). A window that reaches lower begins there."""
+"""HU for air around the head (DICOM PS3.3 C.11.1.1.2), or the lower end of the window if that is lower."""
 WHITE = 254
-"""Least grey that counts as above the window."""
+"""Smallest grey value that counts as above the window."""
 BLACK = 3
-"""Largest grey that counts as below the window."""
+"""Largest grey value that counts as below the window."""
 MODES = ("L", "P", "RGB")
-"""Pillow's modes that can hold 8-bit grey."""
+"""Pillow modes that can hold 8-bit greyscale."""
 
 
 def parse_window(values: Sequence[float], *, layout: str) -> Window:
-    """Two numbers as the window of a set's pictures.
+    """Parse two numbers, level and width in HU, as the window of the pictures of a set.
 
     Raises:
-        ValueError: the set has another layout than `slices`; no finite numbers, a width that is not positive,
-            or HU that int16 cannot hold.
+        ValueError: `layout` is not `slices`, a number is not finite, the width is not positive, or the window
+            exceeds the range of int16.
     """
-    from ich_mil.windows import parse_windows  # torch, which the processes that prepare do without
+    from ich_mil.windows import parse_windows  # imports torch, which the worker processes do not need
 
     if layout != "slices":
         raise ValueError(f"window is for layout slices, not for {layout}; leave it out")
@@ -60,15 +60,15 @@ def parse_window(values: Sequence[float], *, layout: str) -> Window:
 
 
 def is_picture(path: str) -> bool:
-    """Whether the name of a file is that of a PNG or JPEG picture."""
+    """Whether a file has the suffix of a PNG or JPEG picture."""
     return PurePath(path).suffix.lower() in SUFFIXES
 
 
 def picture_headers(path: Path) -> tuple[SliceHeader]:
-    """The header of one picture, without its pixels; the file's name stands for every UID.
+    """Header of one picture, without its pixels; the stem of the file name is used for every UID.
 
     Raises:
-        DataError: the file cannot be read, or has not 8 bits of grey.
+        DataError: the file cannot be read, or is not 8-bit greyscale.
     """
     with _opened(path) as image:
         columns, rows = image.size
@@ -99,20 +99,20 @@ def picture_headers(path: Path) -> tuple[SliceHeader]:
 
 
 def read_picture(path: Path, *, window: Window) -> np.ndarray:
-    """The HU (H, W) int16 of one picture.
+    """Read one picture as HU (H, W) int16.
 
     Args:
-        path: of the file.
-        window: (level, width) that the picture was made with, HU.
+        path: the file.
+        window: (level, width) that the picture was rendered with, HU.
 
     Raises:
-        DataError: the file cannot be read, or has not 8 bits of grey.
-        DicomError: all pixels are equal (`flat`), as of a DICOM file.
+        DataError: the file cannot be read, or is not 8-bit greyscale.
+        DicomError: all pixels are equal (code `flat`, as for a DICOM file).
     """
     with _opened(path) as image:
         try:
             colours = np.asarray(image if image.mode == "L" else image.convert("RGB"))
-        except Exception as error:  # decoders raise anything
+        except Exception as error:  # decoders raise exceptions of many classes
             _unreadable(path, error)
     if colours.ndim == 3 and (colours != colours[..., :1]).any():
         raise DataError(f"{path}: is a picture with colours; save it as 8-bit grey")
@@ -123,7 +123,7 @@ def read_picture(path: Path, *, window: Window) -> np.ndarray:
 
 
 def hu_of_grey(grey: np.ndarray, *, window: Window) -> np.ndarray:
-    """Grey levels (H, W) uint8 in a window (level, width) as HU (H, W) int16."""
+    """Convert grey values (H, W) uint8, rendered in a window (level, width), to HU (H, W) int16."""
     level, width = window
     low, high = level - width / 2, level + width / 2
     hu = np.rint(low + grey * (width / 255)).astype(np.int16)  # (H, W)
@@ -138,10 +138,10 @@ def hu_of_grey(grey: np.ndarray, *, window: Window) -> np.ndarray:
 
 
 def _opened(path: Path) -> Image.Image:
-    """The picture, its pixels not yet read. `DataError` if it is none, or not of 8-bit grey."""
+    """Open a picture without reading its pixels. `DataError` if it is no picture, or not 8-bit greyscale."""
     try:
         image = Image.open(path, formats=("PNG", "JPEG"))
-    except Exception as error:  # Pillow has no common class for damaged files
+    except Exception as error:  # Pillow has no common exception class for damaged files
         _unreadable(path, error)
     if image.mode not in MODES:
         image.close()

@@ -1,10 +1,11 @@
-"""Single labelled slices: a folder of 8-bit pictures or DICOM files, one slice a file, and a `labels.csv`.
+"""Slice layout: single labelled slices, as 8-bit pictures or DICOM files, with a `labels.csv`.
 
-`ROOT/labels.csv` has columns `slice,label` and where known `patient`; `slice` is the name of a file without
-its suffix, at any depth below ROOT. A column `any` may stand for `label`, as in tables of RSNA 2019; other
-columns, such as `kinds`, are not read. Each slice is a scan of one slice, whatever the files say of studies,
-and need not show a head. Without a column `patient` the PatientID of a DICOM file counts, and a picture is a
-patient of its own.
+In: a folder with one slice per file, and `ROOT/labels.csv` with columns `slice,label` and optionally
+`patient`. `slice` is the name of a file without its suffix, at any depth below ROOT. A column `any`, as in
+tables of RSNA 2019, may replace `label`; other columns, such as `kinds`, are ignored. Out: a `Collection` and
+the prepared slices. Each slice is a scan of one slice, whatever its study UID, and need not show a head.
+Without a column `patient`, the PatientID of a DICOM file is used, and each picture counts as a separate
+patient.
 
 Legend: `H, W` pixels.
 """
@@ -31,10 +32,10 @@ from ich_mil.ledger import Code, LedgerEntry
 
 
 class SliceCollection(Collection):
-    """Slices with a label each; a scan is named as its slice.
+    """Single labelled slices; the scan id is the name of the slice.
 
     Attributes:
-        window: (level, width) of the pictures, HU; None where there are none.
+        window: (level, width) of the pictures, HU; None if there are no pictures.
     """
 
     pictures = True
@@ -59,31 +60,31 @@ class SliceCollection(Collection):
             self.patients = dict(zip(names, map(patient_key, table.patient), strict=True))
 
     def files(self) -> Iterator[str]:
-        """Every file below the folder but `labels.csv`."""
+        """All files below the folder except `labels.csv`."""
         return (path for path in every_file(self.root, self.root) if path != LABELS)
 
     def scan_id(self, path: str, study_uid: str) -> str:
-        """The name of the file without its suffix."""
+        """File name without its suffix, in Unicode form NFC."""
         return normalize("NFC", PurePath(path).stem)
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
-        """The slice's row."""
+        """Label from the row of the slice."""
         return self.labels[scan]
 
     def slice_label(self, sop: str, *, scan: str = "") -> int:
-        """The slice's row."""
+        """Label from the row of the slice."""
         return self.labels[scan]
 
     def patient(self, scan: str) -> str:
-        """Key of the column `patient`."""
+        """Patient key from the column `patient`; '' without that column."""
         return self.patients.get(scan, "")
 
     def check(
         self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
     ) -> None:
-        """Rows and files must match one to one, pictures need a window, and a window pictures.
+        """Require that rows and files match one to one, and that a window is given exactly for pictures.
 
-        A DICOM file with a row that cannot be used has lines in the ledger, as in the other layouts.
+        A DICOM file that has a row but cannot be used gets ledger lines, as in the other layouts.
         """
         found, unusable = dict(scans), {self.scan_id(one.file, ""): one for one in refused}
         twice = [scan for scan, sources in found.items() if len(sources) > 1]
@@ -124,7 +125,7 @@ class SliceCollection(Collection):
             self.entries.append(LedgerEntry("", LABELS, Code.PATIENT_MISSING, detail))
 
     def check_twins(self, scan: str, other: str) -> None:
-        """Refuse one slice under two names with two labels."""
+        """Raise `DataError` if two identical slices have different labels."""
         if self.labels[scan] != self.labels[other]:
             raise DataError(
                 f"{self.path}: {scan} and {other} are the same picture, but one is labelled 0 and one 1; "
@@ -133,17 +134,17 @@ class SliceCollection(Collection):
 
 
 def prepare_slices(tasks: Sequence[ScanTask], *, window: Window | None) -> int:
-    """Read and write some scans of one slice; runs in a worker process.
+    """Prepare several scans of one slice each, in a worker process.
 
     Args:
-        tasks: each with the header of one slice.
+        tasks: scans, each with the header of one slice.
         window: (level, width) of the pictures, HU.
 
     Returns:
         The number of scans.
 
     Raises:
-        DataError: a picture that cannot be read.
+        DataError: a picture cannot be read.
     """
     for task in tasks:
         (header,) = task.headers
@@ -162,7 +163,7 @@ def prepare_slices(tasks: Sequence[ScanTask], *, window: Window | None) -> int:
             entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
         record = ScanRecord(
             fingerprint=task.fingerprint,
-            n_bytes=0,  # until it is written
+            n_bytes=0,  # set by write_scan
             patient=header.patient_id or task.scan,
             pixel_mm=header.spacing,
             slices=[] if hu is None else [row],
@@ -175,10 +176,10 @@ def prepare_slices(tasks: Sequence[ScanTask], *, window: Window | None) -> int:
 def _read(
     header: SliceHeader, root: Path, window: Window | None
 ) -> tuple[np.ndarray | None, list[LedgerEntry]]:
-    """HU (H, W) of one slice, None where it is refused; and its lines of the ledger."""
+    """HU (H, W) of one slice, or None if it is refused, and its ledger lines."""
     try:
         if is_picture(header.path):
-            assert window is not None  # `SliceCollection.check` comes first
+            assert window is not None  # ensured by `SliceCollection.check`
             hu, notes = read_picture(root / header.path, window=window), header.notes
         else:
             hu, repairs = read_slice(header, root=root)

@@ -1,7 +1,7 @@
-"""Train, validation and test scans, never a patient in two of them.
+"""Train, validation and test splits by patient, and checks that no patient is in two splits.
 
-In: scans with patient, label and a digest of what they show. Out: a table of `COLUMNS`. Patients are drawn,
-stratified by whether they have a positive scan; all scans of a patient go together.
+In: scans with patient, label and a digest of their slices. Out: a table with columns `COLUMNS`. Patients are
+drawn at random, stratified by whether they have a positive scan. All scans of a patient are in one split.
 """
 
 from collections.abc import Mapping
@@ -17,30 +17,32 @@ from ich_mil.files import digest, write_text
 
 SPLITS = ("train", "validation", "test")
 COLUMNS = ["scan", "patient", "label", "split", "content"]
-"""Of a run's `splits.csv`; content is that of `ich_mil.data.twins`."""
+"""Columns of `splits.csv`; `content` is a digest of the slices (`ich_mil.data.twins`)."""
 
 
 def patient_key(patient_id: str) -> str:
-    """A pseudonymous key of a PatientID: equal for equal identifiers, '' for an empty one."""
+    """Pseudonymous key of a PatientID: equal for equal identifiers, '' for an empty identifier."""
     return f"P{digest(patient_id.encode())}" if patient_id else ""
 
 
 def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: int) -> pd.DataFrame:
-    """Draw a split by patient, stratified by label.
+    """Draw a random split by patient, stratified by label.
+
+    Patients who have a scan of several slices and patients who have only single slices are further strata,
+    unless both are too few for every split.
 
     Args:
-        scans: index scan id; columns `patient`, `label` (0 or 1), `content`, and `slices` where known.
-            Patients with a scan of several slices and those of single slices alone are divided each by
-            themselves.
+        scans: index scan id; columns `patient`, `label` (0 or 1), `content`, and optionally `slices`, the
+            number of slices.
         validation: share of patients for early stopping and calibration, in [0, 1).
         test: share of patients held out, in [0, 1).
-        seed: of the draw.
+        seed: random seed.
 
     Returns:
-        `COLUMNS`, in the order of `scans`.
+        A table with columns `COLUMNS`, in the order of `scans`.
 
     Raises:
-        DataError: an unlabelled scan, or too few patients of a label for every split to have one.
+        DataError: a scan has no label, or a label has too few patients to be in every split.
     """
     unlabelled = scans.index[scans.label == UNKNOWN]
     if len(unlabelled):
@@ -60,7 +62,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
                 f"label, or lower the shares{_one_for_all(scans)}"
             )
         kinds = [own[several[own]], own[~several[own]]]
-        if max(map(len, kinds)) <= len(shares):  # no kind has enough for every split
+        if max(map(len, kinds)) <= len(shares):  # neither stratum has enough patients for every split
             kinds = [own]
         for part in map(generator.permutation, kinds):
             least = int(len(part) > len(shares))
@@ -73,7 +75,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
 
 
 def _one_for_all(scans: pd.DataFrame) -> str:
-    """What else may help where most scans are of one patient, as after an anonymisation; else ''."""
+    """Hint for an error message if most scans share one PatientID, as after anonymisation; else ''."""
     most = int(scans.patient.value_counts().max()) if len(scans) else 0
     if 2 * most <= len(scans) or most < 2:
         return ""
@@ -81,7 +83,7 @@ def _one_for_all(scans: pd.DataFrame) -> str:
 
 
 def read_scan_list(path: Path) -> pd.DataFrame:
-    """A CSV with columns `scan,split`, each row once. `DataError` for an unknown split."""
+    """Read the distinct rows of a CSV file with columns `scan,split`. `DataError` for an unknown split."""
     table = read_label_csv(path, ["scan", "split"])[["scan", "split"]].drop_duplicates()
     wrong = table[~table.split.isin(SPLITS)]
     if len(wrong):
@@ -90,11 +92,11 @@ def read_scan_list(path: Path) -> pd.DataFrame:
 
 
 def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
-    """A split chosen by the user: a CSV with columns `scan,split`; scans it does not name are left out.
+    """Read a user-defined split, a CSV file with columns `scan,split`; scans without a row are left out.
 
     Raises:
-        DataError: an unknown split or scan, a scan in two splits, a patient in two splits, scans to train or
-            validate on without both labels.
+        DataError: an unknown split or scan, a scan or patient in two splits, or a train or validation split
+            without both labels.
     """
     table = read_scan_list(path)
     unknown = sorted(set(table.scan) - set(scans.index))
@@ -109,7 +111,10 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_splits(table: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if a patient or scan sits in two splits, naming both, or a split lacks a label."""
+    """Raise `DataError` if a patient or scan is in two splits, or train or validation lacks a label.
+
+    An empty validation split is accepted. The error names the patients and their scans.
+    """
     spread = table.groupby("patient").split.nunique()
     twice = sorted(spread.index[spread > 1])
     if twice:
@@ -130,12 +135,12 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
 
 
 def scan_keys(scan: str, patient: str, content: str) -> set[str]:
-    """All that tells a scan again: its id, each name of its patient, its slices (`ich_mil.data.twins`)."""
+    """Keys that identify a scan: its id, all keys of its patient, the digest of its slices."""
     return {scan, *names_of(patient), content} - {""}
 
 
 def keys_of(scans: pd.DataFrame) -> dict[str, str]:
-    """The `scan_keys` of these scans, each with the scan it belongs to.
+    """Map each of the `scan_keys` of these scans to the scan id.
 
     Args:
         scans: index scan id; columns `patient`, `content`.
@@ -145,19 +150,19 @@ def keys_of(scans: pd.DataFrame) -> dict[str, str]:
 
 
 def learned_from(table: pd.DataFrame) -> dict[str, str]:
-    """The `keys_of` the scans of a split that were trained or calibrated on."""
+    """`keys_of` the scans of a split that were used for training or calibration: all but the test scans."""
     return keys_of(table[table.split != "test"].set_index("scan"))
 
 
 def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -> None:
-    """Raise `DataError` if a scan of `source`, or its patient, is among those learned from, naming them.
+    """Raise `DataError` if a test scan, or its patient, was used for training or calibration.
 
-    A scan whose files name no patient is known by its own id and its slices.
+    Scans without a PatientID are compared by scan id and slices.
 
     Args:
-        scans: index scan id; columns `patient`, `content`.
-        learned: `keys_of` the scans learned from.
-        source: what the scans were read from, for messages.
+        scans: the test scans: index scan id; columns `patient`, `content`.
+        learned: `keys_of` the scans used for training and calibration.
+        source: name of the file or set of the test scans, for messages.
     """
     names = {name for patient in scans.patient for name in names_of(patient)}
     both = sorted({*learned} & names) or sorted({*learned} & {*scans.index})
@@ -175,7 +180,7 @@ def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -
 
 
 def load_splits(path: Path) -> pd.DataFrame:
-    """The split of a run, as `write_splits` wrote it. `DataError` if a patient now sits in two splits."""
+    """Read a split written by `write_splits`. `DataError` as in `check_splits`."""
     table = read_label_csv(path, COLUMNS)
     table = table.assign(label=binary(table.label, path)).reset_index(drop=True)
     check_splits(table, str(path))
@@ -183,7 +188,7 @@ def load_splits(path: Path) -> pd.DataFrame:
 
 
 def check_current(table: pd.DataFrame, scans: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if a scan of the split is gone, or has another patient, label or slices by now."""
+    """Raise `DataError` if a scan of the split is missing, or its patient, label or slices have changed."""
     known = ["patient", "label", "content"]
     now = scans[known].reindex(table.scan)
     changed = table.scan[(now.to_numpy() != table[known].to_numpy()).any(1)]
@@ -195,7 +200,7 @@ def check_current(table: pd.DataFrame, scans: pd.DataFrame, source: str) -> None
 
 
 def check_same(table: pd.DataFrame, listed: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` if the list a run was divided by now names other scans, or divides them otherwise."""
+    """Raise `DataError` if the user-defined split of a run has changed since the run began."""
     began, now = (set(zip(one.scan, one.split, strict=True)) for one in (table, listed))
     if changed := sorted({scan for scan, _ in began ^ now}):
         raise DataError(
@@ -205,5 +210,5 @@ def check_same(table: pd.DataFrame, listed: pd.DataFrame, source: str) -> None:
 
 
 def write_splits(table: pd.DataFrame, path: Path) -> None:
-    """Write the table as CSV."""
+    """Write a split as CSV."""
     write_text(path, table.to_csv(index=False))

@@ -1,15 +1,15 @@
-"""The prepared set: one int16 memory-map a scan and one table of all slices.
+"""Prepared set: file layout and reader. One int16 memory map per scan, and one table of all slices.
 
     SET/scans/<scan>.npy    (n, H, W) int16 Hounsfield units, lowest slice first
-    SET/scans/<scan>.json   where each slice came from, its orientation, what was corrected; written last,
-                            marks a whole scan
-    SET/slices.csv          one row a slice: scan, index, patient, position_mm, position, scan_label,
+    SET/scans/<scan>.json   source files, orientation and corrections of each slice; written last, marks a
+                            complete scan
+    SET/slices.csv          one row per slice: scan, index, patient, position_mm, position, scan_label,
                             slice_label, sop, source, corrections, content (a digest of its pixels)
-    SET/ledger.csv          every refusal, correction and choice
-    SET/index.sqlite        the header index (`ich_mil.data.index`), no part of the result
-    SET/prepared.json       format, layout, root, thickness and a digest of the files it was made from
+    SET/ledger.csv          all refusals, corrections and choices
+    SET/index.sqlite        header index (`ich_mil.data.index`), not part of the result
+    SET/prepared.json       format, layout, root, thickness and a digest of the source files
 
-This file knows the layout and reads it; `ich_mil.data.prepare` writes it.
+In: the folder of a prepared set, written by `ich_mil.data.prepare`. Out: a `PreparedSet`.
 """
 
 import hashlib
@@ -44,13 +44,13 @@ COLUMNS = (
     "corrections",
     "content",
 )
-"""Of `slices.csv`."""
+"""Columns of `slices.csv`."""
 UNFINISHED = ""
-"""Stands for the digest of the files in `prepared.json` while scans are being prepared."""
+"""Value of `files` in `prepared.json` while scans are being prepared; otherwise a digest of the files."""
 
 
 def scan_file(folder: Path, scan: str) -> Path:
-    """Where the pixels of a scan lie; a scan id that cannot be a file name is replaced, with a digest."""
+    """Path of the pixels of a scan. An id that is no safe file name is replaced, with a digest appended."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", scan)
     if name != scan or name.startswith(".") or len(name) > 100:
         name = f"{name.lstrip('.')[:60]}-{digest(scan.encode())}"
@@ -62,9 +62,9 @@ class PreparedSet:
     """A prepared set on disk.
 
     Attributes:
-        folder: where it lies.
-        root: the folder it was made from.
-        fingerprint: digest of the files it was made from and of the table.
+        folder: folder of the set.
+        root: folder of the source files.
+        fingerprint: digest of the source files and of the table.
     """
 
     folder: Path
@@ -73,15 +73,15 @@ class PreparedSet:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """`slices.csv`, one row a slice, sorted by scan and index."""
+        """`slices.csv`: one row per slice, sorted by scan and index."""
         texts = ("scan", "patient", "sop", "source", "content")
         return self._read("slices.csv", COLUMNS, dict.fromkeys(texts, str))
 
     @cached_property
     def scans(self) -> pd.DataFrame:
-        """One row a scan, index `scan`: patient, label, slices, content.
+        """One row per scan, index `scan`: patient, label, slices (their number), content (a digest).
 
-        Scans of the same slices are of one patient, whatever their files say (`ich_mil.data.twins`).
+        Scans with the same slices belong to one patient, whatever their files say (`ich_mil.data.twins`).
         """
         grouped = self.table.groupby("scan", sort=False)
         scans = pd.DataFrame(
@@ -95,7 +95,7 @@ class PreparedSet:
         return scans.assign(patient=one_patient(scans))
 
     def slices(self, scan: str) -> pd.DataFrame:
-        """The rows of one scan, lowest slice first. `DataError` if there is no such scan."""
+        """Table rows of one scan, lowest slice first. `DataError` if there is no such scan."""
         if scan not in self._places:
             raise DataError(f"{self.folder}: has no scan {scan!r}")
         return self.table.loc[self._places[scan]]
@@ -105,14 +105,14 @@ class PreparedSet:
         return {str(scan): place for scan, place in self.table.groupby("scan").groups.items()}
 
     def part_of(self, scan: str) -> "PreparedSet":
-        """The set on disk that a scan is of: this one (`ich_mil.data.joined` has several)."""
+        """The set on disk that contains a scan: this set (`ich_mil.data.joined` overrides this)."""
         return self
 
     def hu(self, scan: str) -> np.ndarray:
-        """The pixels of one scan: (n, H, W) int16 HU, memory-mapped; no write reaches the file.
+        """Pixels of one scan: (n, H, W) int16 HU, memory-mapped copy-on-write.
 
         Raises:
-            DataError: the file cannot be read, or is of something else.
+            DataError: the file cannot be read, or does not hold int16 slices.
         """
         path = scan_file(self.folder, scan)
         try:
@@ -125,11 +125,11 @@ class PreparedSet:
 
     @cached_property
     def ledger(self) -> pd.DataFrame:
-        """`ledger.csv` as text, in the order of its lines."""
+        """`ledger.csv` as text, in file order."""
         return self._read("ledger.csv", [field.name for field in fields(LedgerEntry)], str)
 
     def _read(self, name: str, columns: Iterable[str], types: Any) -> pd.DataFrame:
-        """A table of the set. `DataError` if it is gone, damaged or of something else."""
+        """Read a table of the set. `DataError` if it is missing or damaged, or lacks a column."""
         try:
             table = pd.read_csv(self.folder / name, dtype=types, keep_default_na=False)
             if missing := [column for column in columns if column not in table]:
@@ -140,7 +140,7 @@ class PreparedSet:
 
     @cached_property
     def ledger_by_scan(self) -> dict[str, list[dict[str, str]]]:
-        """The ledger's lines about each scan; '' holds those about none."""
+        """Ledger lines by scan id; lines that concern no scan are under ''."""
         lines: dict[str, list[dict[str, str]]] = defaultdict(list)
         for line in self.ledger.to_dict("records"):
             lines[line["scan"]].append({str(name): value for name, value in line.items()})
@@ -148,7 +148,7 @@ class PreparedSet:
 
 
 def open_prepared(folder: str | Path) -> PreparedSet:
-    """Open a prepared set. `DataError` if the folder is none, or of another version."""
+    """Open a prepared set. `DataError` if the folder holds no finished set of this version."""
     folder = Path(folder)
     try:
         about = {**json.loads((folder / "prepared.json").read_text(encoding="utf-8"))}

@@ -1,7 +1,7 @@
-"""The story of one scan: what came in, what was refused, chosen and corrected, and what came out, in words.
+"""Explanation of one prepared scan: a text report of its result, choices, refusals and corrections.
 
-In: a prepared set and the id of a scan. Out: text for a person who asks why a scan looks as it does. It is
-told from `scans/<scan>.json`, `slices.csv` and `ledger.csv`; no DICOM file is read again.
+In: a prepared set and the id of a scan. Out: text, compiled from `scans/<scan>.json`, `slices.csv` and
+`ledger.csv`. No DICOM file is read.
 """
 
 from collections import defaultdict
@@ -20,22 +20,22 @@ from ich_mil.errors import DataError
 from ich_mil.ledger import CHOICES, CORRECTED, REFUSED, Code
 
 SHOWN = 5
-"""Lines of one code that are written out; the ledger has all of them."""
+"""Largest number of lines per code in the report; the ledger has all lines."""
 
 
 def explain(folder: Path, scan: str) -> str:
-    """Tell how one scan was prepared.
+    """Explain how one scan was prepared.
 
     Args:
         folder: a prepared set.
-        scan: the id of a scan, which may be one that was left out, or the folder of one that was not.
+        scan: the id of a scan, which may have been left out, or the source folder of a prepared scan.
 
     Returns:
         Several lines of text.
 
     Raises:
-        DataError: `folder` is no prepared set, the scan's record or pixels are damaged, or it knows no such
-            scan; ids like it are named.
+        DataError: `folder` is no prepared set, the record or pixels of the scan are damaged, or the set has
+            no such scan; the error names similar ids.
     """
     prepared = open_prepared(folder)
     below = prepared.table.scan[prepared.table.source.str.startswith(f"{scan.rstrip('/')}/")].unique()
@@ -67,13 +67,13 @@ def explain(folder: Path, scan: str) -> str:
         if found:
             story.append(f"  {title}")
         for code in found:
-            # a correction is the same on most slices: one of them tells it
+            # a correction usually applies to most slices alike, so one line suffices
             story += _lines(code, by_code[code], shown=1 if codes is CORRECTED else SHOWN)
     return "\n".join(story)
 
 
 def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]:
-    """What came out."""
+    """Report lines on the result: patient, label, slices, spacing, source files."""
     label, slice_labels = int(rows.scan_label.iloc[0]), rows.slice_label[rows.slice_label != UNKNOWN]
     said = {UNKNOWN: "no label", 0: "negative", 1: "positive"}[label]
     if len(slice_labels):
@@ -94,9 +94,9 @@ def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]
 
 
 def _lines(code: Code, lines: Sequence[dict[str, str]], *, shown: int) -> Iterator[str]:
-    """The ledger's lines of one code, the first few of them."""
+    """Report lines for the first `shown` ledger lines of one code."""
     for line in lines[:shown]:
-        # refusals name their file themselves
+        # the detail of a refusal already names the file
         file = "" if not line["file"] or line["detail"].startswith(line["file"]) else f"{line['file']}: "
         yield f"    {code}: {file}{line['detail']}"
     if len(lines) > shown:

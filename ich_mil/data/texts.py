@@ -1,7 +1,7 @@
-"""The texts of a study's DICOM files that say whose it is: names, dates, descriptions.
+"""Identifying texts of a study, read from its DICOM files: patient name, dates, descriptions.
 
-In: a prepared set and a scan. Out: the texts by DICOM keyword, as the scan's lowest slice has them. They are
-written by strangers and may name the patient: pages show them only where someone asks for them.
+In: a prepared set and a scan. Out: the texts by DICOM keyword, from the lowest slice of the scan. The texts
+are untrusted and may identify the patient, so reports show them only on request.
 """
 
 import zlib
@@ -25,14 +25,14 @@ KEYWORDS = (
     "SeriesDescription",
     "InstitutionName",
 )
-"""In the order they are shown (PS3.6)."""
+"""DICOM keywords (PS3.6), in display order."""
 
 
 def source_files(prepared: PreparedSet, scan: str) -> list[Path]:
-    """The DICOM files of a scan, from the lowest slice up; each file of several frames once.
+    """DICOM files of a scan, lowest slice first; a multi-frame file is listed once.
 
     Raises:
-        DataError: the scan's own record cannot be read.
+        DataError: the record of the scan cannot be read.
     """
     record = read_record(prepared.folder, scan)
     if record is None:
@@ -42,10 +42,10 @@ def source_files(prepared: PreparedSet, scan: str) -> list[Path]:
 
 
 def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:
-    """The texts of a scan by keyword, those that are there, unchanged: not safe to show without escaping.
+    """Non-empty texts of a scan by DICOM keyword. They are unchanged: escape them before display.
 
     Raises:
-        DataError: the scan's files are no longer where they were.
+        DataError: the record or the DICOM file of the scan cannot be read.
     """
     path = source_files(prepared, scan)[0]
     tags = {keyword: tag_of(keyword) for keyword in KEYWORDS}

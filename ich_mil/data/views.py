@@ -1,10 +1,11 @@
-"""Features of the same scans by several networks: the members of an ensemble.
+"""Ensemble views: features of the same scans from several networks, the members of an ensemble.
 
-In: one `FeatureSet` a member. Out: `Views`, the same in one order of scans, and one `FeatureSet` that stands
-for all of them in tables. Feature tables of one set need not hold the same slices (the public ones of CQ500
-do not): each member judges a scan by its own slices, and a slice is reported where all members have it.
+In: one `FeatureSet` per member. Out: `Views`, the same feature sets with the scans in one order, and one
+`FeatureSet` that represents all of them in tables. The members need not have the same slices (the public
+feature tables of CQ500 do not). Each member classifies a scan from its own slices; only slices common to all
+members are reported.
 
-Shapes: B scans, N slices that all members have.
+Shapes: B scans, N slices common to all members.
 """
 
 from collections.abc import Sequence
@@ -22,16 +23,16 @@ from ich_mil.errors import DataError
 from ich_mil.progress import say_once
 
 Places = list[list[int]]
-"""Of each scan the places, among a member's slices of it, of those that all members have."""
+"""For each scan: indices of the common slices among the member's slices of that scan."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """Features of the same B scans by the members of a model.
+    """Features of the same B scans from the members of an ensemble.
 
     Attributes:
-        members: of each member, of any width.
-        places: of each member; None where all members have the same slices.
+        members: features of each member; the widths D may differ.
+        places: `Places` of each member; None if all members have the same slices.
     """
 
     members: tuple[FeatureSet, ...]
@@ -39,15 +40,15 @@ class Views:
 
     @classmethod
     def of(cls, members: Sequence[FeatureSet], sources: Sequence[object] | None = None) -> Self:
-        """Views with the scans in the order of the first member.
+        """Combine feature sets, with the scans in the order of the first member.
 
         Args:
-            members: at least one.
-            sources: what each was read from, for messages.
+            members: at least one feature set.
+            sources: file or name of each member, for messages.
 
         Raises:
-            DataError: the scans of a member, or labels of its scans or slices, are not those of the first;
-                the slices of a scan are in another order, or none is in all members.
+            DataError: a member differs from the first in scans, scan labels, slice labels or the order of
+                slices; or the members have no common slice of a scan.
         """
         named = [f"member {k}" for k in range(len(members))] if sources is None else sources
         first = members[0]
@@ -77,7 +78,7 @@ class Views:
 
     @cached_property
     def features(self) -> FeatureSet:
-        """One set for tables: scans and common slices, x of the first member, the mean of what CNNs say."""
+        """One feature set for tables: common slices, `x` of the first member, mean CNN outputs."""
         common = [self._common(number) for number in range(len(self.members))]
         said = ("cnn_scan", "cnn_slice", "attention")
         if len(common) == 1:
@@ -86,11 +87,11 @@ class Views:
         return replace(common[0], cnn_scan=scan, cnn_slice=each, attention=attention)
 
     def select(self, scans: list[str]) -> Self:
-        """The named scans, in the order given. An unknown name raises `DataError`."""
+        """Select scans by id, in the order given. `DataError` for an unknown id."""
         return type(self).of([one.select(scans) for one in self.members])
 
     def _common(self, number: int) -> FeatureSet:
-        """A member's features of the slices that all members have."""
+        """Features of a member, restricted to the common slices."""
         view, places = self.members[number], self.places[number]
         if places is None:
             return view
@@ -112,7 +113,7 @@ class Views:
 
 
 def _places(members: Sequence[FeatureSet], first: str) -> list[Places]:
-    """The places of common slices, of each member in its own order."""
+    """Indices of the common slices for each member, in the member's own order."""
     named = [_names(one) for one in members]
     common = [set.intersection(*map(set, names)) for names in zip(*named, strict=True)]
     if lost := [scan for scan, names in zip(members[0].scans, common, strict=True) if not names]:
@@ -127,6 +128,6 @@ def _places(members: Sequence[FeatureSet], first: str) -> list[Places]:
 
 
 def _names(view: FeatureSet) -> list[list[str]]:
-    """The names of the slices of each scan."""
+    """Slice names of each scan."""
     edges = view.offsets.tolist()
     return [view.slice_names[start:stop] for start, stop in pairwise(edges)]

@@ -1,1 +1,1 @@
-"""The attention CNN and its backbones."""
+"""Attention CNN and its slice encoders."""

@@ -1,17 +1,18 @@
-"""The attention CNN: windowed slices of scans to scan probabilities, trained on scan labels alone.
+"""Attention CNN: slice encoder, gated attention pooling and classifier, trained on scan labels alone.
 
-Slices are encoded one by one, pooled by gated attention within their scan (Ilse et al. 2018, as used in
-Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags are packed, never
-padded.
+In: pictures (N, C, S, S) of the windowed slices of packed scans. Out: logits of scans and slices, attention
+weights, slice features. Slices are encoded separately, pooled within their scan by gated attention (Ilse et
+al. 2018, as used in Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags
+are packed, never padded.
 
-    h_n = W vec(encoder(x_n))                                    (D,)  the features the Gaussian process gets
+    h_n = W vec(encoder(x_n))                                    (D,)  features for the Gaussian process
     a_n = softmax over the scan of  wᵀ(tanh(V h_n) ∘ sigmoid(U h_n))
     logit_b = vᵀ Σ_n a_n h_n + c = Σ_n a_n (vᵀ h_n + c)
 
-The last line holds because the weights of a scan sum to 1: so `vᵀ h_n + c` is what the CNN itself says of
-slice n, and its sigmoid is the CNN's slice probability.
+The last equality holds because the attention weights of a scan sum to 1. Hence `vᵀ h_n + c` is the slice
+logit, and its sigmoid is the CNN's slice probability.
 
-Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels of a map.
+Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels of a feature map.
 """
 
 from collections.abc import Iterator
@@ -35,17 +36,17 @@ ATTENTION_HIDDEN = 64
 
 @dataclass(frozen=True)
 class CnnSettings:
-    """What follows the slice encoder.
+    """Settings of the layers after the slice encoder.
 
     Attributes:
-        features: D.
-        dropout: on the encoder's output, in [0, 1).
-        pool: how the map of the `paper` encoder becomes a vector: `flatten`, as in the papers, or its `mean`,
-            which knows a bleed in every place once it knows it in one: for few scans. The maps of all other
+        features: number of features D.
+        dropout: dropout probability of the pooled encoder output, in [0, 1).
+        pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`. The
+            mean is invariant to the position of a bleed, which helps with few scans. The maps of all other
             encoders are always averaged.
-        chunk_slices: slices encoded at a time. Longer batches are encoded in chunks, of k chunks each every
-            k-th slice; in training each chunk's activations are recomputed in the backward pass, and batch
-            norm uses the statistics of the chunk.
+        chunk_slices: largest number of slices encoded at once. Larger batches are encoded in k chunks, and
+            each chunk takes every k-th slice. In training the activations of each chunk are recomputed in the
+            backward pass, and batch norm uses the statistics of the chunk.
     """
 
     features: Literal[8, 32, 128] = 8
@@ -63,7 +64,7 @@ class CnnSettings:
 
 
 class BagOutput(NamedTuple):
-    """What the CNN says of packed scans."""
+    """Output of the CNN for packed scans."""
 
     scan_logit: Tensor  # (B,)
     slice_logit: Tensor  # (N,)
@@ -72,19 +73,19 @@ class BagOutput(NamedTuple):
 
 
 class AttentionCnn(nn.Module):
-    """Encoder, dense features, gated attention, classifier. Usable without a Trainer.
+    """Slice encoder, dense features, gated attention, classifier. Usable without a Trainer.
 
     Attributes:
-        encoder: a sequence of blocks; the lowest `frozen` of them are not trained.
-        encoder_settings: of the encoder and the pictures it reads.
-        settings: of what follows.
+        encoder: sequence of blocks; the lowest `frozen` of them are not trained.
+        encoder_settings: settings of the encoder and its input pictures.
+        settings: settings of the layers after the encoder.
     """
 
     def __init__(self, encoder: EncoderSettings, settings: CnnSettings) -> None:
-        """Build with initial weights. `ModelError` for an encoder that cannot be built."""
+        """Build the network with initial weights. `ModelError` for an encoder that cannot be built."""
         super().__init__()
         self.encoder_settings, self.settings = encoder, settings
-        # channels last halves the time of a step on CPUs, and is what tensor cores read
+        # channels_last halves the time of a step on CPUs, and is the layout for tensor cores
         built = right_statistics(build_encoder(encoder)).to(memory_format=torch.channels_last)
         assert isinstance(built, nn.Sequential)
         self.encoder = built
@@ -101,24 +102,24 @@ class AttentionCnn(nn.Module):
         self.attention_u = nn.Linear(settings.features, ATTENTION_HIDDEN)
         self.attention_w = nn.Linear(ATTENTION_HIDDEN, 1)
         self.classifier = nn.Linear(settings.features, 1)
-        self.train()  # of frozen blocks: evaluation; Lightning keeps the modes it finds
+        self.train()  # puts frozen blocks into evaluation mode; Lightning keeps the modes of all modules
 
     def train(self, mode: bool = True) -> Self:
-        """Training or evaluation mode; frozen blocks, and their batch norms, stay in evaluation mode."""
+        """Set training or evaluation mode; frozen blocks, with their batch norms, stay in evaluation mode."""
         super().train(mode)
         self.encoder[: self.frozen].eval()
         return self
 
     def pictures(self, *, slices: int = 0) -> Pictures:
-        """What makes the pictures that the encoder reads; `slices` as in `Pictures`."""
+        """Preprocessing from HU to the encoder's input pictures; `slices` as in `Pictures`."""
         reads = self.encoder_settings
         return Pictures(reads.windows, reads.size, neighbours=reads.neighbours, slices=slices)
 
     @torch.no_grad()
     def frozen_maps(self, pictures: Tensor, *, blocks: int | None = None) -> Tensor:
-        """(n, C, S, S) pictures to the maps (n, F, h, w) of the frozen blocks, or of the lowest `blocks`.
+        """Feature maps (n, F, h, w) of pictures (n, C, S, S) after the frozen blocks, or the lowest `blocks`.
 
-        Of no block they are the pictures.
+        With 0 blocks the pictures are returned.
         """
         blocks = self.frozen if blocks is None else blocks
         if not blocks:
@@ -128,7 +129,7 @@ class AttentionCnn(nn.Module):
         return torch.cat([lower(chunk) for chunk in chunks])
 
     def features_of_maps(self, maps: Tensor) -> Tensor:
-        """(n, F, h, w) encoder maps to (n, D) features."""
+        """Features (n, D) of encoder maps (n, F, h, w)."""
         features: Tensor = self.project(self.dropout(self.pool(maps)))
         return features
 
@@ -137,31 +138,33 @@ class AttentionCnn(nn.Module):
         return self.features_of_maps(upper(maps.contiguous(memory_format=torch.channels_last)))
 
     def encode(self, pictures: Tensor) -> Tensor:
-        """(N, C, S, S) pictures to (N, D) features, `chunk_slices` at a time."""
+        """Features (N, D) of pictures (N, C, S, S), computed `chunk_slices` at a time."""
         return self.encode_maps(self.frozen_maps(pictures))
 
     def encode_maps(self, maps: Tensor, *, blocks: int | None = None) -> Tensor:
-        """(N, F, h, w) of `frozen_maps` to (N, D) features, `chunk_slices` at a time."""
+        """Features (N, D) of `frozen_maps` (N, F, h, w), computed `chunk_slices` at a time."""
         blocks = self.frozen if blocks is None else blocks
         count = -(-len(maps) // self.settings.chunk_slices)
         if self.encoder.training:
-            # as many on every rank, because batch norm waits for the others in each
+            # the same number of chunks on every rank, because batch norm synchronises in each chunk
             count = int(these_ranks().most(torch.tensor(float(count))))
         if count == 1:
             return self._encode_chunk(maps, blocks)
-        # each takes every `count`-th slice: its batch statistics are then about those of all, and not of one
-        # scan, or in a warm-up of those with blood, which would tell the label
+        # Each chunk takes every `count`-th slice, so that its batch statistics approximate those of the whole
+        # batch. Contiguous chunks could consist of one scan or, in the warm-up, of slices with blood only,
+        # and their statistics would reveal the label.
         places = torch.arange(len(maps), device=maps.device)
         back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
         chunks = [maps[first::count] for first in range(count)]
         if not torch.is_grad_enabled():
             return torch.cat([self._encode_chunk(chunk, blocks) for chunk in chunks])[back]
-        # `torch.compile` fails on a checkpoint with a context; a decorator would take a second to import
+        # `torch.compile` fails on a checkpoint with `context_fn`; `disable` as a decorator would add a second
+        # to the import
         again = torch.compiler.disable(self._encode_again)
         return torch.cat([again(chunk, blocks) for chunk in chunks])[back]
 
     def _encode_again(self, maps: Tensor, blocks: int) -> Tensor:
-        """A chunk whose activations are recomputed in the backward pass."""
+        """Encode a chunk with activation checkpointing."""
         features: Tensor = checkpoint(
             self._encode_chunk,
             maps,
@@ -176,18 +179,18 @@ class AttentionCnn(nn.Module):
 
         Args:
             pictures: (N, C, S, S) in [0, 1].
-            offsets: (B + 1,) int64; kept on the CPU they are checked without waiting for a GPU.
+            offsets: (B + 1,) int64; on the CPU they are checked without waiting for a GPU.
 
         Returns:
-            `BagOutput`, float32 also where the encoder computes in bfloat16.
+            `BagOutput` in float32, even if the encoder computes in bfloat16.
 
         Raises:
-            ValueError: a scan without slices, or offsets of another number of pictures.
+            ValueError: a scan without slices, or offsets that do not match the number of pictures.
         """
         return self.classify(self.frozen_maps(pictures), offsets)
 
     def classify(self, maps: Tensor, offsets: Tensor, *, blocks: int | None = None) -> BagOutput:
-        """As `forward`, from the `frozen_maps` (N, F, h, w) of the pictures by as many `blocks`."""
+        """Classify packed scans from their `frozen_maps` (N, F, h, w) after the same number of `blocks`."""
         bags = bag_index(offsets).to(maps.device, non_blocking=True)
         if len(bags) != len(maps):
             raise ValueError(f"offsets of {len(bags)} slices do not fit {len(maps)} pictures")
@@ -204,7 +207,7 @@ class AttentionCnn(nn.Module):
 
 @contextmanager
 def _kept_running_statistics(module: nn.Module) -> Iterator[None]:
-    """Recomputing a chunk must not move the running means of batch norm, nor count, a second time."""
+    """Keep the running statistics and counters of batch norm unchanged, for the recomputation of a chunk."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     counts = [norm.get_buffer("num_batches_tracked").clone() for norm in norms]

@@ -1,6 +1,9 @@
-"""An encoder cut in two at one of its maps, and where the cells of that map lie in the picture.
+"""Split an encoder in two at a feature map, and locate the cells of that map in the picture.
 
-Shapes: n slices, C channels, S pixels, F channels and h, w cells of a map.
+In: a sequential encoder and the largest side of the map. Out: the two parts, and offset and pitch of the
+cells in pixels of the picture.
+
+Shapes: n slices, C channels, S pixels, F channels and h, w cells of a feature map.
 """
 
 from typing import NamedTuple
@@ -10,14 +13,15 @@ from torch import nn
 
 
 class EncoderParts(NamedTuple):
-    """An encoder cut in two; what the first part gives, the rest takes.
+    """An encoder in two parts, applied one after the other.
 
     Attributes:
-        first: pictures (n, C, S, S) to maps (n, F, h, h).
-        rest: those maps to the encoder's last ones.
-        left: upper and left edge of the first cell of the map between them, in pixels of the picture.
+        first: pictures (n, C, S, S) to intermediate maps (n, F, h, h).
+        rest: intermediate maps to the encoder's output maps.
+        left: position of the left (and upper) edge of the first cell of the intermediate map, in pixels of
+            the picture.
         pitch: side of a cell, in pixels.
-        channels: F.
+        channels: number of channels F of the intermediate map.
     """
 
     first: nn.Sequential
@@ -28,11 +32,12 @@ class EncoderParts(NamedTuple):
 
 
 def split_encoder(encoder: nn.Sequential, *, channels: int, size: int, side: int) -> EncoderParts:
-    """Cut an encoder after the first of its blocks whose map has at most `side` cells a side.
+    """Split an encoder after the first block whose map has at most `side` cells per side.
 
-    Where no map is that small, `rest` is empty; `first` never is. A block that maps `before` cells to
-    `after` is taken to join r = before / after of them, rounded, and to lose what is left over on both sides
-    alike, one more on the right and below where their number is odd: so do valid convolutions with pooling.
+    If no map is that small, `rest` is empty; `first` always has a block. A block from `before` to `after`
+    cells per side is assumed to merge r = round(before / after) cells into one, and to drop the remainder
+    equally on both sides, with one more cell on the right and below if the remainder is odd. This holds for
+    valid convolutions with pooling.
     """
     blocks = list(encoder)
     training = encoder.training

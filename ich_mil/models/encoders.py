@@ -1,12 +1,12 @@
 """Slice encoders, pictures (n, C, S, S) to maps (n, F, h, w): the papers' CNN, timm and torchvision models.
 
-The papers' CNN: one 5x5 convolution of 16 channels (same padding), then 3x3 convolutions of 32 (valid), each
-followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels six blocks end at 6x6. At other sizes as many
-blocks are used as bring the map down to 6x6 or just above, so 128 pixels have four blocks and the same
-flattened length of 1152.
+The papers' CNN has one 5x5 convolution with 16 channels (same padding), then 3x3 convolutions with 32
+channels (valid padding), each followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels, six blocks
+result in a 6x6 map. At other sizes the number of blocks is chosen such that the last map is the smallest with
+at least 6x6 cells. 128 pixels have four blocks and the same flattened length of 1152.
 
-A timm or torchvision model is used up to its last map. It becomes a sequence of blocks, the first of which
-standardises the pictures as the model's weights expect them; `encoder_parts.py` cuts that sequence.
+A timm or torchvision model is used up to its last feature map, as a sequence of blocks. The first block
+standardises the pictures as expected by the weights of the model. `encoder_parts.py` splits that sequence.
 """
 
 import copy
@@ -24,28 +24,28 @@ from ich_mil.windows import Windows, parse_windows
 
 PAPER = "paper"
 SMALLEST_MAP = 6
-"""The papers' last map is 6x6."""
+"""Cells per side of the papers' last feature map."""
 
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """The slice encoder and the pictures it reads.
+    """Settings of the slice encoder and its input pictures.
+
+    Blocks are the modules of the encoder's trunk in order: stem layers, then stages.
 
     Attributes:
         name: `paper`, or a timm or torchvision model with a convolutional trunk, such as
             `tf_efficientnet_lite0` or `resnet18`.
-        weights: initial weights of such a model: a file (safetensors, or a state dict that
+        weights: initial weights of a timm or torchvision model: a file (safetensors, or a state dict that
             `torch.load(weights_only=True)` reads), an installed package that holds one such file, or the name
             of a repository on the Hugging Face hub, `owner/name`. None: random values.
         size: side S of the pictures in pixels; the papers use 512.
-        channels: display windows, a channel each: `papers`, `winners`, or a list of [level, width] in HU.
-        neighbours: slices above and below whose windows are channels too (2.5D); 0 shows a slice alone.
-        blocks: use only so many lower blocks; None: all. Fewer have fewer weights and finer maps.
+        channels: display windows, one channel each: `papers`, `winners`, or a list of [level, width] in HU.
+        neighbours: number of slices above and below whose windows are further channels (2.5D); 0 uses each
+            slice alone.
+        blocks: number of lower blocks to use; None: all. Fewer blocks have fewer weights and finer maps.
         crop: crop each scan to the head before resizing (`ich_mil.dicom.head_box`).
-        freeze: blocks of the encoder that keep their initial weights: `none`, `all`, or the number of lower
-            ones.
-
-    Blocks are the modules of the encoder's trunk in turn, stem layers and then stages.
+        freeze: blocks that keep their initial weights: `none`, `all`, or a number of lower blocks.
     """
 
     name: str = PAPER
@@ -73,17 +73,17 @@ class EncoderSettings:
 
     @property
     def windows(self) -> Windows:
-        """The display windows, (level, width) in HU."""
+        """Display windows, (level, width) in HU."""
         return parse_windows(self.channels)
 
     @property
     def n_channels(self) -> int:
-        """C: windows of the slice, and of its neighbours."""
+        """Number of channels C: windows of the slice and of its neighbours."""
         return len(self.windows) * (1 + 2 * self.neighbours)
 
 
 def paper_encoder(channels: int, size: int) -> nn.Sequential:
-    """The papers' convolutions, (n, C, S, S) to (n, 32, h, h) with h >= 6."""
+    """Build the papers' convolutional blocks, (n, C, S, S) to (n, 32, h, h) with h >= 6."""
     blocks = [_block(nn.Conv2d(channels, 16, 5, padding="same"))]
     side = size // 2
     width = 16
@@ -98,7 +98,7 @@ def _block(convolution: nn.Conv2d) -> nn.Sequential:
 
 
 class Standardise(nn.Module):
-    """Pictures in [0, 1] less a mean, over a deviation: each a number a channel, of the encoder's weights."""
+    """Standardise pictures in [0, 1] per channel, with the mean and deviation of the pretraining data."""
 
     mean: Tensor
     std: Tensor
@@ -107,21 +107,21 @@ class Standardise(nn.Module):
         super().__init__()
         for name, values in (("mean", mean), ("std", std)):
             each = torch.tensor(values)
-            if len(each) != channels:  # the channels are no longer red, green and blue
+            if len(each) != channels:  # the channels do not correspond to red, green and blue
                 each = each.mean().expand(channels)
             self.register_buffer(name, each.clone()[:, None, None], persistent=False)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(n, C, S, S) to the same."""
+        """Standardise (n, C, S, S); same shape."""
         return (pictures - self.mean) / self.std
 
 
 def build_encoder(settings: EncoderSettings) -> nn.Sequential:
-    """The encoder, a sequence of blocks, with its initial weights.
+    """Build the encoder, a sequence of blocks, with its initial weights.
 
     Raises:
-        ModelError: an unknown name, a model without a convolutional trunk or with fewer blocks than asked
-            for, channels or pictures that do not fit it, or weights that do not load.
+        ModelError: an unknown name, a model without a convolutional trunk or with fewer blocks than
+            requested, an unsupported number of channels or picture size, or weights that do not load.
     """
     encoder = _whole(settings)
     for name, blocks in (("blocks", settings.blocks), ("freeze", settings.freeze)):
@@ -139,7 +139,7 @@ def _whole(settings: EncoderSettings) -> nn.Sequential:
                 f"{settings.weights}: the paper's CNN has no weight file; leave encoder.weights empty"
             )
         return paper_encoder(settings.n_channels, settings.size)
-    import timm  # takes seconds, which only its own encoders are worth
+    import timm  # slow to import (seconds), so imported only if needed
 
     return _timm(settings) if settings.name in timm.list_models() else _torchvision(settings)
 
@@ -156,7 +156,7 @@ def _timm(settings: EncoderSettings) -> nn.Sequential:
             donor = timm.create_model(settings.name, num_classes=0, **fixed)
             load_weights(donor, settings.weights)
             model.load_state_dict(adapt_channels(donor.state_dict(), about.first_conv, channels))
-    except (AssertionError, RuntimeError) as error:  # a transformer whose windows do not fit
+    except (AssertionError, RuntimeError) as error:  # a transformer whose windows do not fit the picture size
         raise ModelError(
             f"encoder {settings.name!r} cannot be built for {settings.size} pixels ({error})"
         ) from error
@@ -174,14 +174,14 @@ def _timm(settings: EncoderSettings) -> nn.Sequential:
             ):
                 return encoder
     except (RuntimeError, ValueError, TypeError, AssertionError, AttributeError):
-        pass  # its forward is more than its modules in turn
+        pass  # the model's forward is more than its modules in sequence
     if not hasattr(model, "forward_intermediates"):
         raise _no_trunk(settings.name)
     return nn.Sequential(_LastMap(model, standardise))
 
 
 class _LastMap(nn.Module):
-    """A timm model in one block, such as a transformer: pictures to its last map, channels first."""
+    """A timm model as a single block, such as a transformer: pictures to its last map, channels first."""
 
     def __init__(self, model: nn.Module, standardise: Standardise) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class _LastMap(nn.Module):
         self.standardise = standardise
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(n, C, S, S) to (n, F, h, w)."""
+        """Last feature map (n, F, h, w) of pictures (n, C, S, S)."""
         maps: Tensor = self.model.forward_intermediates(
             self.standardise(pictures), indices=1, norm=True, output_fmt="NCHW", intermediates_only=True
         )[0]
@@ -197,7 +197,7 @@ class _LastMap(nn.Module):
 
 
 def _blocks(model: nn.Module, standardise: Standardise) -> nn.Sequential:
-    """A timm model up to its last map: its modules in turn, of sequences their parts."""
+    """Blocks of a timm model up to its last map: its modules in order, with `nn.Sequential`s unpacked."""
     blocks: list[nn.Module] = []
     for name, child in model.named_children():
         if name in ("global_pool", "pre_logits", "head"):
@@ -230,10 +230,10 @@ def _torchvision(settings: EncoderSettings) -> nn.Sequential:
     model = torchvision.models.get_model(name, weights=None)
     if settings.weights is not None:
         load_weights(model, settings.weights)
-    # Swin's features have their channels last
+    # the feature maps of Swin are channels last
     if not hasattr(model, "features") or isinstance(model, torchvision.models.SwinTransformer):
         raise _no_trunk(name)
-    # torchvision's weights are all of ImageNet with this mean and deviation
+    # ImageNet mean and deviation, used for all weights of torchvision
     standardise = Standardise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 3)
     return nn.Sequential(nn.Sequential(standardise, model.features[0]), *model.features[1:])
 
@@ -243,14 +243,16 @@ def _no_trunk(name: str) -> ModelError:
 
 
 def map_shape(encoder: nn.Module, settings: EncoderSettings) -> tuple[int, int, int]:
-    """Shape (F, h, w) of an encoder's map, found by one dry run on one slice.
+    """Shape (F, h, w) of an encoder's output map, from one forward pass on a blank slice.
 
     Raises:
-        ModelError: nothing is left of pictures of that size, or one value for a batch norm.
+        ModelError: the pictures are too small: a map is empty, or has one value per channel before a batch
+            norm.
     """
-    dry = copy.deepcopy(encoder).train()  # in training a batch norm refuses a single value, and moves
+    # A copy in training mode: batch norm then refuses a single value, but also updates its statistics.
+    dry = copy.deepcopy(encoder).train()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # some drop layers by chance
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # some models drop layers at random
             maps: Tensor = dry(torch.zeros(1, settings.n_channels, settings.size, settings.size))
     except (RuntimeError, ValueError) as error:
         raise ModelError(
@@ -261,7 +263,7 @@ def map_shape(encoder: nn.Module, settings: EncoderSettings) -> tuple[int, int, 
 
 
 def frozen_blocks(settings: EncoderSettings, blocks: int) -> int:
-    """Number of lower blocks, of so many, that keep their initial weights."""
+    """Number of lower blocks that keep their initial weights, of `blocks` in total."""
     if isinstance(settings.freeze, int):
         return min(settings.freeze, blocks)
     return blocks if settings.freeze == "all" else 0

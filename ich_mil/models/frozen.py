@@ -1,7 +1,8 @@
-"""The frozen CNN: saved, loaded, and run over prepared scans to give the features the Gaussian process gets.
+"""Frozen CNN: save and load a trained CNN, and extract its features for the Gaussian process.
 
-A saved CNN is `cnn.safetensors` (weights) and `cnn.json` (settings of encoder and pooling, format): nothing
-in it can run code.
+In: a trained `AttentionCnn` and prepared scans. Out: a `FeatureSet`. A saved CNN consists of
+`cnn.safetensors` (weights) and `cnn.json` (settings of encoder and pooling, format version). Neither file can
+execute code.
 """
 
 import json
@@ -30,7 +31,7 @@ from ich_mil.ranks import Ranks, these_ranks
 
 FORMAT = "ich_mil.cnn.2"
 EXTRACTION = 4
-"""Counts up when `extract_features` gives more or other values: stored features are made again."""
+"""Version of the output of `extract_features`; stored features of another version are recomputed."""
 
 
 def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
@@ -38,7 +39,7 @@ def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
     folder = Path(folder)
     with whole_file(folder / "cnn.safetensors") as temporary:
         save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
-    # initial weights are of no use once there are trained ones
+    # the trained weights replace the initial weights
     encoder = asdict(replace(model.encoder_settings, weights=None))
     write_json(
         folder / "cnn.json", {"format": FORMAT, "encoder": encoder, "settings": asdict(model.settings)}
@@ -46,10 +47,10 @@ def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
 
 
 def load_cnn(folder: str | Path) -> AttentionCnn:
-    """Read what `save_cnn` wrote; the model is in evaluation mode.
+    """Load a CNN written by `save_cnn`, in evaluation mode.
 
     Raises:
-        ModelError: missing, of another version, or weights of another shape.
+        ModelError: a file is missing or of another version, or the weights do not fit the settings.
     """
     folder = Path(folder)
     path = folder / "cnn.json"
@@ -75,7 +76,7 @@ def stored_features(
     *,
     workers: int = 0,
 ) -> FeatureSet:
-    """`extract_features`, kept in `path`; read from there if CNN, pictures and labels are equal."""
+    """Run `extract_features` with a cache file, which is reused if CNN, pictures and labels are unchanged."""
     state = model.state_dict()
     weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
     about = json.dumps(
@@ -98,22 +99,23 @@ def extract_features(
     *,
     workers: int = 0,
 ) -> FeatureSet:
-    """Run the frozen CNN over whole scans, one at a time, on the device the model is on.
+    """Run the frozen CNN over whole scans, one at a time, on the device of the model.
 
-    In float32 on every device: a head that was fitted to features of a GPU must find the same ones where
-    there is none. Ranks share the scans out among them, and each has the features of all in the end.
+    The computation is in float32 on every device, so that a head fitted to features from a GPU gets the same
+    features on a CPU. The ranks divide the scans among them, and every rank returns the features of all
+    scans.
 
     Args:
-        model: in evaluation mode.
-        prepared: the scans.
-        scans: their ids.
-        workers: threads that read scans ahead; 0 reads each when it is asked for.
+        model: the CNN, in evaluation mode.
+        prepared: the prepared set.
+        scans: scan ids.
+        workers: number of threads that read scans ahead; 0 reads each scan on request.
 
     Returns:
-        Features of every slice of `scans`, with the CNN's own scan and slice probabilities.
+        Features of every slice of `scans`, with the scan and slice probabilities of the CNN.
 
     Raises:
-        ValueError: a model in training mode.
+        ValueError: the model is in training mode.
     """
     if model.training:
         raise ValueError("features are of a model in evaluation mode; call its eval()")
@@ -124,18 +126,18 @@ def extract_features(
     batches: Iterable[Batch] = loader(
         dataset, workers=workers, steps=[[place] for place in mine.tolist()], device=device
     )
-    if ranks.first:  # the others have as much to do
+    if ranks.first:  # the ranks have equal shares, so one progress bar represents all
         batches = progress(batches, total=len(mine), what="extract features")
     found: list[tuple[Tensor, ...]] = []
     reads = model.encoder_settings
     parts = split_encoder(model.encoder, channels=reads.n_channels, size=reads.size, side=reads.size // 8)
     blocks = len(parts.first)
-    # by default cuDNN rounds what it convolves to the 11 bits of tf32
+    # by default cuDNN rounds the inputs of convolutions to TF32, with a significand of 11 bits
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for batch in batches:
             here = batch.to(device)
-            # they stay on a GPU, or the host would wait for each scan; copies, as views would hold the memory
-            # of the whole inference
+            # The results stay on the GPU, otherwise the host would wait for each scan. They are cloned,
+            # because views would keep the memory of the whole inference.
             maps = model.frozen_maps(pictures(here), blocks=blocks)
             output = model.classify(maps, here.offsets, blocks=blocks)
             found.append((*(part.clone() for part in output), texture_of(maps)))
@@ -164,7 +166,10 @@ def extract_features(
 
 
 def texture_of(maps: Tensor) -> Tensor:
-    """Mean and deviation of each channel of low maps (n, F, h, w), (n, 2F): noise, sharpness, contrast."""
+    """Mean and deviation of each channel of low feature maps (n, F, h, w), as (n, 2F).
+
+    They reflect noise, sharpness and contrast of the slices.
+    """
     return torch.cat([maps.mean((2, 3)), maps.std((2, 3), correction=0)], 1)
 
 
@@ -175,9 +180,18 @@ def _together(
     shapes: Sequence[tuple[int, ...]],
     ranks: Ranks,
 ) -> list[Tensor]:
-    """What was found of all scans, on the CPU: the sum over ranks, each with its own scans `mine`.
+    """Gather the results of all ranks on the CPU, as a sum of arrays that are zero outside a rank's share.
 
-    The first of each `found` is of scans, the others are of slices, each of one of the `shapes`.
+    Args:
+        found: results of this rank: for each scan a tuple whose first tensor has one row per scan and whose
+            other tensors have one row per slice.
+        mine: indices of this rank's scans, in the order of `found`.
+        offsets: (B + 1,) offsets of all scans.
+        shapes: shape of one row of each tensor.
+        ranks: the ranks that share the scans.
+
+    Returns:
+        Each tensor for all scans or slices.
     """
     n_bags, n = len(offsets) - 1, int(offsets[-1])
     whole = [torch.zeros(n if k else n_bags, *shape) for k, shape in enumerate(shapes)]

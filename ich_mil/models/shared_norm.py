@@ -1,12 +1,12 @@
-"""Batch norm over the slices of all ranks: a step on several GPUs is then the step on all their scans.
+"""Synchronised batch norm: batch statistics over the slices of all ranks, also on CPUs.
 
-In: a model with `nn.BatchNorm2d`. Out: the same model, weights and names unchanged, whose batch statistics in
-training are those of all ranks together. On GPUs these are torch's own `SyncBatchNorm`; it has no CPU
-version, so there is one here.
+In: a model with `nn.BatchNorm2d`. Out: the same model, with unchanged weights and names, whose batch
+statistics in training are computed over all ranks. A step on several GPUs then equals a step of one process
+on all their scans. On GPUs this is torch's `SyncBatchNorm`, which has no CPU version; this file provides one.
 
-It is there for one process too: where channels come last, torch's own on a CPU adds float32 values one after
-the other, and a sum that has grown swallows what is added. On real pictures its means are off by 0.007
-standard deviations at 2^20 values a channel, by 0.014 at 2^21, by 0.1 at 2^24.
+The CPU version is also used in a single process. For channels-last tensors, torch's batch norm on CPUs sums
+float32 values sequentially, and a large sum loses the low bits of each addend. On real pictures its means are
+off by 0.007 standard deviations at 2^20 values per channel, by 0.014 at 2^21, and by 0.1 at 2^24.
 
 Shapes: n slices, F channels, H, W pixels.
 """
@@ -20,15 +20,16 @@ from torch.autograd.function import once_differentiable
 from ich_mil.ranks import ALONE, Ranks, these_ranks
 
 FEW = 2**21
-"""Up to so many values a channel one process leaves to torch's own batch norm: at 96 pixels a step would take
-a sixth longer or more."""
+"""Largest number of values per channel for which a single process uses torch's own batch norm. It is faster:
+at 96 pixels the version of this file makes a step at least a sixth longer."""
 
 
 class _Normalised(torch.autograd.Function):
-    """(x - m) w / sqrt(v + eps) + b with mean m and variance v over all ranks: y, m, v, and values a channel.
+    """y = (x - m) w / sqrt(v + eps) + b with mean m and variance v over all ranks.
 
-    A rank's loss depends on the slices of all, so its derivative by x has sums over all ranks too. Of the
-    size of x only x is kept for it, which the ReLU before keeps anyway.
+    The outputs are y, m, v and the number of values per channel. The loss of a rank depends on the slices of
+    all ranks, so the gradient by x contains sums over all ranks as well. The only large tensor saved for the
+    backward pass is x, which the preceding ReLU saves anyway.
     """
 
     @staticmethod
@@ -62,16 +63,16 @@ class _Normalised(torch.autograd.Function):
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm for CPUs: in training, mean and variance are right however many values there are.
+    """Batch norm for CPUs, with accurate mean and variance in training for any number of values.
 
     Attributes:
-        ranks: whose slices they are of.
+        ranks: the ranks over whose slices the statistics are computed.
     """
 
     ranks = ALONE
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, F, H, W) to the same; ranks may have different n. `ValueError`: one value on all together."""
+        """Normalise (n, F, H, W); ranks may have different n. `ValueError`: one value per channel in all."""
         few = x.numel() <= FEW * x.shape[1]
         if not self.training or x.device.type != "cpu" or (self.ranks.size == 1 and few):
             return super().forward(x)
@@ -83,7 +84,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics, as `nn.BatchNorm2d` does."""
+        """Update the running statistics, as `nn.BatchNorm2d` does."""
         assert self.momentum is not None
         assert self.running_mean is not None
         assert self.running_var is not None
@@ -94,12 +95,16 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 
 def right_statistics(module: nn.Module) -> nn.Module:
-    """`module`, in place, with batch norms that are right on CPUs; another one where it is a batch norm."""
+    """Replace each `nn.BatchNorm2d` of `module` by `SharedBatchNorm2d`, in place.
+
+    Returns:
+        `module`, or its replacement if it is a batch norm itself.
+    """
     if isinstance(module, nn.BatchNorm2d) and not isinstance(module, SharedBatchNorm2d):
         norm = SharedBatchNorm2d(module.num_features, eps=module.eps, momentum=module.momentum)
         norm._parameters, norm._buffers = module._parameters, module._buffers
         norm.train(module.training)
-        # timm has activations inside of its batch norms
+        # timm's batch norms contain dropout and activation
         after = [part for name, part in module.named_children() if name in ("drop", "act")]
         return nn.Sequential(norm, *after) if after else norm
     for name, child in module.named_children():
@@ -108,7 +113,11 @@ def right_statistics(module: nn.Module) -> nn.Module:
 
 
 def share_statistics(module: nn.Module, device: torch.device) -> nn.Module:
-    """`module`, in place, with batch statistics of all ranks; another one where it is a batch norm."""
+    """Synchronise the batch statistics of `module` over all ranks, in place.
+
+    Returns:
+        `module`, or its replacement if it is a batch norm itself.
+    """
     if device.type != "cpu":
         shared: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
         return shared

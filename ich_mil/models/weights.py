@@ -1,7 +1,7 @@
-"""Initial weights of an encoder: from a file, an installed package or the Hugging Face hub, never unpickled.
+"""Initial weights of an encoder: loaded from a file, an installed package or the Hugging Face hub.
 
-In: a network and the name of its weights. Out: the network with them. Tensors are found by name; in a file
-of another library, which names the same network otherwise, by their order.
+In: a network and the name of its weights. Out: the network with these weights. No code is unpickled. Tensors
+are matched by name, or by their order if the file is from another library with other names.
 """
 
 import importlib.util
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ich_mil.errors import ModelError
 
 ENDS = (".safetensors", ".pth", ".pt", ".bin")
-"""How the names of weight files end."""
+"""Suffixes of weight files."""
 CLASSIFIER = 2
-"""Tensors of a classifier, weight and bias, which a file may hold beyond those of the encoder."""
+"""Number of tensors of a classifier (weight and bias) that a file may have in addition to the encoder."""
 
 
 def load_weights(model: nn.Module, name: str) -> None:
@@ -24,10 +24,11 @@ def load_weights(model: nn.Module, name: str) -> None:
 
     Args:
         model: a network, with or without its classifier.
-        name: a file, a package or `owner/name` on the hub.
+        name: a file, a package, or `owner/name` on the hub.
 
     Raises:
-        ModelError: nothing of that name, no network to fetch it, or weights of another architecture.
+        ModelError: no such file, package or repository, a failed download, or weights of another
+            architecture.
     """
     own, given = _parameters(model.state_dict()), _parameters(_read(name))
     extra = len(given) - len(own)
@@ -48,9 +49,9 @@ def load_weights(model: nn.Module, name: str) -> None:
 def adapt_channels(
     state: Mapping[str, Tensor], first: str | tuple[str, ...] | None, channels: int
 ) -> dict[str, Tensor]:
-    """The state of a network for three channels as that of one for `channels`.
+    """Convert the state dict of a network for three input channels to `channels` input channels.
 
-    Weights of the layers `first` are repeated over the channels and scaled, as timm does it.
+    The weights of the layers `first` are repeated over the channels and scaled, as in timm.
     """
     from timm.models import adapt_input_conv
 
@@ -59,12 +60,12 @@ def adapt_channels(
 
 
 def _parameters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state without the counters of batch norms, which older files lack."""
+    """State dict without the counters of batch norms, which older files lack."""
     return {key: value for key, value in state.items() if not key.endswith("num_batches_tracked")}
 
 
 def _read(name: str) -> dict[str, Tensor]:
-    """The state dict in a file, a package or on the hub. `ModelError` if there is none."""
+    """Read a state dict from a file, a package or the hub. `ModelError` if there is none."""
     path = Path(name).expanduser()
     if not path.is_file():
         found = None if path.suffix in ENDS else _in_package(name)
@@ -81,9 +82,9 @@ def _read(name: str) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        state = torch.load(path, weights_only=True, map_location="cpu")  # it may be of a GPU
+        state = torch.load(path, weights_only=True, map_location="cpu")  # may be saved from a GPU
         return {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
-    except Exception as error:  # torch has no error class for what is no state dict
+    except Exception as error:  # torch has no exception class for files that hold no state dict
         raise ModelError(
             f"{path}: cannot be read as weights; name a safetensors file, or a state dict that torch loads "
             "with weights_only=True"
@@ -91,10 +92,10 @@ def _read(name: str) -> dict[str, Tensor]:
 
 
 def _in_package(name: str) -> Path | None:
-    """The one weight file in an installed package; None where there is no such package.
+    """Path of the only weight file in an installed package; None if there is no such package.
 
     Raises:
-        ModelError: the package holds no weight file, or several.
+        ModelError: the package has no weight file, or several.
     """
     module = name.replace("-", "_")
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
@@ -118,7 +119,7 @@ def _from_hub(name: str) -> dict[str, Tensor]:
 
     try:
         state: dict[str, Tensor] = load_state_dict_from_hf(name, weights_only=True)
-    except Exception as error:  # the hub's client has a class for each cause
+    except Exception as error:  # the hub client raises many exception classes
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelError(
             f"{name}: is no file or installed package, and cannot be fetched from the Hugging Face hub "

@@ -1,1 +1,1 @@
-"""Lightning around the models: steps, logging, checkpoints."""
+"""Training of the attention CNN with Lightning: steps, logging, checkpoints."""

@@ -1,13 +1,14 @@
-"""Scans that vary from epoch to epoch: turned, shifted, brightened, with synthetic bleeds.
+"""Data augmentation of scans: flips, rotation, scaling, shift, brightness, noise and synthetic bleeds.
 
-In: a `ScanDataset`. Out: `VariedScans`, whose items are the same scans, with bleeds and with how their
-pictures are to vary, which is done where they are made (`ich_mil.kernels.pictures`). What varies depends on
-(seed, epoch, scan id) alone, so a resumed run, or one with other workers or ranks, sees the same pictures
-(but for the noise of a pixel, which a GPU draws otherwise than a CPU).
+In: a `ScanDataset`. Out: `VariedScans`, whose items are the same scans with synthetic bleeds and with the
+parameters of their augmentation. The augmentation is applied when the pictures are computed
+(`ich_mil.kernels.pictures`). It depends on (seed, epoch, scan id) alone, so a resumed run and a run with
+other workers or ranks see the same pictures. The pixel noise is an exception: a GPU draws other values than a
+CPU.
 
-All slices of a scan are flipped, turned, scaled, shifted and brightened alike, as another patient on another
-scanner would be; only the noise is each pixel's own. Slices are never dropped: the only one with the bleed
-might be among them.
+All slices of a scan get the same flip, rotation, scaling, shift and brightness, like another patient on
+another scanner; only the noise is independent per pixel. Slices are never dropped, because a dropped slice
+could be the only slice with a bleed.
 """
 
 import hashlib
@@ -26,23 +27,23 @@ from ich_mil.training.bleeds import Insertion, cells_of, insert, inside_skull
 TURN = 15.0
 """Largest rotation, in degrees."""
 ZOOM = 0.1
-"""Largest change of size: a tenth."""
+"""Largest relative change of size."""
 SHIFT = 0.06
 """Largest shift, as a share of the picture's side."""
 BRIGHTER = 3.0
-"""Largest shift of all values, in HU: scanners differ by about as much."""
+"""Largest shift of all values, in HU; about the difference between scanners."""
 NOISE = 3.0
 """Largest standard deviation of added noise, in HU."""
 
 
 def generator_of(seed: int, epoch: int, scan: str) -> np.random.Generator:
-    """The generator of one scan in one epoch."""
+    """Random generator for one scan in one epoch."""
     key = int.from_bytes(hashlib.sha256(scan.encode()).digest()[:8])
     return np.random.default_rng([seed, epoch, key])
 
 
 def draw_variation(rng: np.random.Generator) -> Variation:
-    """One way a scan may lie and look."""
+    """Draw a random augmentation of one scan."""
     flip = -1.0 if rng.random() < 0.5 else 1.0
     angle = np.radians(rng.uniform(-TURN, TURN))
     size = 1 + rng.uniform(-ZOOM, ZOOM)
@@ -54,16 +55,16 @@ def draw_variation(rng: np.random.Generator) -> Variation:
 
 
 class VariedScans(Dataset[Batch]):
-    """Item (epoch, i) is scan i as it is in that epoch.
+    """Dataset of augmented scans: item (epoch, i) is scan i as augmented in that epoch.
 
-    A scan labelled negative becomes positive where it gets a bleed, and stays negative with a control.
+    A negative scan becomes positive if it gets a synthetic bleed, and stays negative if it gets a control.
 
     Args:
-        scans: the scans as they are.
-        seed: of all choices.
-        augmented: whether pictures are to be varied.
+        scans: the original scans.
+        seed: random seed.
+        augmented: whether pictures are augmented.
         bleeds: probability that a negative scan gets a bleed.
-        controls: probability that it gets a control instead.
+        controls: probability that a negative scan gets a control instead.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class VariedScans(Dataset[Batch]):
         epoch, index = key
         batch = self.scans[index]
         rng = generator_of(self.seed, epoch, batch.scans[0])
-        if batch.labels.tolist() == [0]:  # one bag: bleeds are drawn into whole scans
+        if batch.labels.tolist() == [0]:  # one negative bag: insertions are drawn into whole scans only
             draw = rng.random()
             blood = draw < self.bleeds
             if draw < self.bleeds + self.controls and (drawn := self.drawn(index, rng, blood=blood)):
@@ -94,12 +95,16 @@ class VariedScans(Dataset[Batch]):
         return replace(batch, variations=(draw_variation(rng),)) if self.augmented else batch
 
     def drawn(self, index: int, rng: np.random.Generator, *, blood: bool) -> Insertion | None:
-        """The slices that a synthetic bleed, or a control, changes, as they are shown; None without room."""
+        """Draw a synthetic bleed, or a control, into scan `index`.
+
+        Returns:
+            The changed slices, cropped as the items are, or None if the scan has no room.
+        """
         scan = self.scans.scans[index]
         hu = self.scans.prepared.hu(scan)
         cells = (len(hu), *cells_of(hu.shape))
         if index not in self._inside:
-            self._inside[index] = zlib.compress(np.packbits(inside_skull(hu)).tobytes())  # 0.3 KB a slice
+            self._inside[index] = zlib.compress(np.packbits(inside_skull(hu)).tobytes())  # 0.3 KB per slice
         bits = np.frombuffer(zlib.decompress(self._inside[index]), np.uint8)
         inside = np.unpackbits(bits, count=math.prod(cells)).view(np.bool_).reshape(cells)
         heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)

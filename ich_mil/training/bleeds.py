@@ -1,21 +1,22 @@
-"""Synthetic bleeds, drawn in HU into a real scan that has none.
+"""Synthetic bleeds: hemorrhage-like insertions in HU, drawn into real scans without hemorrhage.
 
-In: HU of a scan, the height of its slices, a generator. Out: the slices that change, or None where the scan
-has no room. Shapes: a lens or crescent under the inner table (epidural, subdural), or a ragged ellipsoid in
-the brain, with or without a dark rim (oedema). Each fills with blood, or, as a control, with tissue-like
-grey: a network that learns to see an insertion's seam cannot tell the two apart, one that learns to see blood
-can.
+In: HU of a scan, the heights of its slices, a random generator. Out: the changed slices, or None if the scan
+has no room. The shape is a lens or crescent under the inner table of the skull (epidural, subdural), or a
+ragged ellipsoid in the brain, with or without a dark rim (oedema). It is filled with blood or, as a control,
+with the grey of brain tissue. A network that detects the border of insertions cannot distinguish the two; a
+network that detects blood can.
 
-Inside the shape the local mean is moved to the fill and the noise of the picture stays:
+Inside the shape the local mean is moved to the fill, and the noise of the picture is kept:
 
     out = hu + w (fill + texture - mean(hu)),    w in [0, 1], falling over EDGE at the border
 
-Where w = 0 every value stays as it was, bit by bit: the slice is not smoothed, resampled or scaled.
+Where w = 0 all values are unchanged to the bit: the slice is not smoothed, resampled or scaled.
 
-A scan comes without its pixel spacing, so lengths are measured by the head itself: the largest cross-section
-inside the skull counts as `CROSS_SECTION`. Sizes are drawn evenly from ranges set by hand, fitted to no data.
+The pixel spacing is not an input, so lengths are relative to the head: the largest cross-section inside the
+skull is taken as `CROSS_SECTION`. Sizes are drawn uniformly from ranges set by hand, not fitted to data.
 
-Legend: `n` slices, `m` a shape may reach, `k` that change, `H, W` pixels, `h, w` cells of `CELLS` a side.
+Legend: `n` slices of the scan, `m` slices that a shape may reach, `k` changed slices, `H, W` pixels, `h, w`
+cells (about `CELLS` per side).
 """
 
 from dataclasses import dataclass
@@ -31,43 +32,43 @@ Mask = NDArray[np.bool_]
 Field = NDArray[np.float64]
 
 CELLS = 256
-"""Masks and shapes have about this many cells a side: finer ones change nothing, and take longer."""
+"""Approximate number of cells per side of masks and shapes: a finer grid changes nothing and is slower."""
 CLOSED = 2
-"""Gaps in the skull of up to twice this many cells (sutures, fractures) do not open it."""
+"""Half the width, in cells, of the widest skull gap (suture, fracture) that is closed."""
 CROSS_SECTION = 18_000.0
-"""Largest cross-section inside the skull [mm²]: 140 to 250 cm² in CT-ICH (`dicom.anatomy`)."""
+"""Assumed largest cross-section inside the skull [mm²]: 140 to 250 cm² in CT-ICH (`dicom.anatomy`)."""
 LEAST_SECTION = 0.35
-"""Slices of a smaller share of the largest cross-section get no bleed: the skull base and the vertex."""
+"""Smallest cross-section of a slice for a bleed, as a share of the largest; excludes skull base, vertex."""
 LEAST_AREA = 40.0
-"""A slice with this much of the shape [mm²] shows it; so much must be on one slice at least."""
+"""Smallest visible area [mm²] of the shape on a slice; at least one slice must reach it."""
 EDGE = 1.5
-"""Width of the border, in mm: partial volume, as at the border of real bleeds."""
+"""Width of the border [mm]: partial volume, as at the border of real bleeds."""
 BLOOD = (55.0, 80.0)
-"""Acute blood [HU]: 50-80 (Parizel et al., Eur Radiol 2001, 10.1007/s003300000800), the faintest left out."""
+"""Acute blood [HU]: 50-80 (Parizel et al., Eur Radiol 2001, 10.1007/s003300000800), without the faintest."""
 GREY = (20.0, 42.0)
-"""White to grey matter [HU]: the control."""
+"""White to grey matter [HU]: the fill of controls."""
 OEDEMA = (15.0, 25.0)
-"""HU of the rim."""
+"""Oedema [HU]: the rim."""
 TEXTURE = 3.0
-"""Standard deviation of slow differences within a bleed [HU]."""
+"""Standard deviation of the smooth variation within a bleed [HU]."""
 SQUARE = np.ones((3, 3), np.bool_)
-"""A cell and the eight around it."""
+"""Structuring element: a cell and its eight neighbours."""
 FAR = -50.0
-"""Stands for minus infinity where distances are interpolated [mm]."""
+"""Finite substitute for minus infinity in interpolated distances [mm]."""
 MARGIN = 30
-"""Pixels around a shape that its local mean may need."""
+"""Margin around a shape for the computation of its local mean [pixels]."""
 TRIES = 4
-"""Draws before a scan counts as one without room."""
+"""Number of draws before a scan is considered to have no room."""
 
 
 @dataclass(frozen=True)
 class Insertion:
-    """What an insertion changes.
+    """Slices changed by an insertion.
 
     Attributes:
-        slices: (k,) places of the slices in the scan, ascending.
-        hu: (k, H, W) int16, those slices after it.
-        shown: (k,) whether at least `LEAST_AREA` of the shape is on the slice.
+        slices: (k,) indices of the changed slices in the scan, ascending.
+        hu: (k, H, W) int16 HU of these slices after the insertion.
+        shown: (k,) whether the slice contains at least `LEAST_AREA` of the shape.
     """
 
     slices: NDArray[np.int64]
@@ -76,18 +77,19 @@ class Insertion:
 
 
 def inside_skull(hu: NDArray[np.int16]) -> Mask:
-    """(n, h, w) cells inside the skull, slice by slice: the largest region that bone encloses.
+    """Mask (n, h, w) of the cells inside the skull: on each slice, the largest region enclosed by bone.
 
-    It is empty where bone encloses nothing that is mostly of brain range, as below the skull base.
+    The mask of a slice is empty if that region is not mostly in the HU range of brain, as below the skull
+    base.
 
     Args:
-        hu: (n, H, W).
+        hu: (n, H, W) Hounsfield units.
     """
     cell = _cell(hu.shape)
     h, w = cells_of(hu.shape)
     blocks = hu[:, : h * cell, : w * cell].reshape(len(hu), h, cell, w, cell)
     bone = blocks.max(axis=(2, 4)) >= BONE_FROM  # (n, h, w)
-    value = blocks[:, :, 0, :, 0]  # one pixel a cell is enough to know brain from air
+    value = blocks[:, :, 0, :, 0]  # one pixel per cell suffices to distinguish brain from air
     inside = np.zeros_like(bone)
     for found, walls, values in zip(inside, bone, value, strict=True):
         regions, _ = ndimage.label(~ndimage.binary_dilation(walls, iterations=CLOSED))
@@ -110,22 +112,22 @@ def insert(
     *,
     blood: bool,
 ) -> Insertion | None:
-    """Draw one bleed, or one control of the same shapes, into a scan.
+    """Draw one bleed, or one control with the same distribution of shapes, into a scan.
 
     Args:
-        hu: (n, H, W) Hounsfield units; not changed.
+        hu: (n, H, W) Hounsfield units; not modified.
         heights: (n,) height of each slice in mm.
-        inside: (n, h, w) from `inside_skull`.
-        rng: the source of every choice. Blood and control draw the same shape from the same state.
+        inside: (n, h, w) mask from `inside_skull`.
+        rng: random generator. From the same state, blood and control have the same shape.
         blood: fill with `BLOOD`, else with `GREY`.
 
     Returns:
-        The slices that change, or None where no slice has room for the shape.
+        The changed slices, or None if no slice has room for the shape.
     """
     area = inside.sum(axis=(1, 2))  # (n,) cells
     if not area.any():
         return None
-    mm = float(np.sqrt(CROSS_SECTION / area.max()))  # side of a cell
+    mm = float(np.sqrt(CROSS_SECTION / area.max()))  # side of a cell in mm
     eligible = np.flatnonzero(area >= LEAST_SECTION * area.max())
     inside, heights = inside[eligible], heights[eligible]
     for _ in range(TRIES):
@@ -148,11 +150,11 @@ def insert(
 def _under_skull(
     inside: Mask, heights: NDArray[np.float64], centre: int, mm: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], Field, float]:
-    """Lens or crescent: thickness T √(1 - ρ²), ρ the distance from its middle in half lengths.
+    """Lens or crescent with thickness T √(1 - ρ²), ρ the distance from its centre in half lengths.
 
     Returns:
-        (m,) the slices it may reach; (m, h, w) signed distance [mm] to the surface, positive inside the
-        shape, exact down to -`EDGE` and a cell beyond; the width of the rim: 0.
+        (m,) indices of the slices that the shape may reach; (m, h, w) signed distance [mm] to the surface,
+        positive inside the shape, exact down to -`EDGE` and one cell beyond; width of the rim [mm]: 0.
     """
     lens = rng.random() < 0.7
     half = rng.uniform(15, 35) if lens else rng.uniform(30, 65)
@@ -167,7 +169,7 @@ def _under_skull(
     field = np.full((len(near), *inside.shape[1:]), -np.inf)
     for part, n in zip(field, near, strict=True):
         rho2 = across + ((heights[n] - heights[centre]) / half_height) ** 2
-        walled = np.pad(inside[n][box], 1)  # what lies beyond is farther than the shape is thick
+        walled = np.pad(inside[n][box], 1)  # cells beyond the box are farther away than the thickness
         depth = ndimage.distance_transform_edt(walled)[1:-1, 1:-1] * mm
         part[box] = np.where(rho2 < 1, thickness * np.sqrt(np.clip(1 - rho2, 0, 1)) - depth, -np.inf)
     return near, field, 0.0
@@ -176,11 +178,11 @@ def _under_skull(
 def _in_brain(
     inside: Mask, heights: NDArray[np.float64], centre: int, mm: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], Field, float]:
-    """Ragged ellipsoid with half axes a, b, c; ρ the distance from its middle in half axes.
+    """Ragged ellipsoid with half axes a, b, c; ρ is the distance from its centre in half axes.
 
     Returns:
-        (m,) the slices it may reach; (m, h, w) about the signed distance [mm] to the surface, (1 - ρ) b; the
-        width of the rim in mm.
+        (m,) indices of the slices that the shape may reach; (m, h, w) approximate signed distance [mm] to the
+        surface, (1 - ρ) b; width of the rim [mm].
     """
     a = rng.uniform(5, 18)
     b, c = a * rng.uniform(0.6, 1.0), a * rng.uniform(0.6, 1.2)
@@ -208,16 +210,16 @@ def _fill(
     mm: float,
     rng: np.random.Generator,
 ) -> None:
-    """Fill the shape on one slice (H, W), in place; see the formula at the top of the file."""
+    """Fill the shape on one slice (H, W), in place, by the formula at the top of the file."""
     cell = _cell(hu.shape)
-    part = _around(shape > -rim - EDGE, MARGIN // cell + 2)  # the cells of all pixels that count
+    part = _around(shape > -rim - EDGE, MARGIN // cell + 2)  # cells of all pixels that affect the result
     room = inside[part].repeat(cell, 0).repeat(cell, 1)
     away = _finer(shape[part], cell)
     changed = room & (away > -rim - EDGE / 2)
     if not changed.any():
         return
     box = _around(changed, MARGIN)
-    here = hu[tuple(slice(of.start * cell, of.stop * cell) for of in part)][box]  # a view of it
+    here = hu[tuple(slice(of.start * cell, of.stop * cell) for of in part)][box]  # a view
     away, room, changed = away[box], room[box], changed[box]
     sigma = 2.0 * cell / mm  # 2 mm in pixels
     mean = ndimage.gaussian_filter(np.where(room, here, 0.0), sigma)
@@ -231,17 +233,17 @@ def _fill(
 
 
 def cells_of(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Cells (h, w) of a shape that ends with H, W."""
+    """Number of cells (h, w) for an array shape that ends with H, W."""
     return shape[-2] // _cell(shape), shape[-1] // _cell(shape)
 
 
 def _cell(shape: tuple[int, ...]) -> int:
-    """Pixels a side of a cell."""
+    """Side of a cell in pixels."""
     return max(1, min(shape[-2:]) // CELLS)
 
 
 def _around(mask: Mask, margin: int) -> tuple[slice, slice]:
-    """Rows and columns of what is in the mask, and a margin."""
+    """Bounding box (rows, columns) of a mask, extended by a margin."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     return _box(rows[0], rows[-1], columns[0], columns[-1], margin=margin, shape=mask.shape)
 
@@ -249,7 +251,7 @@ def _around(mask: Mask, margin: int) -> tuple[slice, slice]:
 def _box(
     top: int, bottom: int, left: int, right: int, *, margin: int, shape: tuple[int, ...]
 ) -> tuple[slice, slice]:
-    """Rows and columns from the first to the last, and a margin, as far as the picture has them."""
+    """Rows and columns of a box (last ones included), extended by a margin and clipped to the picture."""
     return (
         slice(max(0, top - margin), min(shape[0], bottom + margin + 1)),
         slice(max(0, left - margin), min(shape[1], right + margin + 1)),
@@ -257,7 +259,7 @@ def _box(
 
 
 def _finer(field: Field, cell: int) -> Field:
-    """The field at pixels, linear between the middles of cells."""
+    """Upsample a field from cells to pixels, by linear interpolation between the centres of cells."""
     if cell == 1:
         return field
     cells = torch.from_numpy(np.maximum(field, FAR))[None, None]
@@ -272,7 +274,7 @@ def _one_of(mask: Mask, rng: np.random.Generator) -> tuple[int, int]:
 
 
 def _slow(shape: tuple[int, ...], sigma: float, rng: np.random.Generator) -> Field:
-    """Smooth noise of mean about 0 and standard deviation 1."""
+    """Smooth noise with mean about 0 and standard deviation 1."""
     noise = ndimage.gaussian_filter(rng.standard_normal(shape), sigma)
     smooth: Field = noise / max(float(noise.std()), 1e-9)
     return smooth

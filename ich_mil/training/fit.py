@@ -1,13 +1,13 @@
-"""Fit the attention CNN on prepared scans with Lightning, and keep the best state.
+"""Fit the attention CNN on prepared scans with Lightning, and keep the best epoch.
 
-In: a prepared set, a split, settings. Out: the model of the lowest validation loss, and `log.csv` with one
-row an epoch. `last.ckpt` is the newest epoch that was the best so far (with `fixed_epochs`, the newest): a
-killed run goes on from there and ends at the same model.
+In: a prepared set, a split, settings. Out: the model with the lowest validation loss, and `log.csv` with one
+row per epoch. `last.ckpt` is the newest epoch that was the best so far (with `fixed_epochs`, the newest
+epoch). A killed run resumes from it and ends at the same model.
 
-Where there is a GPU it computes in bfloat16, weights and the pooling of slices stay float32. Several
-processes (`ich_mil.ranks`) share the scans of each step by Lightning's DDP: how many there are changes how
-long a step takes, and of its result rounding (`ich_mil.models.shared_norm` says how much), the dropout masks,
-and where a step has more slices than `chunk_slices` the chunks that share their batch statistics.
+On a GPU the computation is in bfloat16; weights and the pooling of slices stay float32. Several processes
+(`ich_mil.ranks`) divide the scans of each step by Lightning's DDP. The number of processes changes the
+duration of a step, and its result in three ways: rounding (quantified in `ich_mil.models.shared_norm`), the
+dropout masks, and, for steps with more than `chunk_slices` slices, the chunks that share batch statistics.
 """
 
 import csv
@@ -54,13 +54,13 @@ LOGGED = ("train_loss", "val_loss", "val_auc")
 
 
 class EpochLog(Callback):
-    """One row an epoch in `log.csv`, one line an epoch on the screen."""
+    """Callback that logs each epoch as one row of `log.csv` and one line on the screen."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Append the epoch's row; rows of epochs that a resumed run repeats are dropped first."""
+        """Append the row of the epoch, after removing rows of epochs that a resumed run repeats."""
         if not trainer.is_global_zero:
             return
         epoch = trainer.current_epoch
@@ -80,33 +80,34 @@ class EpochLog(Callback):
 
 
 class _BestEpoch(ModelCheckpoint):
-    """Keeps the best epoch on resume, also if the run's folder was moved (Lightning would forget it)."""
+    """Checkpoint callback that remembers the best epoch on resume, even if the run folder was moved."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write nothing: Lightning would, in a process in which no epoch was the best.
+        """Write no checkpoint at the end.
 
-        A checkpoint does not say that training has stopped, so a run resumed from that one would go on.
+        Lightning writes one if no epoch of this process was the best. A checkpoint does not record that
+        training has stopped, so a run resumed from it would train further.
         """
 
 
 class _WholeCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint whole or not at all; Lightning may copy it over the old one, from another disk."""
+    """Write checkpoints atomically; Lightning may copy a file from another disk over the old checkpoint."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
-        """Write it to `path`. `DataError` if the disk is full."""
+        """Write the checkpoint to `path`. `DataError` if the disk is full."""
         content = io.BytesIO()
-        torch.save(checkpoint, content)  # straight to a file it would hide why that cannot be written
+        torch.save(checkpoint, content)  # torch.save to a file would hide the reason of a failed write
         write_bytes(Path(path), content.getvalue())
 
 
 @contextmanager
 def _within_memory() -> Iterator[None]:
-    """Tell that the memory of a GPU is too small, and what to do. `ConfigError`."""
+    """Turn an out-of-memory error of a GPU into a `ConfigError` with advice."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -117,10 +118,10 @@ def _within_memory() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of one training step for the next.
+    """Let glibc keep the memory of one training step for the next step.
 
-    By default it hands blocks of this size back to the kernel, which clears them anew each step: that took
-    half of a step's time on a CPU (benchmarks/RESULTS.md). Another C library is left as it is.
+    By default glibc returns blocks of this size to the kernel, which clears them again in each step. That
+    took half of the time of a step on a CPU (benchmarks/RESULTS.md). Other C libraries are not changed.
     """
     mmap_max, trim_threshold = -4, -1  # malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD
     try:
@@ -134,10 +135,10 @@ def keep_freed_memory() -> None:
 def _steps(
     scans: ScanDataset, watched: ScanDataset, training: TrainingSettings, seed: int, ranks: Ranks
 ) -> tuple[StepSampler, list[list[int]]]:
-    """The steps of training, and this rank's validation steps of one scan each.
+    """Training steps, and this rank's validation steps of one scan each.
 
     Raises:
-        ConfigError: too few scans for as many ranks.
+        ConfigError: too few scans for the number of ranks.
     """
     try:
         steps = StepSampler(scans.sizes, bags=training.bags, seed=seed, ranks=ranks)
@@ -151,11 +152,11 @@ def _steps(
 
 
 def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Trainer, ModelCheckpoint]:
-    """Lightning's trainer on the device at hand, and its callback that keeps the best epoch."""
+    """Build Lightning's trainer for the available device, and its callback that keeps the best epoch."""
     best = _BestEpoch(
         out,
         filename="best",
-        # None: each epoch takes the place of the one before
+        # None: each epoch replaces the previous one
         monitor=None if training.fixed_epochs else "val_loss",
         save_last=True,
         enable_version_counter=False,
@@ -163,15 +164,15 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
     callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
     if not training.fixed_epochs:
         callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it advertises and lists devices
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # no tips and lists of devices
     terminal = sys.stderr.isatty()
     if terminal:
         callbacks.append(TQDMProgressBar())
-    # or Lightning would look for other launchers, as SLURM, that have not shared the work
+    # otherwise Lightning would detect other launchers, such as SLURM, that did not start several processes
     processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment()]}
     if ranks.size > 1:
-        here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun says so
-        # ranks may watch different numbers of scans, so no call of the model alone may wait for the others
+        here = int(os.environ["LOCAL_WORLD_SIZE"])  # set by torchrun
+        # Ranks may have different numbers of validation scans, so a forward pass must not synchronise.
         strategy = DDPStrategy(broadcast_buffers=False)
         processes = {
             "devices": here,
@@ -195,8 +196,8 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
         accelerator="gpu" if gpu else "cpu",
         **processes,
     )
-    # Lightning's handler of SIGTERM ends a run with exit code 0, and on several ranks waits for the others,
-    # which are waiting for something else; it cannot be turned off
+    # Lightning's handler of SIGTERM ends a run with exit code 0. With several ranks it waits for the others,
+    # which wait for something else. There is no option to disable it.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer, best
 
@@ -208,13 +209,14 @@ def _run(
     to_watch: DataLoader[Batch],
     last: Path,
 ) -> None:
-    """Lightning's loops, from the checkpoint `last` on where it is there; its errors are told as ours."""
+    """Run Lightning's training loops, from the checkpoint `last` if it exists, and translate its errors."""
     with warnings.catch_warnings():
-        # `loader` has threads, which Lightning does not count; the checkpoint folder is meant to be non-empty
+        # `loader` uses threads, which Lightning does not count as workers
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        # the checkpoint folder of a resumed run is not empty
         warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
         warnings.filterwarnings("ignore", message=".*in eval mode at the start.*")  # frozen blocks
-        # its successor is not in torch 2.11
+        # the replacement does not exist in torch 2.11
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
         interrupted = signal.getsignal(signal.SIGINT)
         try:
@@ -235,20 +237,20 @@ def _run(
         except SystemExit as error:
             if not isinstance(error.__context__, KeyboardInterrupt):
                 raise
-            # Lightning's answer to Ctrl-C: it would end a notebook, and leave it deaf to the next
+            # Lightning turns Ctrl-C into SystemExit, which would end a notebook, and it then ignores SIGINT.
             signal.signal(signal.SIGINT, interrupted)
             raise KeyboardInterrupt from error
 
 
 def _read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The weights of the module, on the CPU. `ModelError` if it is none."""
+    """Read the module's weights from a checkpoint, on the CPU. `ModelError` if it is no checkpoint."""
     try:
         content = torch.load(path, weights_only=True, map_location="cpu")
         state: dict[str, Tensor] = content["state_dict"]
         if "loops" not in content:
             raise ValueError("it says nothing of how far training was")
         return state
-    except Exception as error:  # torch has no error class for what is no checkpoint
+    except Exception as error:  # torch has no exception class for files that hold no checkpoint
         raise ModelError(
             f"{path}: cannot be read ({error!r:.200}); delete {path.parent} and go on with --resume, the CNN "
             "starts anew"
@@ -256,7 +258,7 @@ def _read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def _best_state(out: Path, best: ModelCheckpoint, training: TrainingSettings) -> dict[str, Tensor]:
-    """The model's weights that were kept, on the CPU. `ModelError` if they are of no use."""
+    """Weights of the kept epoch, on the CPU. `ModelError` if loss or weights are not finite."""
     score = best.best_model_score
     if not training.fixed_epochs and (score is None or not torch.isfinite(score)):
         raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
@@ -278,28 +280,28 @@ def fit_cnn(
     in_slices: Collection[str] = (),
     start: AttentionCnn | None = None,
 ) -> AttentionCnn:
-    """Train on the scans of split `train`, stop on the loss of split `validation`.
+    """Train the attention CNN on the split `train`, with early stopping on the split `validation`.
 
     Args:
-        prepared: the scans.
-        splits: columns scan, label, split.
-        out: folder for checkpoints and the log; a `last.ckpt` found there is gone on from.
-        encoder: the slice encoder and its initial weights.
-        cnn: what follows it.
-        training: how it is trained.
-        seed: of initial weights, order, dropout, and of all that varies in training.
-        in_slices: scans whose slices are trained on as bags of one, with their own labels. Validation scans
-            are watched whole.
-        start: a network of the same settings whose weights training starts from.
+        prepared: the prepared set.
+        splits: table with columns scan, label, split.
+        out: folder for checkpoints and the log; training resumes from a `last.ckpt` in this folder.
+        encoder: settings of the slice encoder, with its initial weights.
+        cnn: settings of the layers after the encoder.
+        training: training settings.
+        seed: seed of initial weights, order, dropout, augmentation and synthetic bleeds.
+        in_slices: ids of training scans that are used slice by slice: each slice is a bag with its own label.
+            Validation scans are always used whole.
+        start: a network of the same settings, whose weights are the start of training.
 
     Returns:
-        The model of the epoch with the lowest validation loss, or of the last one with `fixed_epochs`,
-        in evaluation mode.
+        The model of the epoch with the lowest validation loss, or of the last epoch with `fixed_epochs`, in
+        evaluation mode.
 
     Raises:
-        ConfigError: too few scans for as many ranks, or too many a step for the GPU.
-        DataError: all bags have one label, a scan or the log in `out` cannot be read, no scan has room for
-            the bleeds of a warm-up, or the disk is full.
+        ConfigError: too few scans for the number of ranks, or a step that does not fit into GPU memory.
+        DataError: all bags have the same label, a scan or the log in `out` cannot be read, no scan has room
+            for the bleeds of a warm-up, or the disk is full.
         ModelError: the checkpoint in `out` does not fit or is damaged, or the loss is not finite.
     """
     keep_freed_memory()
@@ -325,19 +327,20 @@ def fit_cnn(
     trainer, best = _trainer(out, training, ranks)
     last = out / "last.ckpt"
     if last.is_file():
-        _read_checkpoint(last)  # Lightning would not say what to do about one that it cannot read
+        _read_checkpoint(last)  # for a clear error if the checkpoint is damaged
     if training.warmup_steps:
         if not last.is_file():
             with _within_memory():
                 warm_up(model.to(device()), varied, pictures, steps=training.warmup_steps, seed=seed)
-            ranks.agree(model)  # each has warmed up by itself
+            ranks.agree(model)  # the ranks have run the warm-up separately
         module.keep_features()
     if ranks.size > 1:
         share_statistics(model, device())
     read = partial(loader, workers=training.workers, device=device())
     _run(trainer, module, read(varied, steps=steps), read(watched, steps=to_watch), last)
     state = _best_state(out, best, training)
-    # without what ranks or a GPU have left in `model`; initial weights would be read only to be overwritten
+    # A new model on the CPU, without synchronised batch norm. Its initial weights would be overwritten, so
+    # they are not loaded.
     trained = AttentionCnn(replace(encoder, weights=None), cnn)
     trained.load_state_dict(state)
     return trained.eval()

@@ -1,8 +1,8 @@
-"""Lightning around the attention CNN: loss, optimiser, logging. No mathematics beyond the weighted loss.
+"""Lightning module of the attention CNN: weighted loss, optimiser, logging.
 
-The loss of a step is the mean over its bags, on all ranks together, of w_y · BCE(logit, y); the class
-weights w_y = B / (2 B_y) of the training bags give both classes the same say. A bag is a scan, or a slice of
-a scan that is used slice by slice: such a slice counts as much as a scan.
+In: batches of packed scans. Out: the loss of a step, the mean of w_y · BCE(logit, y) over its bags on all
+ranks. The class weights w_y = B / (2 B_y), from the training bags, give both classes equal weight. A bag is a
+scan, or a slice of a scan that is used slice by slice; such a slice has the same weight as a scan.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.training.settings import TrainingSettings
 
 WARM = 0.1
-"""Share of the steps in which the schedule `one_cycle` raises the learning rate."""
+"""Share of the steps during which the schedule `one_cycle` raises the learning rate."""
 
 
 def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
-    """(2,) weights B / (2 B_y) for y = 0, 1, B_y as expected after bleeds.
+    """Class weights (2,) B / (2 B_y) for y = 0, 1, with the expected counts B_y after synthetic bleeds.
 
     Args:
-        labels: of the training bags.
-        bleeds: share of the negative ones that become positive.
+        labels: labels of the training bags.
+        bleeds: expected share of the negative bags that become positive by a synthetic bleed.
 
     Raises:
         DataError: all labels are equal.
@@ -45,7 +45,7 @@ def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
 
 
 class MilModule(pl.LightningModule):
-    """Trains an `AttentionCnn` on scan labels."""
+    """Lightning module that trains an `AttentionCnn` on scan labels."""
 
     weights: Tensor
     watched: Tensor
@@ -60,15 +60,16 @@ class MilModule(pl.LightningModule):
         pictures: Pictures,
         seed: int,
     ) -> None:
-        """Put the parts together.
+        """Store model, settings and class weights.
 
         Args:
-            model: that is trained.
-            settings: how.
-            weights: (2,) from `class_weights`, of training scans.
-            watched: (2,) likewise, of validation scans: they get no bleeds.
-            pictures: that makes those of a batch.
-            seed: keys the dropout masks, with the step and the rank.
+            model: the CNN to train.
+            settings: training settings.
+            weights: (2,) class weights of the training loss, from `class_weights`.
+            watched: (2,) class weights of the validation loss. They differ with synthetic bleeds, which
+                validation scans do not get.
+            pictures: preprocessing from HU to pictures.
+            seed: seed of the dropout masks, together with step and rank.
         """
         super().__init__()
         self.model = model
@@ -78,32 +79,33 @@ class MilModule(pl.LightningModule):
         self.seed = seed
         self.register_buffer("weights", weights)
         self.register_buffer("watched", watched, persistent=False)
-        # `log` itself truncates a mean over ranks that have different numbers of scans (Lightning 21859)
-        # NaN stays and ends the training: to look for it, or at labels, would make the host wait for a GPU
+        # Metric objects, because `log` truncates a mean over ranks with different numbers of scans (Lightning
+        # 21859). NaN is not checked here and ends the training later: a check of NaN or of labels would make
+        # the host wait for the GPU.
         self.train_loss = MeanMetric(nan_strategy="disable")
         self.val_loss = MeanMetric(nan_strategy="disable")
         self.val_auc = BinaryAUROC(validate_args=False)
 
     def keep_features(self) -> None:
-        """Train no longer what makes features of slices: few scans would make it forget the warm-up."""
+        """Freeze encoder and projection: training on few scans would make them forget the warm-up."""
         self.model.encoder.requires_grad_(False)
         self.model.project.requires_grad_(False)
 
     def on_train_epoch_start(self) -> None:
-        """Kept features have the batch norm of evaluation; dropout behind the encoder goes on."""
+        """After `keep_features`, put the encoder's batch norm into evaluation mode; dropout stays active."""
         if not self.model.project.weight.requires_grad:
             self.model.encoder.eval()
 
     def forward(self, batch: Batch) -> BagOutput:
-        """The model on a packed batch."""
+        """Run the model on a packed batch."""
         return self.model.classify(self._frozen_maps(batch), batch.offsets)
 
     def _frozen_maps(self, batch: Batch) -> Tensor:
-        """(N, F, h, w) of the encoder's frozen blocks; of scans that do not vary they are computed once."""
+        """Maps (N, F, h, w) after the frozen blocks of the encoder; cached for scans without augmentation."""
         varies = batch.variations or any(len(changed) for changed in batch.changed)
         if not varies and all(scan in self._kept for scan in batch.scans):
             return torch.cat([self._kept[scan] for scan in batch.scans])
-        # in bfloat16 places near the border of a picture would be told no better than a pixel apart
+        # bfloat16 resolves positions near the border of a picture to about one pixel only
         with torch.autocast(self.device.type, enabled=False):
             pictures = self.pictures(batch)
         maps = self.model.frozen_maps(pictures)
@@ -114,33 +116,37 @@ class MilModule(pl.LightningModule):
         return maps
 
     def loss(self, output: BagOutput, labels: Tensor, *, watched: bool = False) -> Tensor:
-        """() mean loss of scans, weighted as in training or as `watched`; the labels (B,) are 0 or 1."""
+        """Mean weighted loss () of bags with labels (B,) in {0, 1}; `watched` selects validation weights."""
         weights = self.watched if watched else self.weights
         return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        """Weighted loss of this rank's part of a step.
+        """Weighted loss of this rank's share of a step.
 
-        Scaled such that the mean over ranks is that of the step, and that of the steps averaged is theirs.
+        It is scaled such that the mean over ranks is the mean over the bags of the step, and such that the
+        gradients of `accumulate` steps are averaged, also at the end of an epoch.
         """
         ranks = these_ranks()
-        # so that a resumed run draws the same dropout masks as one that was never stopped
+        # a resumed run draws the same dropout masks as an uninterrupted run
         step = self.global_step * self.settings.accumulate + index % self.settings.accumulate
         torch.manual_seed(self.seed * 1_000_003 + step + ranks.rank * 1_000_000_007)
         loss = self.loss(self(batch), batch.labels)
-        self.train_loss.update(loss.detach().expand(len(batch.labels)))  # each scan counts once
+        self.train_loss.update(loss.detach().expand(len(batch.labels)))  # each bag counts once
         self._log("train_loss")
         return loss * self._share(batch, ranks) * self._averaged(index)
 
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
-        """Scans here over the mean number of scans a rank has in this step: DDP averages over ranks."""
+        """Bags on this rank, divided by the mean number of bags per rank in this step: DDP averages ranks."""
         if ranks.size == 1:
             return 1.0
         here = torch.full((), float(len(batch.labels)), device=self.device)
         return here * ranks.size / ranks.total(here)
 
     def _averaged(self, index: int) -> float:
-        """Lightning divides each loss by `accumulate`, also where an epoch ends before so many steps."""
+        """Correction of the last steps of an epoch: Lightning always divides the loss by `accumulate`.
+
+        The factor is `accumulate` over the number of steps that are actually accumulated.
+        """
         accumulate = self.settings.accumulate
         if accumulate == 1:
             return 1.0
@@ -157,11 +163,11 @@ class MilModule(pl.LightningModule):
         self._log("val_auc")
 
     def _log(self, name: str) -> None:
-        """Log the metric `name` over the scans of an epoch, on all ranks."""
+        """Log the metric `name` over an epoch, on all ranks."""
         self.log(name, getattr(self, name), on_step=False, on_epoch=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """AdamW, without weight decay the Adam of the papers, and its schedule."""
+        """AdamW and its schedule; without weight decay this is Adam, as in the papers."""
         trained = [value for value in self.parameters() if value.requires_grad]
         rate, decay = self.settings.learning_rate, self.settings.weight_decay
         optimiser = torch.optim.AdamW(trained, lr=rate, weight_decay=decay)

@@ -1,4 +1,4 @@
-"""How the CNN is trained, as a configuration says it."""
+"""Training settings of the CNN: the section `training` of a configuration."""
 
 import math
 from dataclasses import dataclass
@@ -9,27 +9,28 @@ from ich_mil.settings import check_least
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How the CNN is trained; the defaults are the papers'.
+    """Training settings; the defaults are those of the papers.
 
     Attributes:
-        learning_rate: of Adam; the highest one of a schedule.
-        schedule: `constant`, or `one_cycle`, which raises the learning rate and takes it back to nearly 0 by
-            `max_epochs` (Smith & Topin 2019, arXiv:1708.07120). Together with `fixed_epochs` the last epoch
-            is then the one to keep.
-        weight_decay: of all trained weights, decoupled from the gradient (AdamW); 0 is Adam.
-        bags: scans a step, on all GPUs together.
-        accumulate: steps whose gradients are averaged before the weights move.
-        max_epochs: at most.
-        patience: epochs without a lower validation loss before training stops.
-        fixed_epochs: train `max_epochs` and keep the last, not the one of the lowest validation loss: where
-            validation scans are too few to choose an epoch by.
-        workers: threads that read scans ahead; 0 reads each when it is asked for.
-        augment: vary the training scans from epoch to epoch (`training.augment`).
-        bleeds: probability, in each epoch, that a negative training scan gets a synthetic bleed and is
+        learning_rate: learning rate of Adam; the maximum if there is a schedule.
+        schedule: `constant`, or `one_cycle`, which raises the learning rate and lowers it to nearly 0 by
+            `max_epochs` (Smith & Topin 2019, arXiv:1708.07120). Use it with `fixed_epochs`, which keeps the
+            last epoch.
+        weight_decay: weight decay of all trained weights, decoupled from the gradient (AdamW); 0 is Adam.
+        bags: scans per step, over all GPUs together.
+        accumulate: number of steps whose gradients are averaged for one weight update.
+        max_epochs: largest number of epochs.
+        patience: number of epochs without a lower validation loss before training stops.
+        fixed_epochs: train for `max_epochs` and keep the last epoch, not the epoch with the lowest validation
+            loss. For sets with too few validation scans to choose an epoch.
+        workers: number of threads that read scans ahead; 0 reads each scan on request.
+        augment: augment the training scans differently in each epoch (`training.augment`).
+        bleeds: probability, per epoch, that a negative training scan gets a synthetic bleed and becomes
             positive.
-        controls: probability that it gets tissue-like grey of the same shapes instead, and stays negative.
-        warmup_steps: steps of self-supervised warm-up on slices (`training.warmup`), after which scan labels
-            train only attention and classifier.
+        controls: probability, per epoch, that a negative training scan instead gets an insertion of the same
+            shapes filled with tissue-like grey, and stays negative.
+        warmup_steps: number of steps of self-supervised warm-up on slices (`training.warmup`). After a
+            warm-up, scan labels train only attention and classifier.
     """
 
     learning_rate: float = 5e-5

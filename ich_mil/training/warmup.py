@@ -1,11 +1,11 @@
-"""Self-supervised warm-up on slices: to tell blood that was drawn in from nothing and from grey.
+"""Self-supervised warm-up on slices: classify synthetic bleeds against unchanged slices and controls.
 
-In: a CNN with random weights, training scans. Out: the same CNN, all but its attention trained on a task that
-makes its own labels (as CutPaste, Li et al. 2021, arXiv:2104.04015): slices of negative scans are shown as
-they are, with a synthetic bleed, or with the control of the same shapes (`training.bleeds`). Nobody labels a
-slice for it, and a step sees as many bleeds as an epoch of scans does.
+In: a CNN with initial weights, training scans. Out: the same CNN, trained except for its attention. The task
+generates its own labels, as CutPaste does (Li et al. 2021, arXiv:2104.04015). Its inputs are slices of
+negative scans: unchanged, with a synthetic bleed, or with a control of the same shapes (`training.bleeds`).
+No slice labels are needed, and one step has as many bleeds as an epoch of scans.
 
-    loss = mean BCE(slice logit, 1 if blood was drawn in, else 0);  half of a step's slices have blood
+    loss = mean BCE(slice logit, 1 if blood was drawn in, else 0);  half of the slices of a step have blood
 
 Shapes: n slices, W windows, S pixels.
 """
@@ -23,21 +23,23 @@ from ich_mil.progress import say
 from ich_mil.training.augment import VariedScans, draw_variation
 
 SLICES = 48
-"""Slices a step: half with blood, a quarter with grey, a quarter as they are."""
+"""Slices per step: half with blood, a quarter with controls, a quarter unchanged."""
 DRAWS = 8
-"""Bleeds, and controls, drawn into each negative scan; augmentation varies them from step to step."""
+"""Number of bleeds, and of controls, drawn into each negative scan; augmentation varies them in each step."""
 SCANS = 100
-"""Negative scans that are drawn into at most: more fill memory and teach no other blood."""
+"""Largest number of negative scans used: more scans need memory and add no new appearance of blood."""
 KEPT = 8 << 30
-"""Bytes of pictures after which no further scan is drawn into: some 20 scans at 512 pixels, 80 at 256."""
+"""Limit in bytes for the pictures, above which no scan is added: about 20 scans at 512 pixels, 80 at 256."""
 LEARNING_RATE = 1e-3
-"""Of Adam."""
+"""Learning rate of Adam."""
 
 
 def drawn_slices(
     scans: VariedScans, pictures: Pictures, rng: np.random.Generator
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Pictures (1, W, S, S) on the CPU, they are too many for a GPU: with blood, with grey, and as they are.
+    """Pictures (1, W, S, S) for the warm-up: with blood, with controls, and unchanged.
+
+    They stay on the CPU, because they are too large for a GPU.
 
     Raises:
         DataError: no negative scan has room for a bleed.
@@ -64,14 +66,14 @@ def drawn_slices(
 def warm_up(
     model: AttentionCnn, scans: VariedScans, pictures: Pictures, *, steps: int, seed: int
 ) -> list[float]:
-    """Train `model` on slices, in place, on the device it is on.
+    """Train `model` on slices, in place, on its device.
 
     Args:
-        model: that reads what `pictures` makes.
+        model: the CNN, whose input pictures are computed by `pictures`.
         scans: the training scans.
-        pictures: that makes theirs.
-        steps: of `SLICES` slices.
-        seed: of drawing, order, augmentation and dropout.
+        pictures: preprocessing from HU to pictures.
+        steps: number of steps, of `SLICES` slices each.
+        seed: seed of insertions, order, augmentation and dropout.
 
     Returns:
         Loss of each step.
