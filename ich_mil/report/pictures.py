@@ -6,7 +6,7 @@ palette of colours and opacities for each heatmap, so that a browser can lay any
 Every browser reads grey JPEG. At quality 80 a slice of 512² takes about 18 kB, with a root mean square error
 of 1.7 of 255 in the windowed values. WebP takes half the space, but four times the time, and has only 219
 grey levels. The picture size is the largest of `SIDES` at which all pictures together stay within `BUDGET`
-bytes.
+bytes, else the smallest.
 
 Shapes: n slices of H, W pixels, k maps of h, w cells.
 """
