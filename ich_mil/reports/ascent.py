@@ -1,10 +1,13 @@
 """Convergence of VBSS: coordinate sweeps with squared extrapolation (SQUAREM).
 
-In: a `Vbss` model. Out: a `VbssFit`. Two sweeps F give the differences r = F(x) - x and v = F(F(x)) - F(x) -
-r of the moments x = (μ, E a, E b, ln S_b, ln E 1/σ², E ln α). The extrapolation x - 2 s r + s² v with s =
--|r| / |v| (R. Varadhan, C. Roland, Scand. J. Statist. 35, 2008, scheme S3), followed by a sweep, replaces
-F(F(x)) if its ELBO is not lower. Plain sweeps converge linearly and need hundreds of sweeps for a digit or
-two.
+In: a `Vbss` model. Out: a `VbssFit`. The moments are x = (μ, E a, E b, ln S_b, ln E 1/σ², E ln α). Two sweeps
+F give their differences, and an extrapolation (R. Varadhan, C. Roland, Scand. J. Statist. 35, 2008, scheme
+S3):
+
+    r = F(x) - x,   v = F(F(x)) - F(x) - r,   s = -|r| / |v|,   x - 2 s r + s² v
+
+The extrapolation, followed by a sweep, replaces F(F(x)) if its ELBO is not lower. Plain sweeps converge
+linearly and need hundreds of sweeps for a digit or two.
 
 Shapes: n words.
 """

@@ -204,7 +204,7 @@ class Vbss:
     def _newton(
         self, a: float, b: float, mu: np.ndarray, e: float | np.ndarray, trace: float
     ) -> tuple[float, float]:
-        """Maximise the ELBO over (E a, E b), with q(z) at its optimum, by damped Newton steps."""
+        """Increase the ELBO in (E a, E b), with q(z) at its optimum, by damped Newton steps."""
         known, ridge_a, ridge_b = self.known, 1 / self.prior.var_a, trace + 1 / self.prior.var_b
 
         def height(a: float, b: float) -> float:
