@@ -95,10 +95,11 @@ class Recalibration:
     def fit_hidden(cls, proba: np.ndarray, hidden: np.ndarray, *, keywords: float) -> Self:
         """Fit to keywords hidden one at a time, without labels of the other words.
 
-        Let f1 be the density of p̂ of hidden keywords, f the density of p̂ of all other words, and π =
-        keywords / others. A word among the others is a keyword with probability P(p̂) = π f1(p̂) / f(p̂). A
-        word of the pooled sample is a hidden keyword with odds P(p̂) · hidden / keywords, and the likelihood
-        of these odds identifies P (learning from positive and unlabelled examples).
+        Let f1 be the density of p̂ of hidden keywords, f the density of p̂ of all other words, and
+        π = keywords / others. A word among the others is a keyword with probability
+        P(p̂) = π f1(p̂) / f(p̂). A word of the pooled sample is a hidden keyword with odds
+        P(p̂) · hidden / keywords, and the likelihood of these odds identifies P (learning from positive and
+        unlabelled examples).
 
         Args:
             proba: (n,) p̂ of the hidden keywords and of the unlabelled words.
