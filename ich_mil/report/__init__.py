@@ -1,4 +1,4 @@
-"""What people read: offline pages of a study, a cohort and a run, a benchmark's report, DICOM results."""
+"""Reports: offline HTML pages of a study, a cohort and a run, and DICOM results."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ from contextlib import suppress
 
 
 def _import_matplotlib() -> None:
-    """Import matplotlib whatever MPLBACKEND says: the backend of a notebook may be unknown here.
+    """Import matplotlib without MPLBACKEND, which may name a notebook backend that is not installed here.
 
-    Figures have a canvas of their own (`ich_mil.report.canvas`); the backend is for the caller's.
+    Figures of this package use their own canvas (`ich_mil.report.canvas`). The caller's backend is kept.
     """
     if "matplotlib" in sys.modules:
         return

@@ -1,8 +1,9 @@
-"""What all figures share: a transparent ground, grey text, colours and line styles.
+"""Common figure style of the reports: transparent background, grey text, colours and line styles.
 
-Figures sit on a light and on a dark page. Colours are those of Okabe and Ito (2008), which the colour-blind
-tell apart; line styles differ besides. No text given from outside is read as mathematics, no state is shared
-between figures, and the user's matplotlibrc has no part in them.
+In: figure sizes and legend entries. Out: matplotlib figures and their PNG bytes. A figure may be placed on a
+light or a dark page. Colours are those of Okabe and Ito (2008), which are distinct for the colour-blind;
+curves also differ in line style. Text from outside is never parsed as mathematics, figures share no state,
+and the user's matplotlibrc has no effect.
 """
 
 import io
@@ -19,10 +20,10 @@ from ich_mil.report.text import printable
 
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7"
 GREY = "#727986"
-"""Text and axes: contrast above 4.2 : 1 against both grounds of a page, white and near-black."""
+"""Colour of text and axes: contrast above 4.2 : 1 against both page backgrounds, white and near-black."""
 
 _DPI = 150
-METADATA: Any = {"Software": None}  # the default names a web address
+METADATA: Any = {"Software": None}  # matplotlib's default contains a web address
 STYLES = (
     (VERMILION, "-"),
     (BLUE, "--"),
@@ -36,11 +37,11 @@ STYLES = (
 own_style = matplotlib.rc_context(
     {name: value for name, value in matplotlib.rcParamsDefault.items() if "backend" not in name}
 )
-"""Decorates what draws: matplotlib's defaults in place of the user's settings, such as `text.usetex`."""
+"""Decorator for drawing functions: matplotlib's defaults instead of user settings such as `text.usetex`."""
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of width x height inches with grey, open axes side by side."""
+    """Create a figure of width x height inches with `columns` axes side by side."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
@@ -56,13 +57,13 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, l
 
 
 ROW = 0.18
-"""Height of a line of a legend in inches."""
+"""Height of a legend line, inches."""
 
 
 def add_legend(ax: Axes, handles: Sequence, names: Sequence[str], *, loc: Any) -> None:
-    """A legend that shows every name as it is: also one that starts with _ or holds a dollar sign.
+    """Add a legend that shows every name literally, including names with a leading '_' or a dollar sign.
 
-    `loc` is matplotlib's, or 'above' the axes, for which the figure needs a `ROW` for each name.
+    `loc` is matplotlib's, or 'above' the axes; the figure then needs an additional height of `ROW` per name.
     """
     lines = [printable(name).replace("\n", " ").replace("\t", " ") for name in names]
     short = [line if len(line) <= 36 else line[:35] + "…" for line in lines]
@@ -74,10 +75,10 @@ def add_legend(ax: Axes, handles: Sequence, names: Sequence[str], *, loc: Any) -
 
 
 def to_png(figure: Figure) -> bytes:
-    """A figure as PNG."""
+    """Render a figure to PNG bytes."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # a name in a script the font lacks is drawn as boxes; the page beside it holds the name itself
+        # glyphs missing from the font are drawn as boxes; the page contains the name as text
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="png", dpi=_DPI, transparent=True, metadata=METADATA)
     return buffer.getvalue()

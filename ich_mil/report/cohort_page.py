@@ -1,8 +1,8 @@
-"""The page of a cohort: a worklist of all scans, the likely ones first.
+"""Cohort page: worklist of all scans, sorted by decision and probability.
 
-In: `Results` of `predictions.json` and the addresses of the study pages. Out: HTML as a string. Studies that
-could not be predicted, and files of no known study, stand above the list: none is lost. Patients are named
-only where their texts are given.
+In: `Results` of `predictions.json` and the relative addresses of the study pages. Out: an HTML document as a
+string. Studies without a prediction and files outside any known study are listed above the worklist, so that
+no input is dropped silently. DICOM texts such as the patient's name appear only where `texts` are given.
 """
 
 from collections import Counter, defaultdict
@@ -15,13 +15,13 @@ from ich_mil.report.page import percent, render
 from ich_mil.report.words import MARK, by_drop, problems, results_in_words, routine, span
 
 TEXTS = ("PatientName", "PatientID", "StudyDate", "AccessionNumber")
-"""Shown of each scan in this order, where they are given."""
+"""DICOM texts shown for each scan, in this order, where they are given."""
 MAX_RUNS = 2
-"""Runs named in a row; the study page shows all."""
+"""Number of runs named in a row; the study page shows all runs."""
 
 
 def worklist(results: Results) -> list[ScanResult]:
-    """The scans as they should be read: by decision (positive, look, negative), then by falling risk."""
+    """The scans in reading order: by decision (positive, look, negative), then by decreasing probability."""
     return sorted(
         results.scans, key=lambda scan: (DECISIONS.index(scan.decision), -scan.probability, scan.scan)
     )
@@ -34,13 +34,13 @@ def render_cohort(
     title: str,
     texts: Mapping[str, Mapping[str, str]] = {},
 ) -> str:
-    """The cohort page as one HTML document.
+    """Render the cohort page as one HTML document.
 
     Args:
-        results: of all scans.
-        links: relative address of a scan's page; scans without one are listed without a link.
+        results: predictions of all scans and their ledger.
+        links: relative address of the page of each scan; a scan without an address is listed without a link.
         title: heading of the page.
-        texts: of scans, DICOM texts by keyword, with any content; those of `TEXTS` are shown.
+        texts: DICOM texts of each scan by keyword, with arbitrary content; the keywords in `TEXTS` are shown.
 
     Raises:
         ValueError: a link is not relative.
@@ -87,7 +87,10 @@ def render_cohort(
 
 
 def _runs(scan: ScanResult) -> list[str]:
-    """'slices 13–18 (21 %)' for the runs that matter most, with the scan's probability without them."""
+    """Runs with the lowest counterfactual probability, as 'slices 13–18 (21 %)'.
+
+    The percentage is the scan's probability without the run.
+    """
     named = [
         span(run.first, run.last) + ("" if run.scan_without is None else f" ({percent(run.scan_without)})")
         for run in by_drop(scan)[:MAX_RUNS]

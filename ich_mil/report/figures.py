@@ -1,6 +1,6 @@
-"""Figures of a run's page as PNG bytes.
+"""Figures of the run page: ROC, reliability and training curves.
 
-In: arrays. Out: PNG, drawn as `ich_mil.report.canvas` says.
+In: arrays and data frames. Out: PNG bytes in the style of `ich_mil.report.canvas`.
 
 Shapes: B scans.
 """
@@ -27,11 +27,11 @@ from ich_mil.report.canvas import (
 
 @own_style
 def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
-    """ROC curves of all scores over the scans whose label is known.
+    """ROC curve of each model on the labelled scans.
 
     Args:
         labels: (B,) in {0, 1} or unknown (-1), with both classes present.
-        scores: (B,) of each model by name.
+        scores: (B,) scores by model name.
     """
     figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(scores))
     known = labels >= 0
@@ -43,16 +43,16 @@ def roc_curves(labels: np.ndarray, scores: Mapping[str, np.ndarray]) -> bytes:
         names.append(f"{roc_auc_score(labels[known], score[known]):.3f}  {name}")
     ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xlabel="false positive rate", ylabel="true positive rate")
     ax.set_aspect("equal")
-    add_legend(ax, handles, names, loc="above")  # curves of few scans leave no corner free
+    add_legend(ax, handles, names, loc="above")  # with few scans a legend inside the axes would cover a curve
     return to_png(figure)
 
 
 @own_style
 def reliability(tables: Mapping[str, pd.DataFrame]) -> bytes:
-    """Share of positives against mean probability, with a bar for each interval.
+    """Reliability diagram: fraction of positives against mean probability, with an interval for each bin.
 
     Args:
-        tables: `ich_mil.evaluate.bins.calibration_table` of each model by name.
+        tables: data frame of `ich_mil.evaluate.bins.calibration_table` by model name.
     """
     figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(tables))
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -70,10 +70,10 @@ def reliability(tables: Mapping[str, pd.DataFrame]) -> bytes:
 
 @own_style
 def training_curves(curves: pd.DataFrame) -> bytes:
-    """Curves over epochs: losses left, everything else right; missing values are bridged.
+    """Training curves over epochs: losses on the left, other metrics on the right; gaps are interpolated.
 
     Args:
-        curves: index = epoch, one column a curve; columns with 'loss' in their name are losses.
+        curves: index = epoch, one column for each curve; columns with 'loss' in their name are losses.
     """
     losses = [name for name in curves if "loss" in str(name)]
     others = [name for name in curves if "loss" not in str(name)]

@@ -1,7 +1,8 @@
-"""The heatmaps of a scan, made, and kept in a file: pages and DICOM results are made again without the model.
+"""Computation and storage of the heatmaps of a scan.
 
-In: maps of the chosen slices (`ich_mil.report.heatmap`). Out: `maps/<scan>.safetensors` beside
-`predictions.json`, and the maps laid on the pixel grid of the slices.
+In: a model with a CNN and a prepared scan; `ich_mil.report.heatmap` computes the maps. Out: `ScanMaps`, the
+file `maps/<scan>.safetensors` beside `predictions.json`, and the maps resampled to the pixel grid of the
+slices. Pages and DICOM results are rendered from the file, without the model.
 
 Shapes: k slices with maps, h, w cells of a map, H, W pixels of a slice.
 """
@@ -28,10 +29,11 @@ from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report.heatmap import slice_maps
 
 MAPPED = 8
-"""Slices of a scan that get heatmaps: the most probable ones."""
+"""Number of slices of a scan with a heatmap: the most probable ones."""
 MAP_SAMPLES = 12
-"""Posterior samples behind the spread of a map, of all members together: a backward pass each. The spread is
-shown as colours, for which a fifth more or less is no matter."""
+"""Posterior samples behind the standard deviation of a map, in total over the members of an ensemble. Each
+sample costs a backward pass. The map is shown in colours, for which a relative error of a fifth does not
+matter."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,12 @@ class ScanMaps:
     """Heatmaps of one scan.
 
     Attributes:
-        slices: (k,) int64 places in the scan, rising, 0 = lowest.
-        mean: (k, h, w) float32 evidence for blood, on the scale of the latent function; its cells cover the
-            box, padded to a square around its centre (`ich_mil.windows.resize`).
-        std: (k, h, w) float32 its standard deviation over posterior samples.
-        box: (4,) int64 the part of the slices that the maps cover, as in `HeadBox`; None: all of it.
+        slices: (k,) int64 slice indices in the scan, increasing, 0 = lowest.
+        mean: (k, h, w) float32 evidence for blood, on the scale of the latent function. The cells cover
+            `box`, padded to a square around its centre (`ich_mil.windows.resize`).
+        std: (k, h, w) float32 standard deviation of the evidence over posterior samples.
+        box: (4,) int64 region of the slices that the maps cover, pixels, as in `HeadBox`; None: the whole
+            slice.
     """
 
     slices: np.ndarray
@@ -56,13 +59,13 @@ class ScanMaps:
             raise ValueError(f"shapes {self.slices.shape}, {self.mean.shape}, {self.std.shape} do not fit")
 
     def scaled(self, factor: float) -> Self:
-        """The same maps of slices whose sides are `factor` times as long."""
+        """The same maps for slices resized by `factor`."""
         return self if self.box is None else replace(self, box=np.rint(self.box * factor).astype(np.int64))
 
     def on_grid(self, rows: int, columns: int) -> Self:
-        """The same maps with a value for each pixel (k, H, W): interpolated, the padding cut away.
+        """Interpolate the maps to the pixel grid of the slices (k, H, W), without the padding.
 
-        Outside of `box` there is no evidence: 0.
+        Pixels outside of `box` have no evidence: 0.
         """
         if self.box is not None:
             top, left, bottom, right = self.box.tolist()
@@ -78,17 +81,17 @@ class ScanMaps:
 
 
 def maps_file(folder: Path, scan: str) -> Path:
-    """Where the maps of a scan lie, `folder` being that of `predictions.json`."""
+    """Path of the maps of a scan; `folder` is the folder of `predictions.json`."""
     return folder / "maps" / scan_file(folder, scan).with_suffix(".safetensors").name
 
 
 def _source(scan: ScanResult, model: Provenance) -> str:
-    """What maps belong to: the model's weights and the scan's slices."""
+    """Digest of what the maps were computed from: the model's weights and the scan's slices."""
     return digest(model.weights.encode(), *(one.name.encode() for one in scan.slices))
 
 
 def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanResult, model: Provenance) -> None:
-    """Write the maps of one scan, or remove those of an earlier call where there are none."""
+    """Write the maps of one scan; None deletes the file of an earlier call."""
     path = maps_file(folder, scan.scan)
     if maps is None:
         path.unlink(missing_ok=True)
@@ -99,10 +102,10 @@ def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanResult, model: Pro
 
 
 def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | None:
-    """The maps of one scan; None where there are none by this model of these slices.
+    """Read the maps of one scan; None if there is no file, or its maps are of another model or other slices.
 
     Raises:
-        DataError: a file that cannot be read as maps.
+        DataError: the file is not a valid file of heatmaps.
     """
     path = maps_file(folder, scan.scan)
     if not path.is_file():
@@ -119,10 +122,10 @@ def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | N
 
 
 def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> ScanMaps | None:
-    """Heatmaps of the `MAPPED` most probable slices of a scan, by a model with a CNN.
+    """Compute heatmaps of the `MAPPED` most probable slices of a scan; the model must have a CNN.
 
-    Those of an ensemble are of its mixture, on the finest grid of its members. None for a scan
-    of one slice: a map shows in what a slice differs from the mean of its scan.
+    For an ensemble, the maps are the moments of its mixture, on the finest grid of its members. A scan of one
+    slice has no maps (None): a map shows how a slice differs from the mean slice of its scan.
     """
     if len(scan.slices) == 1:
         return None
@@ -134,7 +137,7 @@ def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> S
 
 
 def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int, seed: int) -> ScanMaps:
-    """The maps of one member, on the grid of its own pictures."""
+    """Maps of one member of the ensemble, on the grid of its own input pictures."""
     cnn = member.cnn
     assert cnn is not None  # maps are for runs with pictures
     box = head_box(hu) if cnn.encoder_settings.crop else None
@@ -146,7 +149,10 @@ def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int
 
 
 def _mixture(found: Sequence[ScanMaps], rows: int, columns: int) -> ScanMaps:
-    """The maps of several members on the finest of their grids: on that of slices where some crop them."""
+    """Moments of the mixture of several members, on the finest of their grids.
+
+    Maps are moved from the head box to the whole slice where only some members crop.
+    """
     side = max(one.mean.shape[-1] for one in found)
     if len({one.box is None for one in found}) > 1:
         found = [_on_slices(one, rows, columns, side) for one in found]
@@ -154,16 +160,19 @@ def _mixture(found: Sequence[ScanMaps], rows: int, columns: int) -> ScanMaps:
         torch.stack([_on_side(torch.from_numpy(getattr(one, name)), side) for one in found])
         for name in ("mean", "std")
     )
-    # of the mixture: the mean of variances, and the variance of means
+    # variance of the mixture: mean of the variances plus variance of the means
     std = torch.sqrt(stds.square().mean(0) + means.var(0, correction=0))
     return ScanMaps(found[0].slices, means.mean(0).numpy(), std.numpy(), found[0].box)
 
 
 def _on_slices(maps: ScanMaps, rows: int, columns: int, side: int) -> ScanMaps:
-    """Maps of a part of the slices as maps (k, side, side) of all of it, padded to a square."""
+    """Resample maps of a box to maps (k, side, side) of the whole slice, padded to a square.
+
+    A map holds evidence per cell, so values scale with the area of a cell.
+    """
     longest = max(rows, columns)
     shown = longest if maps.box is None else int(max(maps.box[2] - maps.box[0], maps.box[3] - maps.box[1]))
-    share = (longest / shown * maps.mean.shape[-1] / side) ** 2  # of the evidence of its own cell
+    share = (longest / shown * maps.mean.shape[-1] / side) ** 2  # ratio of new to old cell area
     fine = maps.on_grid(rows, columns)
     top, left = (longest - rows) // 2, (longest - columns) // 2
     around = ((0, 0), (top, longest - rows - top), (left, longest - columns - left))
@@ -175,7 +184,7 @@ def _on_slices(maps: ScanMaps, rows: int, columns: int, side: int) -> ScanMaps:
 
 
 def _on_side(maps: Tensor, side: int) -> Tensor:
-    """Maps (k, g, g) as (k, side, side); a finer cell has the smaller share of the evidence."""
+    """Resample maps (k, g, g) to (k, side, side); the evidence of a cell scales with its area."""
     if maps.shape[-1] == side:
         return maps
     fine = interpolate(maps[None], size=(side, side), mode="bilinear", align_corners=False)[0]

@@ -1,10 +1,10 @@
-"""What all report pages share: how templates are filled, what a page may load, how it is named and linked.
+"""Shared HTML rendering of the report pages: templates, content security policy, file names and links.
 
-In: values for a template of `templates/`. Out: one HTML document that needs no other file and no network.
-Every text may come from a DICOM file or a label table, so Jinja2 escapes all of it, and what cannot be
-printed or misleads is replaced. A Content-Security-Policy in the page forbids anything but pictures held in
-the page itself and the one style sheet and the one script that it names by their SHA-256 digests (W3C CSP
-Level 3, 6.7.3).
+In: values for a Jinja2 template in `templates/`. Out: one HTML document that needs no other file and no
+network. Every text may come from a DICOM file or a label table. Jinja2 therefore escapes all texts, and
+unprintable or misleading characters are replaced (`ich_mil.report.text`). A Content-Security-Policy in the
+page allows only embedded pictures and the page's own style sheet and script, identified by their SHA-256
+digests (W3C CSP Level 3, 6.7.3).
 """
 
 import base64
@@ -28,9 +28,10 @@ _SPACE = "\N{NO-BREAK SPACE}"
 
 
 def percent(probability: float) -> str:
-    """'87 %'; '< 1 %' and '> 99 %' at the ends, where whole numbers would claim certainty.
+    """Format a probability as '87 %', or as '< 1 %' and '> 99 %' at the ends to avoid a claim of certainty.
 
-    Just below the threshold it is '49.6 %': what does not reach it must not read as if it did.
+    A value just below the threshold keeps one decimal ('49.6 %'), since a rounded '50 %' would read as
+    positive.
     """
     if probability < 0.01:
         return f"<{_SPACE}1{_SPACE}%"
@@ -42,10 +43,10 @@ def percent(probability: float) -> str:
 
 
 def relative_link(address: str) -> str:
-    """`address` quoted, so that it can only be a path from the page's own folder: no other host, no script.
+    """Percent-encode `address` as a path relative to the page, which cannot name another host or a script.
 
     Raises:
-        ValueError: it starts with a slash or backslash.
+        ValueError: the address starts with a slash or backslash.
     """
     if PurePosixPath(address).is_absolute() or address.startswith("\\"):
         raise ValueError(f"a link in a report must be relative, got {address!r}")
@@ -53,7 +54,7 @@ def relative_link(address: str) -> str:
 
 
 def study_file_name(scan: str) -> str:
-    """File name of a scan's page: readable, the same each time, and different for different scans."""
+    """File name of a scan's page: readable, deterministic, and unique for each scan."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", scan).strip("-")[:60]
     if plain == scan:
         return f"scan-{plain}.html"
@@ -64,9 +65,9 @@ def render(template: str, *, script: str = "", **values: Any) -> str:
     """Fill a template.
 
     Args:
-        template: its name in `templates/`.
-        script: name of its script there; empty for a page without one.
-        values: what it shows.
+        template: file name in `templates/`.
+        script: file name of the page's script in `templates/`; empty for a page without a script.
+        values: variables of the template.
 
     Returns:
         One HTML document.
@@ -79,13 +80,13 @@ def render(template: str, *, script: str = "", **values: Any) -> str:
     return environment.get_template(template).render(
         **values,
         policy=f"{policy}; base-uri 'none'; form-action 'none'",
-        style=Markup(style),  # ours, and without a '<'
+        style=Markup(style),  # our own file, contains no '<'
         script=Markup(code),
     )
 
 
 def embedded(data: Any) -> Markup:
-    """`data` as JSON that can stand inside a `<script type="application/json">`: no '<', '>' or '&' in it."""
+    """Serialise `data` to JSON for a `<script type="application/json">`; '<', '>' and '&' are escaped."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

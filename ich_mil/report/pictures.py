@@ -1,12 +1,12 @@
-"""Pictures of a scan as addresses that hold the picture itself.
+"""Slices and heatmaps of a scan as `data:` URIs.
 
-In: Hounsfield units and heatmaps. Out: `data:` addresses: slices as grey JPEG, one for each window, and
-heatmaps as PNG with a palette of colours and opacities, so that a browser lays any map over any window.
+In: Hounsfield units and heatmaps. Out: `data:` URIs: a grey JPEG for each slice and window, and a PNG with a
+palette of colours and opacities for each heatmap, so that a browser can lay any map over any window.
 
-Grey JPEG is read by every browser, and at quality 80 a slice of 512² takes about 18 kB where its windowed
-values come back within 1.7 of 255 (root mean square): WebP is half as large, takes four times as long and
-has only 219 grey levels. The picture size is the largest of `SIDES` with which all pictures together keep
-within `BUDGET` bytes.
+Every browser reads grey JPEG. At quality 80 a slice of 512² takes about 18 kB, with a root mean square error
+of 1.7 of 255 in the windowed values. WebP takes half the space, but four times the time, and has only 219
+grey levels. The picture size is the largest of `SIDES` at which all pictures together stay within `BUDGET`
+bytes, else the smallest.
 
 Shapes: n slices of H, W pixels, k maps of h, w cells.
 """
@@ -26,28 +26,29 @@ from ich_mil.windows import Windows, apply_windows
 WINDOWS = {"brain": (40.0, 80.0), "blood": (80.0, 200.0), "soft tissue": (40.0, 380.0)}
 """Windows of the viewer, (level, width) in HU: the preset `winners` of `ich_mil.windows`."""
 SIDES = (512, 384, 256, 192, 128, 96)
-"""Longest side of a picture in pixels; no picture is enlarged."""
+"""Candidates for the longest side of a picture, pixels; no picture is enlarged."""
 BUDGET = 3_100_000
-"""Bytes of all slices in all windows: 4.1 MB as text, which leaves 0.9 MB of a page of 5 MB for the rest."""
+"""Bytes of all slices in all windows: 4.1 MB in base64, which leaves 0.9 MB of a 5 MB page for the rest."""
 QUALITY = 80
 OVERLAY_SIDE = 128
-"""Longest side of a heatmap: many times its cells, and the browser smooths it further."""
+"""Longest side of a heatmap, pixels: a multiple of its cells, and the browser interpolates further."""
 LEVELS = 256
 
 EVIDENCE = LinearSegmentedColormap.from_list("evidence", ["#d55e00", "#ffb000", "#fff3c4"])
-"""Colours of the evidence for blood: warm, lighter where it is stronger."""
+"""Colour map of the evidence for blood: warm, lighter for larger values."""
 UNCERTAINTY = LinearSegmentedColormap.from_list("uncertainty", ["#2a5fd0", "#56b4e9", "#e2f6ff"])
-"""Colours of its uncertainty: cold, lighter where it is larger. The colour-blind tell the two apart."""
+"""Colour map of the standard deviation: cold, lighter for larger values, distinct from `EVIDENCE` for the
+colour-blind."""
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """Heatmaps of some slices in one scale.
+    """Heatmaps of some slices on a common colour scale.
 
     Attributes:
-        pictures: address of the picture of each slice that has a map.
-        top: value of the map at full strength.
-        key: address of a bar of its colours from 0 to `top`.
+        pictures: `data:` URI of the heatmap by slice index.
+        top: map value at full opacity.
+        key: `data:` URI of a colour bar from 0 to `top`.
     """
 
     pictures: dict[int, str]
@@ -56,13 +57,13 @@ class Overlay:
 
 
 def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
-    """Every slice in every window of `WINDOWS`.
+    """Encode every slice in every window of `WINDOWS`.
 
     Args:
         hu: (n, H, W) int16 Hounsfield units.
 
     Returns:
-        The addresses of the n pictures of each window.
+        n `data:` URIs by window name.
     """
     windowed = _windowed(hu, tuple(WINDOWS.values()))
     for side in SIDES:
@@ -80,10 +81,12 @@ def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
 
 
 def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
-    """The maps as pictures whose opacity grows with the value; 0, negative and NaN stay clear.
+    """Encode heatmaps as pictures whose opacity grows with the value.
+
+    Zero, negative values and NaN are transparent.
 
     Args:
-        maps: of k slices.
+        maps: heatmaps of k slices.
         of: `mean` or `std`.
         shape: (H, W) of a slice in pixels.
     """
@@ -102,25 +105,25 @@ def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
 
 
 def data_uri(file: bytes, kind: str) -> str:
-    """The bytes of a picture file as an address that holds the picture itself."""
+    """Base64 `data:` URI of a picture file; `kind` is the subtype of its MIME type."""
     return f"data:image/{kind};base64,{base64.b64encode(file).decode('ascii')}"
 
 
 def jpeg(picture: Image.Image) -> bytes:
-    """A grey picture as a JPEG file."""
+    """Encode a grey picture as JPEG."""
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=QUALITY, optimize=True)
     return buffer.getvalue()
 
 
 def _windowed(hu: np.ndarray, windows: Windows) -> list[np.ndarray]:
-    """(C, H, W) uint8 of each slice."""
-    copies = (torch.from_numpy(np.array(one[None])) for one in hu)  # a file mapped to memory is read-only
+    """Apply C windows to each slice; returns n arrays (C, H, W) uint8."""
+    copies = (torch.from_numpy(np.array(one[None])) for one in hu)  # torch warns about a read-only memory map
     return [apply_windows(one, windows)[0].mul_(255).round_().byte().numpy() for one in copies]
 
 
 def _shrunk(picture: np.ndarray, side: int) -> Image.Image:
-    """(H, W) uint8 as a picture whose longest side is at most `side`."""
+    """Convert (H, W) uint8 to a picture, downsampled where its longest side exceeds `side`."""
     image = Image.fromarray(picture)
     if max(image.size) <= side:
         return image
@@ -129,7 +132,7 @@ def _shrunk(picture: np.ndarray, side: int) -> Image.Image:
 
 
 def _coloured(strength: np.ndarray, colours: LinearSegmentedColormap) -> bytes:
-    """(rows, columns) in [0, 1] as a PNG: level i of the palette has colour and opacity i / 255."""
+    """Encode (rows, columns) in [0, 1] as a palette PNG: level i has the colour and opacity of i / 255."""
     image = Image.fromarray(np.rint(strength * (LEVELS - 1)).astype(np.uint8)).convert("L")
     image = Image.frombytes("P", image.size, image.tobytes())
     palette = colours(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]

@@ -1,7 +1,8 @@
-"""The page of labelled reports: every scan with its sentences, and a form that corrects labels.
+"""Page of labelled radiology reports: every scan with its sentences, and a form to correct labels.
 
-In: what `ich-mil reports` found. Out: HTML as a string. The page holds texts of reports and so belongs to the
-folder it lies in; it loads nothing and sends nothing. Its button makes `corrections.csv` in the browser.
+In: the results of `ich-mil reports`. Out: an HTML document as a string. The page contains report texts and
+must stay in its folder; it loads nothing and sends nothing. Its button creates `corrections.csv` in the
+browser.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,18 +11,18 @@ from dataclasses import dataclass
 from ich_mil.report.page import embedded, render
 
 MOST_SCANS = 2000
-"""Listed on the page; all are in the tables."""
+"""Largest number of scans on the page; the tables contain all scans."""
 MOST_SENTENCES = 8
-"""Shown of a scan."""
+"""Largest number of sentences shown for a scan."""
 MOST_TERMS = 60
 OUTCOMES = {"uncertain": "left out", "positive": "hemorrhage", "negative": "no hemorrhage"}
-"""In the order of the page: what a person must decide comes first."""
+"""Wording of each outcome, in the order of the page: scans that a person must decide come first."""
 LABEL_OF = {"positive": "1", "negative": "0", "uncertain": "out"}
 
 
 @dataclass(frozen=True)
 class ShownSentence:
-    """One sentence: its label, its text, and the words that decided."""
+    """One sentence of a report: its label, its text, and the words that decided the label."""
 
     label: str
     text: str
@@ -30,7 +31,7 @@ class ShownSentence:
 
 @dataclass(frozen=True)
 class ShownScan:
-    """One scan as the page lists it; `note` says why it is left out, or that it was corrected."""
+    """One scan on the page; `note` states why it is left out, or that it was corrected."""
 
     scan: str
     outcome: str
@@ -43,16 +44,16 @@ class ShownScan:
 
 @dataclass(frozen=True)
 class ReportsPage:
-    """All that the page shows.
+    """Content of the page.
 
     Attributes:
         title: name of the source.
-        scans: in any order.
+        scans: labelled scans, in any order.
         reports: number of reports.
         sentences: number of sentences by label.
-        terms: term, probability, estimated false discovery rate, the most probable first.
-        unread: terms that no rule reads; a person may name them as seeds.
-        skipped: DICOM objects that are no reports.
+        terms: (term, probability, estimated false discovery rate), the most probable first.
+        unread: key terms that match no rule; the user may pass them as seeds.
+        skipped: number of DICOM objects that are not reports.
     """
 
     title: str
@@ -65,7 +66,7 @@ class ReportsPage:
 
 
 def render_reports(page: ReportsPage) -> str:
-    """The page as one HTML document."""
+    """Render the page as one HTML document."""
     order = list(OUTCOMES)
     scans = sorted(page.scans, key=lambda one: (order.index(one.outcome), one.scan))
     kept = {one.scan: LABEL_OF[one.outcome] for one in page.scans if one.corrected}

@@ -1,8 +1,8 @@
-"""The page of a run: what was trained on what, how well it does, and the scans it was tried on.
+"""Run page: training data, evaluation results and predicted scans of a training run.
 
-In: tables and curves of a run. Out: HTML as a string, one file without a script that needs no network.
+In: tables and curves of a run. Out: an HTML document as a string, without a script, that needs no network.
 
-Shapes: B scans of a set.
+Shapes: B scans of a data set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ from ich_mil.report.page import render
 from ich_mil.report.pictures import data_uri
 
 MAX_SCANS = 2000
-"""Scans listed; the rest are in predictions.csv."""
+"""Largest number of scans listed; `predictions.csv` contains all scans."""
 
 
 @dataclass(frozen=True)
 class SplitCount:
-    """How much data one split holds; `positive` and `unlabelled` count scans."""
+    """Size of one split; `positive` and `unlabelled` count scans."""
 
     name: str
     scans: int
@@ -42,10 +42,11 @@ class EvaluatedSet:
 
     Attributes:
         name: its name.
-        table: the frame of `ich_mil.evaluate.table.evaluate`; its first model is the run's own.
-        labels: (B,) scan labels for the ROC plot, which needs both.
-        scores: the models behind the table, in its order.
-        calibration: of each model, by name, `ich_mil.evaluate.bins.calibration_table`; empty draws none.
+        table: data frame of `ich_mil.evaluate.table.evaluate`; its first model is that of the run.
+        labels: (B,) scan labels; the ROC plot needs both classes.
+        scores: scores of the models in the table, in its order.
+        calibration: data frame of `ich_mil.evaluate.bins.calibration_table` by model name; empty draws no
+            plot.
     """
 
     name: str
@@ -57,21 +58,21 @@ class EvaluatedSet:
 
 @dataclass(frozen=True)
 class RunPage:
-    """All that a run page shows.
+    """Content of a run page.
 
     Attributes:
         name: name of the run.
-        model: which model it trained.
-        config: the whole configuration as text (YAML).
-        versions: of the packages it was begun with, by name.
+        model: provenance of the trained model.
+        config: the whole configuration as YAML text.
+        versions: package versions at the start of the run, by name.
         splits: size of each split.
-        sets: the evaluated data sets, the most important first.
-        scans: predicted scans of the first of `sets`, in any order.
-        links: relative address of a scan's page; scans without one are listed without a link.
-        curves: training curves (index = epoch, a column each); None for none.
-        ledger: number of ledger lines by code (`ich_mil.ledger.Code`) of the first of `sets`; None where its
-            scans came as features.
-        limits: what the model must not be taken for, a sentence each.
+        sets: evaluated data sets, the most important first.
+        scans: predicted scans of the first data set in `sets`, in any order.
+        links: relative address of the page of each scan; a scan without an address is listed without a link.
+        curves: training curves (index = epoch, one column for each curve); None for none.
+        ledger: number of ledger lines by code (`ich_mil.ledger.Code`) of the first data set in `sets`; None
+            if its scans were read from a feature file.
+        limits: limitations of the model, one sentence each.
     """
 
     name: str
@@ -88,7 +89,7 @@ class RunPage:
 
 
 def render_run(run: RunPage) -> str:
-    """The run page as one HTML document.
+    """Render the run page as one HTML document.
 
     Raises:
         ValueError: a link is not relative.
@@ -107,7 +108,7 @@ def render_run(run: RunPage) -> str:
 
 
 def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
-    """The headline, tables and plots of one evaluated set."""
+    """Template values of one data set: AUC, tables and plots."""
     own: Any = one.table[(one.table["level"] == SCAN) & (one.table["metric"] == "auc")].iloc[0]
     roc = None
     if {0, 1} <= set(one.labels.tolist()):

@@ -1,9 +1,9 @@
-"""The strip along a scan: where on the page each slice's probability, its interval and the runs are drawn.
+"""Layout of the strip chart: probability and 95 % interval of each slice along the scan, with runs and gaps.
 
-In: a `ScanResult`. Out: places in the units of an SVG picture of `WIDTH` x 206; the template
-`strip.svg.j2` draws them. An SVG in the page can be clicked and read aloud, and stays sharp on paper.
+In: a `ScanResult`. Out: coordinates in the units of an SVG of `WIDTH` x 206, drawn by the template
+`strip.svg.j2`. An inline SVG is clickable, accessible to screen readers, and sharp in print.
 
-Shapes: n slices, from the lowest at the left to the highest.
+Shapes: n slices, the lowest at the left.
 """
 
 from collections.abc import Collection
@@ -19,28 +19,28 @@ from ich_mil.report.words import numbers, span
 WIDTH = 1000.0
 LEFT, RIGHT = 58.0, 992.0
 TOP, BOTTOM = 34.0, 160.0
-"""Where 100 % and 0 % are."""
+"""y of 100 % and of 0 %."""
 TICKS = 12
-"""Slice numbers under the strip, at most, beside 1."""
+"""Largest number of slice numbers under the strip besides slice 1."""
 CHARACTER = 7.6
-"""Width of a character of a run's name."""
+"""Width of a character in the label of a run."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One slice.
+    """One slice of the strip.
 
     Attributes:
-        slice: place in the scan, from 0.
-        x: its left edge.
-        width: up to the next slice.
-        y: of its probability.
-        high: y of the upper end of its 95 % interval.
-        low: y of the lower end.
-        positive: whether it reaches `THRESHOLD`.
-        mapped: whether it has heatmaps.
-        labelled: whether the data set says that it shows a bleed.
-        text: all of this in words.
+        slice: index in the scan, from 0.
+        x: left edge.
+        width: distance to the next slice.
+        y: y of the probability.
+        high: y of the upper end of the 95 % interval.
+        low: y of the lower end of the 95 % interval.
+        positive: whether the probability reaches `THRESHOLD`.
+        mapped: whether the slice has heatmaps.
+        labelled: whether the data set labels the slice as positive.
+        text: probability and interval in words.
     """
 
     slice: int
@@ -57,7 +57,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Bracket:
-    """A run of positive slices, from `left` to `right`; `name` is empty where there is no room for it."""
+    """A run of positive slices, from `left` to `right`; `name` is empty where its text does not fit."""
 
     left: float
     right: float
@@ -66,9 +66,10 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Strip:
-    """The whole strip; `threshold` is the y of `THRESHOLD`.
+    """Coordinates of the whole strip.
 
-    `ticks` are (x, number) under it, `gaps` (x, words) where slices side by side lie far apart.
+    `threshold` is the y of `THRESHOLD`, `ticks` are (x, slice number), and `gaps` are (x, text) between
+    adjacent slices that lie far apart.
     """
 
     columns: tuple[Column, ...]
@@ -80,11 +81,11 @@ class Strip:
 
 
 def make_strip(scan: ScanResult, mapped: Collection[int] = ()) -> Strip:
-    """Lay out the strip of a scan.
+    """Compute the layout of the strip.
 
     Args:
-        scan: at least one slice.
-        mapped: the slices with heatmaps.
+        scan: a scan of at least one slice.
+        mapped: indices of the slices with heatmaps.
     """
     n = len(scan.slices)
     width = (RIGHT - LEFT) / n
@@ -118,12 +119,15 @@ def make_strip(scan: ScanResult, mapped: Collection[int] = ()) -> Strip:
 
 
 def height_of(probability: float) -> float:
-    """The y of a probability."""
+    """The y coordinate of a probability."""
     return BOTTOM - (BOTTOM - TOP) * probability
 
 
 def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
-    """The slices, from 0, above which a gap lies, and its words; none where the ledger tells of none."""
+    """Gaps between slices: 0-based index of the slice below the gap, and a description.
+
+    Empty unless the ledger has a `Code.GAP` entry and all positions are known.
+    """
     positions = [one.position_mm for one in scan.slices if one.position_mm is not None]
     if all(entry.code != Code.GAP for entry in scan.ledger) or len(positions) < len(scan.slices):
         return []
@@ -136,7 +140,7 @@ def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
 
 def _brackets(scan: ScanResult, width: float) -> tuple[Bracket, ...]:
     brackets: list[Bracket] = []
-    taken = 0.0  # right end of the last name
+    taken = 0.0  # right end of the last label
     for run in scan.runs:
         left, right = LEFT + run.first * width, LEFT + (run.last + 1) * width
         name = numbers(run.first, run.last)

@@ -1,9 +1,9 @@
-"""The page of one study: the result, what drove it, and a viewer, in one file that needs no network.
+"""Study page: result, driving slices and slice viewer of one scan, in one HTML file that needs no network.
 
-In: the `ScanResult` of `predictions.json`, Hounsfield units and heatmaps. Out: HTML as a string. All that it
-says comes from these; all that a DICOM file says besides, names, file names and the ledger's details among
-it, is left out unless `texts` are given. Summary, strip and top slices stand without a script and print on
-one page; the viewer needs the page's own script (`templates/viewer.js`).
+In: the `ScanResult` of `predictions.json`, Hounsfield units and heatmaps. Out: an HTML document as a string.
+The page shows these inputs only. DICOM texts, such as names, file names and the details of the ledger, are
+left out unless `texts` are given. Summary, strip and top slices work without a script and print on one page;
+the viewer needs the page's own script (`templates/viewer.js`).
 
 Shapes: n slices of H, W pixels.
 """
@@ -23,15 +23,15 @@ from ich_mil.report.strip import make_strip
 from ich_mil.report.words import CODES, MARK, drivers, numbers, problems, results_in_words, routine, unlike
 
 TOP_SLICES = 4
-"""Slices shown as pictures without the viewer, and on paper."""
+"""Number of slices shown as pictures without the viewer, and in print."""
 MAX_LEDGER = 500
-"""Ledger lines on the page; the rest are in `predictions.json`."""
+"""Largest number of ledger lines on the page; `predictions.json` contains all lines."""
 PROBLEMS_ON_PAPER = 5
-"""Input problems printed; the page on a screen names all."""
+"""Largest number of input problems in print; the screen shows all of them."""
 OVERLAYS = {"mean": "evidence", "std": "uncertainty"}
-"""What the maps of `ScanMaps` are called on the page."""
+"""Name on the page of each attribute of `ScanMaps`."""
 SIDES = {"R": "right", "L": "left", "A": "front", "P": "back", "H": "head", "F": "feet"}
-"""Letters at the edges of a picture (DICOM PS3.3 C.7.6.1.1.1)."""
+"""Sides of the patient by the letter at the edge of a picture (DICOM PS3.3 C.7.6.1.1.1)."""
 
 
 def render_study(
@@ -45,22 +45,22 @@ def render_study(
     texts: Mapping[str, str] = {},
     run_link: str = "",
 ) -> str:
-    """The study page as one HTML document.
+    """Render the study page as one HTML document.
 
     Args:
-        scan: what was predicted.
-        model: which model spoke.
-        decided_by: in words, how `scan.decision` was made.
+        scan: prediction of the scan.
+        model: provenance of the model.
+        decided_by: description of the decision rule behind `scan.decision`.
         hu: (n, H, W) int16 HU, lowest slice first.
-        maps: heatmaps of some slices; None where there are none.
-        edges: of each slice, the sides of the patient at the edges of its picture; None marks none, and empty
-            stands for None of each.
-        texts: DICOM texts to show, such as 'PatientName', with any content; empty shows no DICOM text.
+        maps: heatmaps of some slices; None if there are none.
+        edges: sides of the patient at the edges of each slice's picture. None for a slice: its sides are not
+            marked; empty: no slice is marked.
+        texts: DICOM texts to show, such as 'PatientName', with arbitrary content; empty shows no DICOM text.
         run_link: relative address of the run's page; empty for none.
 
     Raises:
-        ValueError: a probability outside [0, 1], another number of pictures or edges than slices, maps of
-            slices that do not exist, or a `run_link` that is not relative.
+        ValueError: a probability is outside [0, 1], the number of pictures or edges differs from the number
+            of slices, a map belongs to no slice, or `run_link` is not relative.
     """
     edges = edges or [None] * len(scan.slices)
     _check(scan, hu, maps, edges)
@@ -126,7 +126,7 @@ def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Seque
 
 
 def _values(one: SliceResult) -> dict[str, str]:
-    """What the page says of a slice; the program's own words only."""
+    """Formatted values of a slice for the page; contains no text from outside."""
     low, high = one.interval_95
     known = {str(code): words for code, words in CODES.items()}
     return {
@@ -155,7 +155,7 @@ def _top(
 
 
 def _sides(edges: Sequence[Edges | None]) -> str:
-    """What the letters at the edges mean."""
+    """Legend of the letters at the edges of the pictures."""
     letters = {letter for one in edges if one for letter in one}
     if not letters:
         return "The prepared scan does not say how they lie: no side of the patient is marked."
@@ -164,5 +164,5 @@ def _sides(edges: Sequence[Edges | None]) -> str:
 
 
 def _ranges(places: list[int], n_slices: int) -> str:
-    """'13–16, 20' for places 12 to 15 and 19 of so many, counted from 0."""
+    """Format 0-based slice indices as '13–16, 20' for 12 to 15 and 19."""
     return ", ".join(numbers(*run) for run in slice_runs(np.isin(np.arange(n_slices), places)))

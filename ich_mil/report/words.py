@@ -1,7 +1,7 @@
-"""What a page says in words: the result, what drove it, and what was wrong with the input.
+"""Sentences of the pages: the result, the slices that drove it, and problems of the input.
 
-In: a `ScanResult`. Out: short sentences. Every number in them stands in `predictions.json`; slices are
-counted from 1 as people do, there from 0. No text of a DICOM file gets into them: file names and ledger
+In: a `ScanResult`. Out: short English sentences. Every number in them is in `predictions.json`; slices are
+numbered from 1 here and from 0 there. Sentences contain no text of a DICOM file, since file names and ledger
 details may name a patient.
 """
 
@@ -19,16 +19,16 @@ PROMISED = {
     LOOK: "No prediction: please look",
     NEGATIVE: "Hemorrhage unlikely",
 }
-"""The three results of thresholds with a promise."""
+"""Wording of the three decisions where the thresholds have a statistical guarantee."""
 PLAIN = PROMISED | {
     POSITIVE: f"Probability above {100 * THRESHOLD:.0f} %",
     NEGATIVE: f"Probability below {100 * THRESHOLD:.0f} %",
 }
-"""Those without: no more than the numbers say."""
+"""Wording of the three decisions without a guarantee: a statement about the probability only."""
 MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
-"""A shape for each, so that no result rests on colour alone."""
+"""A symbol for each decision, so that it does not rest on colour alone."""
 MAX_RUNS = 4
-"""Runs named in the summary; the strip shows all."""
+"""Number of runs named in the summary; the strip shows all runs."""
 
 CODES = {
     Code.NOT_DICOM: "not a DICOM file",
@@ -96,7 +96,7 @@ ROUTINE = frozenset(
         Code.THINNED,
     }
 )
-"""Refused or corrected in most studies: told, but no problem."""
+"""Codes of refusals and corrections that occur in most studies: reported, but not as problems."""
 NOTED = frozenset(
     {
         Code.SERIES_KIND,
@@ -115,16 +115,16 @@ NOTED = frozenset(
     }
 )
 PROBLEMS = (REFUSED | CORRECTED | NOTED) - ROUTINE
-"""What a reader of the result has to know of."""
+"""Codes that a reader of the result must know."""
 
 
 def results_in_words(decided_by: str) -> dict[str, str]:
-    """The words for each decision, by how it was made (`Results.decided_by`)."""
+    """Wording of each decision, which depends on how it was made (`Results.decided_by`)."""
     return PROMISED if is_promised(decided_by) else PLAIN
 
 
 def unlike(scan: ScanResult) -> str:
-    """A warning where the scan is unlike the training scans; '' where it is like them, or nobody knows."""
+    """Warning for a scan unlike the training scans; '' within the limit or without an unlikeness score."""
     if scan.unlikeness is None or scan.unlikeness <= 1:
         return ""
     return (
@@ -134,22 +134,29 @@ def unlike(scan: ScanResult) -> str:
 
 
 def numbers(first: int, last: int) -> str:
-    """'13' or '13–18' for places 12, or 12 to 17, counted from 0."""
+    """Slice numbers from 1, as '13' or '13–18', for 0-based indices `first` to `last`."""
     return f"{first + 1}" if first == last else f"{first + 1}–{last + 1}"
 
 
 def span(first: int, last: int) -> str:
-    """'slice 13' or 'slices 13–18'."""
+    """As `numbers`, with the noun: 'slice 13' or 'slices 13–18'."""
     return f"slice{'' if first == last else 's'} {numbers(first, last)}"
 
 
 def by_drop(scan: ScanResult) -> list[Run]:
-    """The runs, the one first without which the scan's probability would be lowest."""
+    """The runs, sorted by the scan's probability without the run: the most influential first.
+
+    A run of all slices, without which no probability is left, comes before all others.
+    """
     return sorted(scan.runs, key=lambda run: (run.scan_without is not None, run.scan_without or 0, run.first))
 
 
 def drivers(scan: ScanResult) -> list[str]:
-    """Which slices drove the scan, a sentence each: its runs; without a run, the slice that did most."""
+    """Sentences on the slices that drove the scan's probability.
+
+    One sentence for each of the first `MAX_RUNS` runs; without a run, the most probable slice and the most
+    influential slice.
+    """
     without = "Without {} the scan's probability would be {}."
     sentences = []
     for run in by_drop(scan)[:MAX_RUNS]:
@@ -171,12 +178,12 @@ def drivers(scan: ScanResult) -> list[str]:
 
 
 def problems(ledger: Iterable[LedgerEntry]) -> list[str]:
-    """What was wrong with the input, in the order of the codes."""
+    """Lines on the problems of the input, in the order of the codes."""
     return [line for code, line in _lines(ledger) if code in PROBLEMS]
 
 
 def routine(ledger: Iterable[LedgerEntry]) -> list[str]:
-    """The other lines of the ledger."""
+    """Lines on all other ledger entries, in the order of the codes."""
     return [line for code, line in _lines(ledger) if code not in PROBLEMS]
 
 

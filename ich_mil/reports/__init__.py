@@ -1,1 +1,1 @@
-"""Radiology reports: key terms of a collection, and scan labels from what sentences state about blood."""
+"""Radiology reports: key terms of a collection, and scan labels from statements about intracranial blood."""

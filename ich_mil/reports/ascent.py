@@ -1,9 +1,13 @@
-"""Ascent of VBSS: sweeps with squared extrapolation until p̂ rests.
+"""Convergence of VBSS: coordinate sweeps with squared extrapolation (SQUAREM).
 
-In: a `Vbss`. Out: a `VbssFit`. Two sweeps F give the steps r = F(x) - x and v = F(F(x)) - F(x) - r of the
-moments x = (μ, E a, E b, ln S_b, ln E 1/σ², E ln α); the extrapolation x - 2 s r + s² v, s = -|r| / |v|
-(R. Varadhan, C. Roland, Scand. J. Statist. 35, 2008, scheme S3), followed by a sweep, replaces F(F(x)) where
-its ELBO is not lower. Plain sweeps converge linearly, at hundreds of sweeps a digit or two.
+In: a `Vbss` model. Out: a `VbssFit`. The moments are x = (μ, E a, E b, ln S_b, ln E 1/σ², E ln α). Two sweeps
+F give their differences, and an extrapolation (R. Varadhan, C. Roland, Scand. J. Statist. 35, 2008, scheme
+S3):
+
+    r = F(x) - x,   v = F(F(x)) - F(x) - r,   s = -|r| / |v|,   x - 2 s r + s² v
+
+The extrapolation, followed by a sweep, replaces F(F(x)) if its ELBO is not lower. Plain sweeps converge
+linearly and need hundreds of sweeps for a digit or two.
 
 Shapes: n words.
 """
@@ -16,7 +20,7 @@ from scipy.special import ndtr
 from ich_mil.reports.vbss import State, Vbss
 
 FARTHEST = 64.0
-"""Longest extrapolation s."""
+"""Largest extrapolation length |s|."""
 
 
 @dataclass
@@ -24,15 +28,15 @@ class VbssFit:
     """Result of VBSS.
 
     Attributes:
-        proba: (n,) p̂, P(keyword | y), 1 for known words.
-        link: (n,) Φ(m), the thesis' p̂.
+        proba: (n,) p̂, P(keyword | y); 1 for known keywords.
+        link: (n,) Φ(m), the p̂ of the thesis.
         mean: (n,) μ of q(θ).
         a: E a.
         b: E b.
-        alpha: E α, a number, or (n,) with one α a word.
+        alpha: E α, a number, or (n,) with a separate α for each word.
         elbo: evidence lower bound after each accepted step.
-        sweeps: sweeps computed, those of rejected extrapolations too.
-        converged: whether Φ(m) came to rest before `max_sweeps`.
+        sweeps: number of sweeps, including those of rejected extrapolations.
+        converged: whether Φ(m) converged before `max_sweeps`.
     """
 
     proba: np.ndarray
@@ -60,7 +64,7 @@ def _state(x: np.ndarray, like: State) -> State:
 
 
 def _extrapolated(first: State, second: State, third: State) -> State | None:
-    """The extrapolated moments, None where the steps give no direction."""
+    """Extrapolated moments; None if the differences give no extrapolation (|v| = 0 or |r| <= |v|)."""
     x, y, z = _vector(first), _vector(second), _vector(third)
     r = y - x
     v = z - y - r
@@ -72,12 +76,13 @@ def _extrapolated(first: State, second: State, third: State) -> State | None:
 
 
 def ascend(vbss: Vbss, *, tol: float = 1e-6, max_sweeps: int = 2000) -> VbssFit:
-    """Maximise the ELBO from the thesis' starting point.
+    """Maximise the ELBO from the starting point of the thesis.
 
     Args:
-        vbss: the model. As printed it is swept plainly: its updates ascend no bound.
+        vbss: the model. With `covariance="printed"` there is no extrapolation, since these updates do not
+            ascend a bound.
         tol: mean absolute change of Φ(m) in one sweep at which the ascent ends.
-        max_sweeps: sweeps at most.
+        max_sweeps: maximum number of sweeps.
     """
     state = vbss.sweep(vbss.start())
     elbo = [vbss.elbo(state)]

@@ -1,15 +1,15 @@
-"""What a sentence of a report states about blood in the head, with the words that decided.
+"""Sentence classifier: the statement of a report sentence about intracranial blood, with its evidence.
 
-In: one sentence. Out: a `Verdict` of five labels:
+In: one sentence. Out: a `Verdict` with one of five labels:
 
-* `present`: blood within the skull is stated, of any age, unless it is hedged or gone.
-* `absent`: blood is negated, or stated to be gone.
-* `uncertain`: blood is hedged, or only implied ("no new hemorrhage", a size of an earlier examination).
-* `other`: blood outside of the skull or of the past, or a density whose nature is not named.
-* `none`: nothing of these.
+* `present`: intracranial blood of any age is stated, neither hedged nor resolved.
+* `absent`: blood is negated, or stated to have resolved.
+* `uncertain`: blood is hedged, or only implied ("no new hemorrhage", a size at an earlier examination).
+* `other`: blood outside the skull or in the past, or a density of unnamed nature.
+* `none`: no statement of these kinds.
 
-Each word that names a finding is judged by the cues in its clause that reach it (`rules.csv`); the sentence
-takes the strongest of its findings, in the order above.
+Each finding is labelled by the cues of `rules.csv` in its clause that apply to it. The sentence takes the
+strongest label of its findings: `present`, `uncertain`, `absent`, `other`, in this order.
 """
 
 from collections.abc import Sequence
@@ -28,20 +28,20 @@ _CUES = ("absent", "uncertain", "implied", "rest", "present", "past", "history")
 _OWN: dict[str, Label] = {"absent": "absent", "implied": "uncertain", "history": "other"}
 _AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
 _NEAR = 14
-"""Words between a finding and the name of its compartment, at most."""
+"""Largest number of words between a finding and the name of its compartment."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one sentence states.
+    """Classification of one sentence.
 
     Attributes:
-        label: one of the five.
-        kinds: compartments of blood that is present or uncertain, sorted.
-        evidence: the words that decided, as they stand in the sentence.
-        hedged: whether an uncertain sentence hedges; False for what is only implied ("no new hemorrhage").
-        denied: what an absent sentence denies: `any` blood, `acute` blood or several compartments, blood that
-            is `gone`, or `part`, one compartment; '' for other labels.
+        label: one of the five labels.
+        kinds: compartments of present or uncertain blood, sorted.
+        evidence: the deciding words, as written in the sentence.
+        hedged: whether an uncertain sentence hedges; False for implied blood ("no new hemorrhage").
+        denied: scope of the negation of an absent sentence: `any` blood; `acute` blood or several
+            compartments; blood that is `gone`; or `part`, a single compartment. '' for other labels.
         normal: whether the examination as a whole is called normal.
     """
 
@@ -55,7 +55,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Mention:
-    """One finding with its judgement."""
+    """One finding with its label and the deciding cue."""
 
     label: Label
     match: Match
@@ -65,11 +65,11 @@ class _Mention:
 
 @lru_cache(maxsize=1 << 16)
 def classify(sentence: str, rules: Rules | None = None) -> Verdict:
-    """Label one sentence.
+    """Classify one sentence.
 
     Args:
-        sentence: its text; a section heading in it ends with a colon.
-        rules: the table; None takes that of the package.
+        sentence: text of the sentence; a section heading in it ends with a colon.
+        rules: rule table; None: the table of the package.
     """
     spans = word_spans(sentence)
     words = [word for word, _, _ in spans]
@@ -99,9 +99,10 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
 
 
 def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]]:
-    """The matches between full stops, colons and semicolons; a point between digits is a decimal point.
+    """Matches grouped by clause; a full stop, question or exclamation mark, colon or semicolon ends a clause.
 
-    A colon after a finding parts nothing: it begins an entry, as in "hemorrhage: none".
+    A point between digits is a decimal point. A colon after a finding does not end the clause, since it
+    starts an entry, as in "hemorrhage: none".
     """
     entries = {match.end for match in matches if match.of(*_FINDINGS)} | {match.start for match in matches}
     ends = []
@@ -118,12 +119,12 @@ def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]
 
 
 def _judge(clause: Sequence[Match], words: Sequence[str]) -> list[_Mention]:
-    """The findings of a clause, each with its label."""
+    """Label the findings of a clause."""
     return [_judge_one(one, clause, words) for one in clause if one.of(*_FINDINGS) or _own(one)]
 
 
 def _own(match: Match) -> Label | None:
-    """What a phrase states of itself, as "hematoma evacuation" does: its cue has no side."""
+    """Label of a phrase that is complete by itself, such as "hematoma evacuation": its rule has no side."""
     return next((_OWN[rule.role] for rule in match.of(*_OWN) if not rule.side), None)
 
 
@@ -161,7 +162,7 @@ def _judge_one(match: Match, clause: Sequence[Match], words: Sequence[str]) -> _
 
 
 def _cue(role: str, match: Match, clause: Sequence[Match]) -> Match | None:
-    """The nearest cue of a role that reaches a finding."""
+    """The nearest cue with the given role that applies to a finding."""
     best: Match | None = None
     for one in clause:
         for rule in one.of(role):
@@ -193,12 +194,12 @@ def _reaches(cue: Match, side: str, scope: int | None, match: Match, clause: Seq
 
 
 def _gap(match: Match, other: Match) -> int:
-    """Words between two matches."""
+    """Number of words between two matches."""
     return max(other.start - match.end, match.start - other.end)
 
 
 def _placed(match: Match, clause: Sequence[Match], role: str) -> Match | None:
-    """The nearest place of a role within its scope, not parted from the finding."""
+    """The nearest location match with the given role, within its scope and not separated from the finding."""
     near = [
         one
         for one in clause
@@ -209,7 +210,10 @@ def _placed(match: Match, clause: Sequence[Match], role: str) -> Match | None:
 
 
 def _outside(match: Match, clause: Sequence[Match]) -> Match | None:
-    """A place outside of the skull that is nearer than any inside; a named compartment is inside."""
+    """An extracranial location nearer to the finding than any intracranial one.
+
+    None for a finding with a named compartment, which is intracranial.
+    """
     place = _placed(match, clause, "outside")
     if place is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
         return None
@@ -218,20 +222,24 @@ def _outside(match: Match, clause: Sequence[Match]) -> Match | None:
 
 
 def _parted(place: Match, match: Match, clause: Sequence[Match]) -> bool:
-    """Whether a negation, or another finding, stands between a place and a finding."""
+    """Whether a negation or another finding stands between a location and a finding."""
     low, high = min(place.end, match.end), max(place.start, match.start)
     between = [one for one in clause if low <= one.start and one.end <= high]
     return any(one.of("absent", "implied", *_FINDINGS) for one in between)
 
 
 def _inside(match: Match, clause: Sequence[Match]) -> Match | None:
-    """The nearest place within the skull."""
+    """The nearest intracranial location."""
     places = [one for one in clause if one is not match and one.of("site", "kind", "place")]
     return min(places, key=lambda one: _gap(match, one), default=None)
 
 
 def _kinds(mention: _Mention, clause: Sequence[Match]) -> tuple[str, ...]:
-    """Compartments of a finding: its own, else those named nearer to it than to another, else its place."""
+    """Compartments of a finding.
+
+    Taken from the finding itself, else from compartment names in the clause that are nearer to it than to
+    another finding, else from its location.
+    """
     own = [kind for rule in mention.match.rules if rule.role in _FINDINGS for kind in rule.kinds]
     findings = [one for one in clause if one.of(*_FINDINGS) or one is mention.match]
     for role in ("kind", "place"):
@@ -245,7 +253,7 @@ def _kinds(mention: _Mention, clause: Sequence[Match]) -> tuple[str, ...]:
 
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:
-    """The widest of what absent findings deny."""
+    """The widest negation among the absent findings."""
     before = [
         (one, kinds)
         for one, kinds in mentions

@@ -1,16 +1,17 @@
-"""False discovery rate of keywords: estimate, control, and recalibration of the probabilities behind it.
+"""False discovery rate of keywords: estimate, selection at a given level, recalibration of probabilities.
 
-In: p̂ (n,), probabilities that words are keywords. Out: the estimated false discovery rate of the set of all
-words at least as probable as word i, and the largest set whose rate is at most γ:
+In: p̂ (n,), the probabilities that words are keywords. Out: for each word i, the estimated false discovery
+rate of the set of all words with p̂ >= p̂_i, and the largest set whose rate is at most γ:
 
     FDR(h) = Σ_i (1 - p̂_i) 1(p̂_i >= h) / Σ_i 1(p̂_i >= h),      h = the smallest p̂_k with FDR(p̂_k) <= γ
 
-The thesis (section 1.3.3) asks for "the largest h" and then takes the smallest p̂_k; the second is meant.
-Words that were known to be keywords are no discoveries: they are always selected and never count in the
-rate, unless `count_known`, by which the thesis' tables are computed.
+The thesis (section 1.3.3) writes "the largest h" and then takes the smallest p̂_k; the second is correct.
+Known keywords are not discoveries: they are always selected and do not enter the rate, except with
+`count_known`, as in the tables of the thesis.
 
-The estimate is as honest as p̂, and p̂ depends on the share of keywords that are known, about which a text
-says little. `Recalibration` is a monotone map of p̂ learned from words whose truth is known.
+The estimate is only as well calibrated as p̂, which depends on the fraction of keywords that are known; the
+text itself carries little information on that fraction. `Recalibration` is a monotone map of p̂ learned from
+words with known truth.
 
 Shapes: n words.
 """
@@ -25,7 +26,7 @@ from scipy.special import expit, logit
 from ich_mil.errors import ConfigError, DataError
 
 LEAST = 1e-9
-"""Least distance of a probability from 0 and 1 in a logit."""
+"""Clipping distance of a probability from 0 and 1 before the logit."""
 
 
 def estimated_fdr(proba: np.ndarray, known: np.ndarray, *, count_known: bool = False) -> np.ndarray:
@@ -33,14 +34,14 @@ def estimated_fdr(proba: np.ndarray, known: np.ndarray, *, count_known: bool = F
 
     Args:
         proba: (n,) in [0, 1].
-        known: (n,) mask of known keywords; 0 is their rate unless they count.
-        count_known: whether known words count as discoveries, with the probability they have in `proba`.
+        known: (n,) mask of known keywords; their rate is 0 unless they count.
+        count_known: whether known keywords count as discoveries, with their probability in `proba`.
     """
     counted = np.ones(len(proba), dtype=bool) if count_known else ~known
     p = proba[counted]
     order = np.argsort(-p, kind="stable")
     running = np.cumsum(1 - p[order]) / np.arange(1, len(p) + 1)
-    last_of_ties = np.searchsorted(-p[order], -p, side="right") - 1  # words of one p̂ enter together
+    last_of_ties = np.searchsorted(-p[order], -p, side="right") - 1  # tied words enter together
     fdr = np.zeros(len(proba))
     fdr[counted] = running[last_of_ties]
     return fdr
@@ -54,17 +55,17 @@ def select(proba: np.ndarray, known: np.ndarray, *, gamma: float, count_known: b
     """
     if not 0 <= gamma <= 1:
         raise ConfigError(f"gamma must be in [0, 1]; got {gamma}")
-    # the running mean of 1 - p̂ never falls along falling p̂, so the set is where it is at most γ
+    # the running mean of 1 - p̂ does not decrease as p̂ decreases: all words with a rate of at most γ
     chosen = estimated_fdr(proba, known, count_known=count_known) <= gamma
     return chosen if count_known else chosen | known
 
 
 @dataclass(frozen=True)
 class Recalibration:
-    """Monotone map p̂ -> 1 / (1 + exp(-(u + v logit p̂))), v > 0, fitted to words whose truth is known.
+    """Monotone map p̂ -> 1 / (1 + exp(-(u + v logit p̂))), v > 0, fitted to words with known truth.
 
-    Two kinds of known truth: words of texts whose keywords are all labelled (`fit`); or, where no text is,
-    known keywords that were hidden from the fit one by one (`fit_hidden`).
+    The truth comes either from texts whose keywords are all labelled (`fit`) or, without such texts, from
+    known keywords that were hidden from the fit one at a time (`fit_hidden`).
 
     Attributes:
         offset: u.
@@ -76,14 +77,14 @@ class Recalibration:
 
     @classmethod
     def fit(cls, proba: np.ndarray, keyword: np.ndarray) -> Self:
-        """Learn from words whose labels are complete, by maximum likelihood.
+        """Fit to completely labelled words by maximum likelihood.
 
         Args:
-            proba: (n,) p̂ of words that were not known to the fit.
-            keyword: (n,) whether each is a keyword.
+            proba: (n,) p̂ of words that were not known keywords in the fit.
+            keyword: (n,) whether each word is a keyword.
 
         Raises:
-            DataError: no word, or words of one kind only.
+            DataError: there is no word, or all words are of one class.
         """
         keyword = np.asarray(keyword, dtype=bool)
         if len(keyword) == 0 or keyword.all() or not keyword.any():
@@ -92,22 +93,23 @@ class Recalibration:
 
     @classmethod
     def fit_hidden(cls, proba: np.ndarray, hidden: np.ndarray, *, keywords: float) -> Self:
-        """Learn from keywords hidden in turn, where the labels of all other words are unknown.
+        """Fit to keywords hidden one at a time, without labels of the other words.
 
-        With f1 the density of p̂ of hidden keywords, f that of all others, and π = keywords / others, a word
-        among the others is a keyword with probability P(p̂) = π f1(p̂) / f(p̂). So a word drawn from both
-        is a hidden one with odds P(p̂) · hidden / keywords, and the likelihood of that tells P (learning from
-        positive and unlabelled examples).
+        Let f1 be the density of p̂ of hidden keywords, f the density of p̂ of all other words, and
+        π = keywords / others. A word among the others is a keyword with probability
+        P(p̂) = π f1(p̂) / f(p̂). A word of the pooled sample is a hidden keyword with odds
+        P(p̂) · hidden / keywords, and the likelihood of these odds identifies P (learning from positive and
+        unlabelled examples).
 
         Args:
-            proba: (n,) p̂ of the hidden keywords and of the words that nobody labelled.
+            proba: (n,) p̂ of the hidden keywords and of the unlabelled words.
             hidden: (n,) mask of the hidden keywords.
-            keywords: expected number of keywords among the others, a statement of the user: neither texts
-                nor known words tell it.
+            keywords: expected number of keywords among the other words. The user must state it: neither the
+                texts nor the known words determine it.
 
         Raises:
-            DataError: no hidden keyword.
-            ConfigError: `keywords` is not between 0 and the number of others.
+            DataError: there is no hidden keyword.
+            ConfigError: `keywords` is not between 0 and the number of other words.
         """
         hidden = np.asarray(hidden, dtype=bool)
         others = len(hidden) - int(hidden.sum())
@@ -121,7 +123,7 @@ class Recalibration:
 
     @classmethod
     def _most_likely(cls, proba: np.ndarray, event: np.ndarray, ratio: float, share: float) -> Self:
-        """Maximum likelihood where the odds of an event are `ratio` P, or P / (1 - P) if it is infinite."""
+        """Maximum likelihood fit where an event has odds `ratio` · P, or P / (1 - P) for infinite `ratio`."""
         x = _logit(proba)
         centre = x.mean()
 

@@ -1,22 +1,22 @@
-"""Gibbs sampling of the keyword model: BSS (logistic link), and the oracle of VBSS (probit link).
+"""Gibbs sampling of the keyword model: BSS (logistic link), and the reference for VBSS (probit link).
 
 In: the eigendecomposition of the graph's prior precision and a mask y of known keywords. Out: p̂ of every
-word averaged over draws, and the draws of the scalars. One sweep, s_i = 1 for a keyword:
+word averaged over draws, and the draws of the scalars. One sweep, with s_i = 1 for a keyword:
 
     s_i         Bernoulli: 1 if known, else odds α_i p_i / (1 - p_i) against 1
-    α           Beta(1 + Σ s_i (1 - y_i), 1 + Σ y_i), for all words or for each; or held
-    probit      p_i = Φ(a + b θ_i);  z_i ~ N(a + b θ_i, 1) on the side of s_i;  (a, b) jointly from the
-                regression of z on θ;  θ ~ N(S (U^-1 θ0 / σ² + b (z - a)), S),  S^-1 = U^-1 / σ² + b² I
+    α           Beta(1 + Σ s_i (1 - y_i), 1 + Σ y_i), for all words or for each; or fixed
+    probit      p_i = Φ(a + b θ_i);  z_i ~ N(a + b θ_i, 1) truncated to the side of s_i;  (a, b) jointly from
+                the regression of z on θ;  θ ~ N(S (U^-1 θ0 / σ² + b (z - a)), S),  S^-1 = U^-1 / σ² + b² I
     logistic    p_i = 1 / (1 + exp(-θ_i));  ω_i ~ PG(1, θ_i);
                 θ ~ N(S (U^-1 θ0 / σ² + s - 1/2), S),  S^-1 = U^-1 / σ² + diag(ω)
     σ²          IG(τ + n/2, τ + (θ - θ0)ᵀ U^-1 (θ - θ0) / 2)
 
-Under the probit link S is diagonal in the eigenvectors of Q and a sweep costs n²; the logistic link needs a
-Cholesky factor a sweep, n³. PG(1, θ) (N. Polson et al., JASA 108, 2013) is drawn as its sum of exponentials,
-Σ_k E_k / ((k - 1/2)² + θ²/4π²) / 2π², whose terms after `TERMS` are replaced by their mean.
+Under the probit link S is diagonal in the eigenvectors of Q, and a sweep costs n². The logistic link needs a
+Cholesky factorisation in each sweep, n³. PG(1, θ) (N. Polson et al., JASA 108, 2013) is drawn as its sum of
+exponentials, Σ_k E_k / ((k - 1/2)² + θ²/4π²) / 2π², whose terms after `TERMS` are replaced by their mean.
 
-BSS (Wang et al.) has the prior mean of TextRank and single-site Metropolis steps; here it has the θ0 of
-VBSS, as section 1.2 of the thesis compares them, so that only link and inference differ.
+BSS (Wang et al.) uses the prior mean of TextRank and single-site Metropolis steps. This implementation uses
+the θ0 of VBSS, as in the comparison of section 1.2 of the thesis, so that only link and inference differ.
 
 Shapes: n words, L kept draws.
 """
@@ -35,16 +35,16 @@ from ich_mil.reports.vbss import START_ALPHA, Prior
 Link = Literal["probit", "logistic"]
 
 TERMS = 64
-"""Exponentials of a Pólya-gamma draw; the variance of the terms left out is below 1e-6 of the whole."""
+"""Exponentials of a Pólya-gamma draw; the variance of the omitted terms is below 1e-6 of the total."""
 
 
 @dataclass(frozen=True)
 class GibbsFit:
-    """Averages over draws.
+    """Averages over the kept draws.
 
     Attributes:
-        proba: (n,) P(keyword | y), 1 for known words.
-        link: (n,) mean of p_i, the thesis' p̂.
+        proba: (n,) P(keyword | y); 1 for known keywords.
+        link: (n,) mean of p_i, the p̂ of the thesis.
         mean: (n,) mean of θ.
         scalars: (L, 4) draws of a, b, σ² and the mean of α.
     """
@@ -67,14 +67,14 @@ def polya_gamma(tilt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _one_sided(m: np.ndarray, keyword: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw z ~ N(m, 1) with the sign of `keyword` (n,), exact in the tails."""
+    """Draw z ~ N(m, 1) truncated to the sign of `keyword` (n,), exact in the tails."""
     side = np.where(keyword, 1.0, -1.0)
     below = np.log1p(-rng.random(len(m))) + log_ndtr(side * m)  # 1 - U is never 0
     return side * (side * m - ndtri_exp(below))
 
 
 class _Chain:
-    """State of one chain; `step` is a sweep."""
+    """State of one Markov chain; `step` performs one sweep."""
 
     def __init__(
         self, spectrum: DenseSpectrum, theta0: np.ndarray, known: np.ndarray, prior: Prior, link: Link
@@ -90,7 +90,7 @@ class _Chain:
         self.a, self.b, self.variance = 0.0, 1.0, 1.0
 
     def probabilities(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return p (n,), and the probability (n,) of a keyword given that it was not seen, 1 where it was."""
+        """Return p (n,), and P(keyword | θ, y) (n,), which is 1 for known keywords."""
         margin = self.a + self.b * self.theta
         p = ndtr(margin) if self.link == "probit" else expit(self.theta)
         return p, np.where(self.known, 1.0, self.alpha * p / (1 - p + self.alpha * p))
@@ -143,20 +143,20 @@ def sample(
     burn_in: int = 1000,
     rng: np.random.Generator,
 ) -> GibbsFit:
-    """Average p̂ over `sweeps` draws after `burn_in` others.
+    """Average p̂ over `sweeps` draws after `burn_in` discarded draws.
 
     Args:
         spectrum: exact prior precision of the graph.
         theta0: (n,) prior mean.
         known: (n,) mask of known keywords.
-        prior: as of VBSS; a and b have no part under the logistic link.
+        prior: as for VBSS; the logistic link does not use a and b.
         link: `probit` (the model of VBSS) or `logistic` (BSS).
-        sweeps: kept draws L.
-        burn_in: draws before them.
-        rng: source of the draws.
+        sweeps: number of kept draws L.
+        burn_in: number of discarded draws.
+        rng: random generator.
 
     Raises:
-        ConfigError: a parameter out of range.
+        ConfigError: a parameter is out of range.
     """
     prior.check()
     if link not in ("probit", "logistic") or sweeps < 1 or burn_in < 0:

@@ -1,17 +1,17 @@
-"""Word graph of a text collection: texts -> stems -> weighted co-occurrence.
+"""Word graph of a text collection: weighted co-occurrence of word stems.
 
-In: texts. Out: a `WordGraph`, whose nodes are the stems that occur often enough and whose edge weights
-A_ij count how often words i and j stand at most `window` places apart in one text, stop words left out.
-A word that stands beside itself adds no edge. `weights="likelihood"` replaces each count O of a sum N by
-Dunning's log-likelihood ratio against independence, of the pairs that occur more often than by chance:
+In: texts. Out: a `WordGraph`. Its nodes are the sufficiently frequent stems. The edge weight A_ij counts the
+co-occurrences of words i and j at most `window` places apart in one text, after removal of stop words. A word
+next to itself adds no edge. `weights="likelihood"` replaces each count O with total N by Dunning's
+log-likelihood ratio against independence, for pairs that occur more often than by chance:
 
     E_ij = d_i d_j / N,  d = A 1;    A_ij <- 2 (O_ij log(O_ij / E_ij) - (O_ij - E_ij)) if O_ij > E_ij, else 0
 
-(the Poisson form; T. Dunning, Accurate methods for the statistics of surprise and coincidence, 1993). Under
-counts, frequent words are near every word; under the ratio, only near words with which they form terms.
+(the Poisson form; T. Dunning, Accurate methods for the statistics of surprise and coincidence, 1993). With
+counts, frequent words are close to every word; with the ratio, only to words with which they form terms.
 
-The thesis (Y. Hu, chapter 1, section 1.4.1) keeps nouns, verbs and adjectives found by a part-of-speech
-tagger. Here a list of stop words takes the tagger's place, so that no model is downloaded.
+The thesis (Y. Hu, chapter 1, section 1.4.1) keeps nouns, verbs and adjectives selected by a part-of-speech
+tagger. Here a list of stop words replaces the tagger, so that no model is downloaded.
 
 Shapes: n words, T tokens.
 """
@@ -37,25 +37,25 @@ WORD = re.compile(r"[^\W_]+")
 LETTER = re.compile(r"[^\W\d_]")
 
 SHORTEST = 2
-"""Characters of the shortest word; single letters are initials, units or formula symbols."""
+"""Minimum length of a word, characters; single letters are initials, units or formula symbols."""
 
 STEMMERS = {"english": "porter"}
-"""Snowball algorithm of a language where its name differs; the thesis stems English by Porter's algorithm."""
+"""Snowball algorithm by language, where the names differ; the thesis uses Porter's algorithm for English."""
 
 
 def tokenize(text: str) -> list[str]:
-    """Words of a text in lower case: runs of letters and digits with at least one letter."""
+    """Split a text into lower-case words: runs of letters and digits with at least one letter."""
     return [word for word in WORD.findall(text.lower()) if len(word) >= SHORTEST and LETTER.search(word)]
 
 
 @dataclass(frozen=True)
 class Words:
-    """How texts become words.
+    """Tokenisation, stop words and stemming of texts.
 
     Attributes:
-        language: a language of the Snowball stemmer, or None: words are neither stemmed nor stopped.
+        language: a language of the Snowball stemmer; None: no stemming, and no default stop words.
         stop_words: words to leave out; None: scikit-learn's English list for English, none otherwise.
-        tokenizer: text -> words; None: `tokenize`.
+        tokenizer: function from a text to its words; None: `tokenize`.
     """
 
     language: str | None = "english"
@@ -63,14 +63,14 @@ class Words:
     tokenizer: Tokenizer | None = None
 
     def split(self, text: str) -> list[str]:
-        """Words of a text, not yet stemmed or stopped."""
+        """Words of a text, before stemming and removal of stop words."""
         return (self.tokenizer or tokenize)(text)
 
     def stems(self, words: Sequence[str]) -> list[str]:
         """Stem of each word, '' for a stop word.
 
         Raises:
-            ConfigError: there is no stemmer of that language.
+            ConfigError: there is no stemmer for the language.
         """
         stopped: frozenset[str] = frozenset(self.stop_words or ())
         if self.stop_words is None and self.language == "english":
@@ -91,9 +91,9 @@ class WordGraph:
 
     Attributes:
         stems: n stems in alphabetical order.
-        forms: the most frequent written form of each stem.
+        forms: most frequent written form of each stem.
         counts: (n,) occurrences.
-        adjacency: (n, n) symmetric weights with an empty diagonal.
+        adjacency: (n, n) symmetric weights with zero diagonal.
     """
 
     stems: list[str]
@@ -107,7 +107,7 @@ class WordGraph:
         return np.asarray(self.adjacency.sum(axis=1), dtype=float).ravel()
 
     def normalised(self) -> sparse.csr_array:
-        """Q = D^-1/2 A D^-1/2 (n, n), eigenvalues in [-1, 1]; rows of words without neighbours are empty."""
+        """Q = D^-1/2 A D^-1/2 (n, n), eigenvalues in [-1, 1]; rows of words without neighbours are zero."""
         degrees = self.degrees
         root = np.where(degrees > 0, degrees, 1.0) ** -0.5
         edges = self.adjacency.tocoo()
@@ -116,7 +116,7 @@ class WordGraph:
 
 
 def _log_likelihood(counts: sparse.csr_array) -> sparse.csr_array:
-    """Dunning's ratio of each stored count that is above its expectation."""
+    """Dunning's ratio for each stored count above its expectation."""
     pairs = counts.tocoo()
     degrees = np.asarray(counts.sum(axis=1), dtype=float).ravel()
     expected = degrees[pairs.row] * degrees[pairs.col] / degrees.sum()
@@ -134,19 +134,19 @@ def build_graph(
     min_count: int = 1,
     weights: Weights = "count",
 ) -> WordGraph:
-    """Word graph of a collection; windows end at the end of a text.
+    """Build the word graph of a collection; co-occurrence windows do not cross the end of a text.
 
     Args:
         texts: one or more texts.
-        words: how they become words.
-        window: places between two words that count as neighbours.
-        min_count: occurrences in the collection that a word needs; rarer words are removed before windows
-            are laid.
+        words: tokenisation, stop words and stemming.
+        window: largest distance in places between words that count as neighbours.
+        min_count: minimum number of occurrences in the collection; rarer words are removed before windows are
+            applied.
         weights: `count` or `likelihood`.
 
     Raises:
         DataError: the texts have fewer than two different words.
-        ConfigError: a parameter out of range.
+        ConfigError: a parameter is out of range.
     """
     if window < 1 or min_count < 1 or weights not in ("count", "likelihood"):
         raise ConfigError(
@@ -190,7 +190,7 @@ def build_graph(
 
 
 def _co_occurrence(tokens: np.ndarray, text_of: np.ndarray, n: int, window: int) -> sparse.csr_array:
-    """Counts (n, n) of pairs at most `window` places apart in one text."""
+    """Counts (n, n) of word pairs at most `window` places apart in one text."""
     total = sparse.csr_array((n, n))
     for gap in range(1, window + 1):
         left, right = tokens[:-gap], tokens[gap:]

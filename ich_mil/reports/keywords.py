@@ -1,18 +1,18 @@
-"""Keyword extraction as scikit-learn users expect it: an estimator over texts.
+"""Keyword extraction from texts as a scikit-learn estimator.
 
-In: one text or a collection, and some words known to be keywords. Out: the probability of every other word.
+In: one text or a collection, and known keywords. Out: the probability that each other word is a keyword.
 
     extractor = KeywordExtractor(alpha=0.7).fit(reports, known=["hemorrhage"])
     extractor.keywords_           # terms selected at gamma, the most probable first
     extractor.table()             # term, probability, fdr
-    extractor.select(gamma=0.3)   # another level of the false discovery rate
+    extractor.select(gamma=0.3)   # selection at another level of the false discovery rate
 
-A collection is one graph: windows end at the end of a text, counts are summed. Words are known by their
-stems, and shown in their most frequent written form.
+A collection forms one graph: counts are summed, and co-occurrence windows end at the end of a text. Words are
+identified by their stems and shown in their most frequent written form.
 
-Exactness: up to `spectrum.EXACT` words `vbss` is exact to rounding and tolerance; beyond, linear systems are
-still solved to tolerance, while traces are stochastic (`spectrum`), seeded by `random_state`. `bss` works on
-the dense graph and refuses more than `BSS_WORDS` words.
+Accuracy: up to `spectrum.EXACT` words `vbss` is exact up to rounding and tolerance. Beyond, linear systems
+are still solved to tolerance, while traces are stochastic (`spectrum`), seeded by `random_state`. `bss` uses
+the dense graph and rejects more than `BSS_WORDS` words.
 
 Shapes: n words.
 """
@@ -37,41 +37,41 @@ from ich_mil.reports.vbss import Alpha, Covariance, Prior, PriorMean, Vbss
 METHODS = ("vbss", "bss", "ss", "textrank")
 
 BSS_WORDS = 3000
-"""Words up to which Gibbs sampling is tried."""
+"""Largest number of words for Gibbs sampling."""
 
 TOP_SHARE = 1 / 3
-"""Share of the words that `ss` and `textrank` select, the customary third (thesis, section 1.3.3)."""
+"""Fraction of the words that `ss` and `textrank` select, the customary third (thesis, section 1.3.3)."""
 
 
 class KeywordExtractor(BaseEstimator):
-    """Semi-supervised keywords of texts, with probabilities and a controlled false discovery rate.
+    """Semi-supervised keyword extraction with probabilities and a controlled false discovery rate.
 
     Parameters:
         method: `vbss`; `bss` (Gibbs sampling); `ss` or `textrank` (scores without probabilities).
-        gamma: level of the estimated false discovery rate of `keywords_`; known words do not count.
-        language, stop_words, tokenizer: how texts become words (`graph.Words`); `language=None` and a
+        gamma: level of the estimated false discovery rate of `keywords_`; known keywords do not count.
+        language, stop_words, tokenizer: text processing (`graph.Words`); use `language=None` and a
             `tokenizer` for languages without a stemmer.
         window, min_count, weights: the word graph (`graph.build_graph`).
-        damping: d.
-        alpha: share of keywords that are not known. `one` or one a `word`, learned under a uniform prior;
-            or a number, held. The texts say little about it, and probabilities depend on it: state it where
-            it is roughly known (the thesis suggests 0.5 to 0.7).
+        damping: damping factor d of the random walk.
+        alpha: fraction of keywords that are not known. `one` value or one for each `word`, learned under a
+            uniform prior; or a fixed number. The texts carry little information on it and the probabilities
+            depend on it, so pass a number if it is roughly known (the thesis suggests 0.5 to 0.7).
         prior_mean, tau, var_a, var_b: the model (`vbss.Prior`).
-        covariance: of q(θ), `full` or as `printed` (`vbss`).
-        tol, max_sweeps: end of the ascent of `vbss`.
-        link, draws, burn_in: of `bss`.
-        random_state: seed of stochastic traces and of `bss`.
+        covariance: of q(θ), `full` or as `printed` in the thesis (`vbss`).
+        tol, max_sweeps: convergence criteria of `vbss`.
+        link, draws, burn_in: sampling parameters of `bss`.
+        random_state: seed of the stochastic traces and of `bss`.
 
     Attributes:
         graph_: the `WordGraph`.
         terms_: n terms, the most frequent written form of each stem.
         stems_: n stems.
         known_: (n,) mask of known keywords.
-        proba_: (n,) P(keyword | y), 1 for known ones; NaN for `ss` and `textrank`.
-        fdr_: (n,) estimated false discovery rate of the terms at least as probable, 0 for known ones; NaN
+        proba_: (n,) P(keyword | y), 1 for known keywords; NaN for `ss` and `textrank`.
+        fdr_: (n,) estimated false discovery rate of the terms at least as probable, 0 for known keywords; NaN
             for `ss` and `textrank`.
-        scores_: (n,) what terms are ranked by: `proba_`, or θ.
-        keywords_: terms selected at `gamma` (`ss`, `textrank`: the top third), the highest first.
+        scores_: (n,) ranking scores of the terms: `proba_`, or θ.
+        keywords_: terms selected at `gamma` (`ss`, `textrank`: the top third), the highest score first.
         fit_: the `VbssFit` or `GibbsFit`; absent for `ss` and `textrank`.
     """
 
@@ -100,7 +100,7 @@ class KeywordExtractor(BaseEstimator):
         burn_in: int = 1000,
         random_state: int = 0,
     ) -> None:
-        """Take parameters; they are checked in `fit`."""
+        """Store the parameters; `fit` validates them."""
         self.method, self.gamma = method, gamma
         self.language, self.stop_words, self.tokenizer = language, stop_words, tokenizer
         self.window, self.min_count, self.weights = window, min_count, weights
@@ -115,12 +115,13 @@ class KeywordExtractor(BaseEstimator):
 
         Args:
             texts: one text or a collection.
-            known: known keywords in any written form; every word of a phrase is one. Needed by all methods
-                but `textrank`.
+            known: known keywords in any written form; every word of a phrase is a keyword. Required by all
+                methods except `textrank`.
 
         Raises:
-            DataError: texts without two different words, no known keyword, or one that is in no text.
-            ConfigError: a parameter out of range.
+            DataError: the texts have fewer than two different words, no keyword is known, or a known keyword
+                is in no text.
+            ConfigError: a parameter is out of range.
         """
         self._check()
         words = Words(self.language, self.stop_words, self.tokenizer)
@@ -196,7 +197,10 @@ class KeywordExtractor(BaseEstimator):
         )
 
     def _order(self) -> np.ndarray:
-        """Terms (n,) by falling score, known ones first; ties by θ where there is one, then the alphabet."""
+        """Indices (n,) of the terms by decreasing score; ties by θ where available, then alphabetically.
+
+        `vbss` and `bss` list known keywords first.
+        """
         tie = self.fit_.mean if hasattr(self, "fit_") else self.scores_
         first = self.known_ if self.method in ("vbss", "bss") else np.zeros(len(self.known_), dtype=bool)
         return np.lexsort((-tie, -self.scores_, ~first))
@@ -204,10 +208,10 @@ class KeywordExtractor(BaseEstimator):
     def select(self, gamma: float) -> list[str]:
         """Terms at an estimated false discovery rate of at most γ, the most probable first.
 
-        `ss` and `textrank` have no rate: they give the top third at any γ.
+        `ss` and `textrank` have no such rate and return the top third at any γ.
 
         Raises:
-            NotFittedError: before `fit`.
+            NotFittedError: `fit` has not been called.
             ConfigError: γ is not in [0, 1].
         """
         check_is_fitted(self, "scores_")
@@ -218,10 +222,10 @@ class KeywordExtractor(BaseEstimator):
         return [self.terms_[i] for i in order if chosen[i]]
 
     def table(self) -> pd.DataFrame:
-        """All terms, the highest first: columns `term`, `probability`, `fdr`.
+        """All terms, the highest score first: columns `term`, `probability`, `fdr`.
 
         Raises:
-            NotFittedError: before `fit`.
+            NotFittedError: `fit` has not been called.
         """
         check_is_fitted(self, "scores_")
         order = self._order()

@@ -1,8 +1,8 @@
-"""Scan labels from what the sentences of reports state, with their evidence.
+"""Scan labels from the sentences of radiology reports, with their evidence.
 
 In: reports. Out: a `Statement` for each sentence and a `ScanLabel` for each scan: positive, negative, or left
-out with a reason. Nothing is guessed: hedged or contradicting reports, and reports that say nothing of blood,
-leave their scan out until a person decides (`corrections.csv`).
+out with a reason. A scan is left out if its reports hedge, contradict each other, or do not mention blood,
+until a person decides (`corrections.csv`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,12 @@ from ich_mil.reports.sentences import Sentence, split_report
 
 Outcome = Literal["positive", "negative", "uncertain"]
 DECISIONS: Mapping[str, Outcome] = {"1": "positive", "0": "negative", "out": "uncertain"}
-"""Labels of `corrections.csv`."""
+"""Outcome by label in `corrections.csv`."""
 
 PROBABILITY = {"stated": 0.98, "denied": 0.02, "normal": 0.05, "gone": 0.1, "uncertain": 0.5}
-"""Probability of blood by what decided, a constant each: judgement, no measurement. Only `stated` leans on
-one: of 102 sentences from which no rule was written, 61 of 62 called present were so (docs/reports.md)."""
+"""Constant probability of blood by type of evidence, a judgement and not an estimate. Only `stated` is
+supported by a measurement: in 102 sentences not used to write the rules, 61 of 62 sentences labelled
+`present` did state blood (docs/reports.md)."""
 REASONS = {
     "hedged": "blood is hedged",
     "implied": "an older or another bleed is implied and not stated",
@@ -37,7 +38,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence of a report with its verdict."""
+    """One sentence of a report with its classification."""
 
     report: str
     scan: str
@@ -47,13 +48,14 @@ class Statement:
 
 @dataclass(frozen=True)
 class ScanLabel:
-    """What the reports of one scan come to.
+    """Label of one scan from all its reports.
 
     Attributes:
-        scan: its id.
-        outcome: positive, negative, or uncertain, which is left out.
-        probability: of blood (`PROBABILITY`); of a corrected label 0 or 1.
-        kinds: compartments named in its positive sentences.
+        scan: scan id.
+        outcome: positive, negative, or uncertain; uncertain scans are left out.
+        probability: probability of blood (`PROBABILITY`); 0 or 1 for a label corrected to negative or
+            positive.
+        kinds: compartments named in positive sentences.
         reason: key of `REASONS` for an uncertain scan, else ''.
         corrected: whether a person decided.
     """
@@ -67,7 +69,10 @@ class ScanLabel:
 
 
 def read_sentences(reports: Sequence[Report], rules: Rules | None = None) -> list[list[Statement]]:
-    """Label every sentence of each report. Findings in the history and such sections count as `other`."""
+    """Classify every sentence of each report.
+
+    Findings in sections such as the history are labelled `other`.
+    """
     return [[_state(report, one, rules) for one in split_report(report.text, rules)] for report in reports]
 
 
@@ -80,7 +85,7 @@ def _state(report: Report, sentence: Sentence, rules: Rules | None) -> Statement
 
 
 def label_scans(statements: Sequence[Sequence[Statement]]) -> list[ScanLabel]:
-    """One label a scan, from the statements of each report, in the order of the reports."""
+    """One label for each scan from the statements of its reports, in the order of the reports."""
     by_scan: dict[str, list[ScanLabel]] = {}
     for of_report in statements:
         scan = of_report[0].scan
@@ -113,7 +118,11 @@ def _label_report(scan: str, statements: Sequence[Statement]) -> ScanLabel:
 
 
 def _joined(labels: Sequence[ScanLabel]) -> ScanLabel:
-    """The label of a scan from those of its reports; what one leaves open another may state."""
+    """Combine the labels of the reports of one scan.
+
+    Positive and negative reports together make the scan uncertain. Otherwise a positive report decides, then
+    a hedged or contradictory report, then a negative report.
+    """
     outcomes = {one.outcome for one in labels}
     if {"positive", "negative"} <= outcomes:
         kinds = tuple(sorted({kind for one in labels for kind in one.kinds}))
@@ -127,11 +136,11 @@ def _joined(labels: Sequence[ScanLabel]) -> ScanLabel:
 
 
 def read_corrections(path: Path, labels: Sequence[ScanLabel]) -> dict[str, Outcome]:
-    """Decisions of a person by scan.
+    """Read a person's decisions from `corrections.csv`, by scan.
 
     Raises:
-        DataError: no CSV table with columns scan,label; a scan that is not among `labels` or stands twice, or
-            a label that is not 1, 0 or out.
+        DataError: the file is not a CSV table with columns scan,label; a scan is not among `labels` or is
+            listed twice; or a label is not 1, 0 or out.
     """
     table = read_label_csv(path, ["scan", "label"], key="scan")
     wrong = ~table["label"].isin(list(DECISIONS))
@@ -146,7 +155,7 @@ def read_corrections(path: Path, labels: Sequence[ScanLabel]) -> dict[str, Outco
 
 
 def correct(labels: Sequence[ScanLabel], decisions: Mapping[str, Outcome]) -> list[ScanLabel]:
-    """Labels with a person's decisions in place of ours; kinds stay where the decision is positive."""
+    """Replace labels by a person's decisions; kinds are kept where the decision is positive."""
     corrected = []
     for one in labels:
         match decisions.get(one.scan):

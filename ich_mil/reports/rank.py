@@ -1,12 +1,13 @@
 """Word ranking by random walks on the word graph, without probabilities: SS and TextRank.
 
-In: a word graph. Out: a score a word. With d the damping, Q = D^-1/2 A D^-1/2, G = D^-1 A and B = I - d Q:
+In: a word graph. Out: a score for each word. With the damping d, Q = D^-1/2 A D^-1/2, G = D^-1 A and
+B = I - d Q:
 
-    SS        θ = (1 - d) y + d Qᵀ θ,   that is B θ = (1 - d) y        (Li et al.; θ0 of VBSS)
-    TextRank  θ = (1 - d) 1 + d Gᵀ θ,   that is θ = D^1/2 φ, B φ = (1 - d) D^-1/2 1
+    SS        θ = (1 - d) y + d Qᵀ θ,   equivalent to B θ = (1 - d) y        (Li et al.; θ0 of VBSS)
+    TextRank  θ = (1 - d) 1 + d Gᵀ θ,   equivalent to θ = D^1/2 φ, B φ = (1 - d) D^-1/2 1
 
-B is symmetric with eigenvalues in [1 - d, 1 + d], so conjugate gradients take a number of steps that does
-not depend on the number of words.
+B is symmetric with eigenvalues in [1 - d, 1 + d], so the number of conjugate gradient steps does not depend
+on the number of words.
 
 Shapes: n words.
 """
@@ -18,13 +19,13 @@ from scipy.sparse.linalg import LinearOperator, cg
 from ich_mil.reports.graph import WordGraph
 
 DAMPING = 0.85
-"""d of PageRank, as in the thesis."""
+"""Damping factor d of PageRank, as in the thesis."""
 
 RESIDUAL = 1e-12
 """Relative residual at which conjugate gradients stop."""
 
 DIRECT = 200
-"""Words up to which a dense solution is the faster one."""
+"""Largest number of words for a dense solution, which is faster up to this size."""
 
 
 def solve_walk(Q: sparse.csr_array, b: np.ndarray, *, damping: float = DAMPING) -> np.ndarray:
@@ -37,7 +38,7 @@ def solve_walk(Q: sparse.csr_array, b: np.ndarray, *, damping: float = DAMPING) 
 
 
 def semi_supervised(graph: WordGraph, known: np.ndarray, *, damping: float = DAMPING) -> np.ndarray:
-    """SS scores (n,) from the mask (n,) of known keywords."""
+    """SS scores (n,) for a mask (n,) of known keywords."""
     return (1 - damping) * solve_walk(graph.normalised(), known.astype(float), damping=damping)
 
 

@@ -1,10 +1,11 @@
-"""Radiology reports as hospitals keep them: a table, a folder of texts, or DICOM.
+"""Reader of radiology reports from a table, a folder of texts, or DICOM objects.
 
-In: a CSV or Excel table with a column of texts, a folder of text files and DICOM objects, or one such file.
-Out: `Report`s, each with the scan it is of. Of DICOM, structured reports (PS3.3 A.35) and encapsulated CDA
-documents (PS3.3 A.45.2) are read; the scan is then the StudyInstanceUID. Other DICOM objects are counted.
+In: a CSV or Excel table with a text column; a folder of text files and DICOM objects; or a single such file.
+Out: `Report`s with their scan ids. Supported DICOM objects are structured reports (PS3.3 A.35) and
+encapsulated CDA documents (PS3.3 A.45.2); their scan id is the StudyInstanceUID. Other DICOM objects are
+counted.
 
-No error quotes a report: texts may name patients.
+Error messages never quote a report, since its text may name the patient.
 """
 
 import zipfile
@@ -23,22 +24,22 @@ from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
 
 MOST_CHARACTERS = 1_000_000
-"""Of one report; a long one has about 10,000."""
+"""Maximum length of a report; a long report has about 10,000 characters."""
 EXCEL = (".xlsx", ".xlsm")
 STRUCTURED_REPORTS = "1.2.840.10008.5.1.4.1.1.88."
 ENCAPSULATED_CDA = "1.2.840.10008.5.1.4.1.1.104.2"
-"""SOP classes (PS3.4 B.5)."""
+"""SOP classes (PS3.4 B.5); `STRUCTURED_REPORTS` is the common prefix of all structured reports."""
 _PREAMBLE = 128
 
 
 @dataclass(frozen=True)
 class Report:
-    """One report.
+    """One radiology report.
 
     Attributes:
-        name: its id.
-        scan: the scan it is of; several reports may be of one.
-        text: what it says.
+        name: report id.
+        scan: scan id; several reports may share a scan.
+        text: full text.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a table of reports; `scan` may be missing there, it is then `report`."""
+    """Column names of a table of reports; without a `scan` column, the report id is the scan id."""
 
     report: str = "report"
     text: str = "text"
@@ -56,18 +57,18 @@ class Columns:
 
 
 def read_reports(source: Path, columns: Columns | None = None) -> tuple[list[Report], int]:
-    """Read reports.
+    """Read reports from a file or folder.
 
     Args:
         source: a table, a folder, or a single text or DICOM file.
-        columns: names of a table's columns.
+        columns: column names of a table.
 
     Returns:
-        The reports in the order of the source, and the number of DICOM objects that are no reports.
+        The reports in the order of the source, and the number of DICOM objects that are not reports.
 
     Raises:
-        DataError: a source that cannot be read, an empty or too long text, bytes that are no text, a missing
-            column, a report without an id, or an encapsulated PDF.
+        DataError: the source cannot be read, a text is empty, too long or not text, a column is missing, a
+            report has no id, or a document is an encapsulated PDF.
     """
     columns = columns or Columns()
     others = 0
@@ -88,7 +89,7 @@ def read_reports(source: Path, columns: Columns | None = None) -> tuple[list[Rep
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Every file below a folder but hidden ones, sorted."""
+    """Every file below a folder, sorted, except hidden files and DICOMDIR."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.is_file() and not hidden and path.name != "DICOMDIR":
@@ -99,7 +100,7 @@ def _read_table(path: Path, columns: Columns) -> list[Report]:
     table = _excel(path) if path.suffix.lower() in EXCEL else _csv(path)
     for wanted, option in ((columns.report, "report"), (columns.text, "text")):
         if (count := list(table.columns).count(wanted)) != 1:
-            # a table without a header has a report in its first line: names of columns are not shown
+            # the message omits the column names: without a header, the first line is a report
             raise DataError(
                 f"{path}: has {'several columns' if count else 'no column'} {wanted!r}; name the right one "
                 f"with --{option}-column"
@@ -119,7 +120,7 @@ def _read_table(path: Path, columns: Columns) -> list[Report]:
 
 
 def _csv(path: Path) -> pd.DataFrame:
-    """A table as text; its index is the row, the header being row 1."""
+    """Read a CSV table as text; its index is the row number, with the header in row 1."""
     text = _decoded(_bytes(path), path)
     first = text.split("\n", 1)[0]
     mark = next((mark for mark in (",", ";", "\t") if mark in first), ",")
@@ -155,7 +156,7 @@ def _headed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read_file(path: Path, root: Path) -> list[Report | None]:
-    """The report in a file; None for a DICOM object that is none."""
+    """The report in a file; None for a DICOM object that is not a report."""
     content = _bytes(path)
     if content[_PREAMBLE : _PREAMBLE + 4] == b"DICM":
         return [_read_dicom(path)]
@@ -183,7 +184,7 @@ def _read_dicom(path: Path) -> Report | None:
 
 
 def _content(item: Dataset) -> Iterator[str]:
-    """The texts of a content tree (PS3.3 C.17.3), each after the heading it stands below."""
+    """Texts and codes of a content tree (PS3.3 C.17.3), each after its heading."""
     for one in item.get("ContentSequence", []):
         heading = _meaning(one, "ConceptNameCodeSequence").upper()
         begin = f"{heading}: " if heading else ""
@@ -198,12 +199,12 @@ def _content(item: Dataset) -> Iterator[str]:
 
 
 def _meaning(item: Dataset, keyword: str) -> str:
-    """Code meanings of a sequence, in words."""
+    """Code meanings of a sequence, joined by commas."""
     return ", ".join(str(code.get("CodeMeaning", "")) for code in item.get(keyword, []))
 
 
 def _document(data: Dataset, path: Path) -> str:
-    """The text of an encapsulated document: as it is, or of a CDA the text of its body."""
+    """Text of an encapsulated document: plain text unchanged, or the sections of a CDA body."""
     content = bytes(data.EncapsulatedDocument).rstrip(b"\0")
     if not content.lstrip().startswith(b"<"):
         return _decoded(content, path)

@@ -1,12 +1,12 @@
-"""The rule table of report language: phrases with what they mean, and where a sentence holds them.
+"""Rule table of report language: phrases with their roles, and a matcher for sentences.
 
 In: `rules.csv` (columns phrase, role, side, scope, kinds, comment) and the words of a sentence. Out: the
-`Match`es, each a span of words with its rules.
+`Match`es, each a span of words with the rules of its phrase.
 
-Phrases are matched word by word, in lower case; hyphens and slashes count as spaces. In a phrase `(a|b c)`
-means either, `word*` any word that begins so, `~` up to three words that neither name blood nor join, `^` and
-`$` the beginning and the end of a sentence. The longest of overlapping phrases counts. Idea of such tables:
-NegEx (Chapman et al. 2001) and ConText (Harkema et al. 2009).
+Phrases are matched word by word in lower case; hyphens and slashes count as spaces. In a phrase, `(a|b c)` is
+an alternative, `word*` matches any word with this prefix, `~` matches up to three words other than blood
+terms and connectives, and `^` and `$` match the start and the end of a sentence. Of overlapping phrases the
+longest is kept. Such tables follow NegEx (Chapman et al. 2001) and ConText (Harkema et al. 2009).
 """
 
 import csv
@@ -24,18 +24,18 @@ from ich_mil.errors import DataError
 TABLE = Path(__file__).with_name("rules.csv")
 COLUMNS = ["phrase", "role", "side", "scope", "kinds", "comment"]
 KINDS = ("edh", "iph", "ivh", "sah", "sdh")
-"""Epidural, intraparenchymal, intraventricular, subarachnoid, subdural."""
+"""Compartments: epidural, intraparenchymal, intraventricular, subarachnoid, subdural."""
 
 Finding = Literal["blood", "suspect", "density"]
-"""Words that name blood, that imply it, and that name a density alone."""
+"""Roles of findings: words for blood, words that suggest blood, and words for a density only."""
 Role = Literal[
     "blood", "suspect", "density", "absent", "uncertain", "implied", "rest", "present", "past", "now",
     "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading",
 ]  # fmt: skip
 SIDES = ("", "before", "after", "both")
-"""Where a cue stands, as seen from the finding it changes."""
+"""Position of a cue relative to the finding that it modifies."""
 WIDEST = 3
-"""Words that `~` may stand for."""
+"""Maximum number of words matched by `~`."""
 
 _WORD = re.compile(r"\d+(?:\.\d+)+|[^\W_]+(?:'[^\W_]+)*|[^\w\s]")
 _JOINS = frozenset({"and", "or", "nor", "of", "but", "with", "from", "the", "is", "are"})
@@ -45,7 +45,7 @@ _ORDER = {role: rank for rank, role in enumerate(get_args(Role))} | {"ignore": -
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table."""
+    """One row of the rule table."""
 
     phrase: str
     role: Role
@@ -57,19 +57,19 @@ class Rule:
 
 @dataclass(frozen=True)
 class Match:
-    """A phrase found in a sentence: words `start` to `end` (exclusive) and the rules of that phrase."""
+    """A phrase found in a sentence: word indices `start` to `end` (exclusive) and the rules of the phrase."""
 
     start: int
     end: int
     rules: tuple[Rule, ...]
 
     def of(self, *roles: str) -> tuple[Rule, ...]:
-        """The rules of these roles."""
+        """The rules with one of these roles."""
         return tuple(rule for rule in self.rules if rule.role in roles)
 
 
 class _Node:
-    """A word of the tree of phrases: what may follow it, and the rules whose phrase ends here."""
+    """Node of the prefix tree of phrases: its child nodes, and the rules whose phrase ends here."""
 
     __slots__ = ("any_words", "beginnings", "ends", "words")
 
@@ -80,7 +80,7 @@ class _Node:
         self.ends: list[Rule] = []
 
     def below(self, part: str) -> "_Node":
-        """The node of one more part of a phrase."""
+        """Child node for the next part of a phrase; created if absent."""
         if part == "~":
             self.any_words = self.any_words or _Node()
             return self.any_words
@@ -90,7 +90,7 @@ class _Node:
         return self.words.setdefault(part, _Node())
 
     def after(self, word: str) -> Iterator["_Node"]:
-        """The nodes that one more word of a sentence leads to."""
+        """Child nodes that match the next word of a sentence."""
         if word in self.words:
             yield self.words[word]
         for length, nodes in self.beginnings.items():
@@ -99,7 +99,7 @@ class _Node:
 
 
 class Rules:
-    """A rule table, ready to find its phrases."""
+    """A rule table compiled into a prefix tree."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
@@ -112,7 +112,7 @@ class Rules:
                 node.ends.append(rule)
 
     def find(self, words: Sequence[str]) -> list[Match]:
-        """The phrases in `words`, in their order; of overlapping ones the longest."""
+        """Find the phrases in `words`, in sentence order; of overlapping phrases the longest is kept."""
         spans: dict[tuple[int, int], list[Rule]] = defaultdict(list)
         closed = [*words, "$"]
         for start in range(len(words)):
@@ -132,7 +132,7 @@ class Rules:
         return sorted(found, key=lambda match: match.start)
 
     def with_terms(self, terms: Iterable[str]) -> "Rules":
-        """The same rules, and those of `terms` that no rule knows as words that name blood."""
+        """Add a rule for blood for each of `terms` that matches no rule; returns self if there is none."""
         new = [
             Rule(" ".join(words), "blood", "", None, (), "a seed of this run")
             for term in terms
@@ -142,24 +142,25 @@ class Rules:
 
 
 def split_words(text: str) -> list[str]:
-    """`text` as words and marks in lower case; hyphens and slashes part words."""
+    """Split `text` into lower-case words and punctuation marks; hyphens and slashes separate words."""
     return [word for word, _, _ in word_spans(text)]
 
 
 def word_spans(text: str) -> list[tuple[str, int, int]]:
-    """Each word of `text` with its place there."""
+    """Words of `text` in lower case, each with its start and end offset."""
     lower = text.lower()
-    if len(lower) != len(text):  # a letter whose lower case is longer
+    if len(lower) != len(text):  # some letters have a longer lower case, which would shift the offsets
         lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
     plain = re.sub(r"[-/_\u2010-\u2015]", " ", lower.replace("\u2019", "'"))
     return [(found[0], found.start(), found.end()) for found in _WORD.finditer(plain)]
 
 
 def read_rules(path: Path = TABLE) -> Rules:
-    """A rule table.
+    """Read a rule table.
 
     Raises:
-        DataError: a column is missing, a role, side or kind is unknown, or a scope is no number.
+        DataError: the columns are wrong, a role, side or kind is unknown, a scope is not a number, or a
+            phrase is empty.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -187,12 +188,12 @@ def read_rules(path: Path = TABLE) -> Rules:
 
 @cache
 def default_rules() -> Rules:
-    """The table of the package, read once."""
+    """The rule table of the package, read once."""
     return read_rules()
 
 
 def _spelled_out(phrase: str) -> list[tuple[str, ...]]:
-    """The word patterns of a phrase with alternatives."""
+    """All word patterns of a phrase with alternatives."""
     parts = re.findall(r"\([^)]*\)|[^\s()]+", phrase)
     choices = [part[1:-1].split("|") if part.startswith("(") else [part] for part in parts]
     spelled = (" ".join(chosen).split() for chosen in itertools.product(*choices))
@@ -205,7 +206,10 @@ def _longest_first(item: tuple[tuple[int, int], list[Rule]]) -> tuple[int, int, 
 
 
 def _walk(node: _Node, words: Sequence[str], at: int, nearest: dict[int, tuple[int, _Node]]) -> None:
-    """Note where the phrases below `node`, laid at word `at`, end; of a phrase with `~` the nearest end."""
+    """Record in `nearest` the end of each phrase below `node` that matches from word `at`.
+
+    A phrase with `~` is recorded at its nearest end.
+    """
     if node.ends and (id(node) not in nearest or nearest[id(node)][0] > at):
         nearest[id(node)] = at, node
     if at == len(words):

@@ -1,7 +1,7 @@
-"""The text of a report as sentences, each with the section it stands in.
+"""Sentence splitter for radiology reports; each sentence has the heading of its section.
 
-In: the text as a report system exports it, or as one line in lower case with spaces around its marks. Out:
-sentences, whole lines joined where a sentence runs on.
+In: the text of a report, either as exported by a report system, or as one lower-case line with spaces around
+punctuation marks. Out: `Sentence`s; a sentence that continues over several lines is joined.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ich_mil.reports.rules import Rules, default_rules, split_words
 
 _HEADING = re.compile(r"([A-Za-z][A-Za-z /&()\-]{1,40}?)\s?:(?=\s|$)")
-"""Words before a colon at the beginning of a line or sentence."""
+"""Words before a colon at the start of a line or sentence."""
 _BREAK = re.compile(
     r"""
     (?<=[.?!])[)"'\u201d]?\s+           # after a sentence
@@ -26,12 +26,12 @@ _NUMBERED = re.compile(r"^(?:[^:]{2,40}:)?\W*\d{0,2}[.)]?$")
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence.
+    """One sentence of a report.
 
     Attributes:
-        text: its words; a heading within it is kept.
-        section: heading of its section, '' where it has none.
-        finding: False in a section that states no finding, such as the history.
+        text: its text, including a heading at its start.
+        section: heading of its section, '' if there is none.
+        finding: False in a section that states no findings, such as the history.
     """
 
     text: str
@@ -40,10 +40,10 @@ class Sentence:
 
 
 def split_report(text: str, rules: Rules | None = None) -> list[Sentence]:
-    """Split a report.
+    """Split a report into sentences.
 
-    A section begins with a heading and a colon at the beginning of a line or sentence. After a heading of the
-    table's role `heading` sentences are no findings, until the next heading.
+    A section starts at a heading with a colon at the start of a line or sentence. Sentences after a heading
+    with the role `heading` in the rule table are not findings, until the next heading.
     """
     rules = rules or default_rules()
     section, finding = "", True
@@ -64,7 +64,7 @@ def _is_aside(section: str, rules: Rules) -> bool:
 
 
 def _pieces(text: str) -> list[str]:
-    """The sentences of a text, one blank between words."""
+    """Sentences of a text, with single spaces between words."""
     pieces: list[str] = []
     open_piece = ""
     for part, gap in _parts(text):
@@ -82,7 +82,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _parts(text: str) -> list[tuple[str, str]]:
-    """Text between breaks, each with the break and the first character after it."""
+    """Text between breaks, each with the following break and the first character after it."""
     parts, start = [], 0
     for found in _BREAK.finditer(text):
         parts.append((text[start : found.end()].strip(), found[0] + text[found.end() : found.end() + 1]))

@@ -1,21 +1,21 @@
-"""Solves, traces and log-determinants of w U^-1 + c I for the prior precision U^-1 = BᵀB, B = I - d Q.
+"""Linear algebra of the prior precision U^-1 = BᵀB, B = I - d Q: solves, traces and log-determinants.
 
-In: the normalised adjacency Q (n, n), symmetric, eigenvalues λ in [-1, 1]. U^-1 = B² has the eigenvalues
-(1 - d λ)² and is sparse; U = B^-2 is dense and is never formed beyond `EXACT` words. The full-covariance
-q(θ) of VBSS is N(μ, S) with S^-1 = w U^-1 + c I, so every expectation it needs is
+In: the normalised adjacency Q (n, n), symmetric, eigenvalues λ in [-1, 1]. U^-1 = B² is sparse and has the
+eigenvalues (1 - d λ)²; U = B^-2 is dense and is never formed beyond `EXACT` words. The full-covariance q(θ)
+of VBSS is N(μ, S) with S^-1 = w U^-1 + c I, and all its expectations follow from
 
     μ = S r,    tr S = Σ 1 / (w (1 - d λ)² + c),    tr U^-1 S,    log det S^-1,
 
-one linear system and sums of functions of the eigenvalues of Q. Two implementations:
+which are one linear system and sums of functions of the eigenvalues of Q. Two implementations:
 
-    DenseSpectrum   the eigendecomposition of Q: one n³, exact to rounding
-    SparseSpectrum  solves by conjugate gradients, whose steps are bounded because the condition number of
-                    S^-1 is at most ((1 + d) / (1 - d))² = 152 at any n; sums by stochastic Lanczos
-                    quadrature, whose relative standard error falls as 1 / sqrt(n · probes)
+    DenseSpectrum   the eigendecomposition of Q: one n³, exact up to rounding
+    SparseSpectrum  solves by conjugate gradients, whose number of steps is bounded because the condition
+                    number of S^-1 is at most ((1 + d) / (1 - d))² = 152 at any n; sums by stochastic
+                    Lanczos quadrature, whose relative standard error falls as 1 / sqrt(n · probes)
 
-The quadrature replaces the n eigenvalues by some thousand nodes with weights, once; every trace and
-log-determinant then comes from the same nodes, so that the evidence bound they enter is one function, and
-coordinate ascent never lowers it.
+The quadrature replaces the n eigenvalues once by about a thousand nodes with weights. All traces and
+log-determinants use the same nodes, so that the evidence bound is a fixed function, which coordinate ascent
+never lowers.
 
 Shapes: n words, K quadrature nodes, R probes.
 """
@@ -30,26 +30,27 @@ from scipy.sparse.linalg import eigsh
 from ich_mil.reports.rank import DAMPING
 
 EXACT = 1500
-"""Words up to which the eigendecomposition is computed (two seconds on one core)."""
+"""Largest number of words for the eigendecomposition (two seconds on one core)."""
 
 PROBES, LANCZOS_STEPS = 16, 60
-"""Random probes of the quadrature, and nodes each adds."""
+"""Random probes R of the quadrature, and number of nodes from each probe."""
 
 DIAGONAL_PROBES, LEADING = 200, 8
-"""Random probes of the diagonal of U in `SparseSpectrum`, and eigenvectors whose part is exact."""
+"""Random probes for the diagonal of U in `SparseSpectrum`, and number of eigenvectors treated exactly."""
 
 CG_STEPS, CG_RESIDUAL = 12, 1e-11
-"""Most steps of conjugate gradients from the last solution, and the relative residual that ends them before.
-Every step raises the evidence bound, so that an early end slows the ascent and leaves its limit as it is."""
+"""Maximum number of conjugate gradient steps from the last solution, and the relative residual at which they
+stop earlier. Every step raises the evidence bound, so an early stop slows the ascent without changing its
+limit."""
 
 
 class Spectrum(Protocol):
-    """Prior precision U^-1 of n words as VBSS uses it."""
+    """Interface to the prior precision U^-1 of n words, as required by VBSS."""
 
     n: int
 
     def solve(self, r: np.ndarray, w: float, c: float, start: np.ndarray) -> np.ndarray:
-        """(w U^-1 + c I)^-1 r (n,), from a start (n,) near it."""
+        """(w U^-1 + c I)^-1 r (n,), from an initial guess `start` (n,)."""
         ...
 
     def traces(self, w: float, c: float) -> tuple[float, float, float]:
@@ -70,7 +71,7 @@ class Spectrum(Protocol):
 
 
 class DenseSpectrum:
-    """Exact, by the eigendecomposition Q = V diag(λ) Vᵀ."""
+    """Exact implementation by the eigendecomposition Q = V diag(λ) Vᵀ."""
 
     def __init__(self, Q: sparse.csr_array, *, damping: float = DAMPING) -> None:
         self.n = Q.shape[0]
@@ -78,10 +79,10 @@ class DenseSpectrum:
         self._B = np.eye(self.n) - damping * dense
         values, self.vectors = eigh(dense, overwrite_a=True, check_finite=False)
         self.eigenvalues = (1 - damping * values) ** 2
-        """Of U^-1 (n,); `vectors` (n, n) holds their eigenvectors as columns."""
+        """Eigenvalues (n,) of U^-1; the columns of `vectors` (n, n) are their eigenvectors."""
 
     def solve(self, r: np.ndarray, w: float, c: float, start: np.ndarray) -> np.ndarray:
-        """(w U^-1 + c I)^-1 r (n,); the start is not needed."""
+        """(w U^-1 + c I)^-1 r (n,); `start` is ignored."""
         return self.vectors @ ((self.vectors.T @ r) / (w * self.eigenvalues + c))
 
     def traces(self, w: float, c: float) -> tuple[float, float, float]:
@@ -116,7 +117,7 @@ class SparseSpectrum:
         """Eigenvalues of U^-1 at the nodes (K,), and their weights (K,), whose sum is n."""
 
     def _quadrature(self) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes and weights (K,) by Lanczos from R random sign vectors at once."""
+        """Nodes and weights (K,) by the Lanczos method from R random sign vectors at once."""
         steps = min(LANCZOS_STEPS, self.n)
         V = self._rng.choice([-1.0, 1.0], size=(self.n, PROBES)) / np.sqrt(self.n)  # (n, R)
         before = np.zeros_like(V)
@@ -129,7 +130,7 @@ class SparseSpectrum:
             before, V = V, W / np.maximum(off[k], 1e-300)
         nodes, weights = [], []
         for a, b in zip(diagonal.T, off.T, strict=True):
-            # an exhausted Krylov space: rounding noise after it belongs to no eigenvalue
+            # the Krylov space is exhausted: the remaining coefficients are rounding noise
             end = int(np.argmax(b < 1e-10)) + 1 if (b < 1e-10).any() else steps
             values, vectors = eigh_tridiagonal(a[:end], b[: end - 1])
             nodes.append(values)
@@ -137,7 +138,7 @@ class SparseSpectrum:
         return (1 - self.damping * np.concatenate(nodes)) ** 2, np.concatenate(weights)
 
     def solve(self, r: np.ndarray, w: float, c: float, start: np.ndarray) -> np.ndarray:
-        """(w U^-1 + c I)^-1 r (n,), improved from `start` by at most `CG_STEPS` steps."""
+        """(w U^-1 + c I)^-1 r (n,), by at most `CG_STEPS` steps from `start`."""
         x = start.copy()
         residual = r - self._precision(x, w, c)
         direction, size = residual, residual @ residual
@@ -172,10 +173,10 @@ class SparseSpectrum:
         return (1 - self.damping * own) ** 2 + self.damping**2 * (squares - own**2)
 
     def covariance_diagonal(self) -> np.ndarray:
-        """Diagonal (n,) of U by Hutchinson's estimate: the mean of v ∘ X v over random sign vectors v.
+        """Diagonal (n,) of U by Hutchinson's estimator: the mean of v ∘ X v over random sign vectors v.
 
         U = Σ_k (k + 1) d^k Q^k. The diagonals of its first three terms and of the part in the `LEADING`
-        eigenvectors of Q are exact; X is what is left.
+        eigenvectors of Q are exact; X is the remainder.
         """
         d, Q = self.damping, self.Q
         values, vectors = eigsh(Q, k=min(LEADING, self.n - 1), which="LA", v0=np.ones(self.n))
@@ -208,7 +209,7 @@ class SparseSpectrum:
 def spectrum_of(
     Q: sparse.csr_array, *, damping: float = DAMPING, rng: np.random.Generator | None = None
 ) -> Spectrum:
-    """Exact up to `EXACT` words, sparse beyond."""
+    """`DenseSpectrum` up to `EXACT` words, `SparseSpectrum` beyond."""
     if Q.shape[0] <= EXACT:
         return DenseSpectrum(Q, damping=damping)
     return SparseSpectrum(Q, damping=damping, rng=rng)

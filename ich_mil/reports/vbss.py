@@ -1,33 +1,34 @@
 """Variational Bayesian semi-supervised keyword extraction (VBSS) by coordinate ascent.
 
-In: the word graph as a `Spectrum`, a mask y of known keywords. Out: p̂ of every word, and the evidence lower
-bound (ELBO) after every sweep. The model (Y. Hu, thesis, sections 1.2 and 1.3.2):
+In: the word graph as a `Spectrum`, and a mask y of known keywords. Out: p̂ of every word, and the evidence
+lower bound (ELBO) after every sweep. The model (Y. Hu, thesis, sections 1.2 and 1.3.2):
 
     θ ~ N(θ0, σ² U),  U = B^-1 B^-T,  B = I - d Q;   σ² ~ IG(τ, τ);   a ~ N(0, σ_a²),  b ~ N(0, σ_b²)
     z_i ~ N(a + b θ_i, 1),  word i is a keyword if z_i > 0;   a keyword is known with probability 1 - α_i
 
-and q(z) q(θ) q(a) q(b) q(σ²) q(α). With m = E a + E b E θ, e = exp(E ln α), w = E 1/σ², c = E b²:
+The approximation is q(z) q(θ) q(a) q(b) q(σ²) q(α). With m = E a + E b E θ, e = exp(E ln α), w = E 1/σ² and
+c = E b², its factors are:
 
-    q(z_i)   N(m_i, 1), cut to z_i > 0 if known; else its part z_i > 0 times e         (section A.1.1)
+    q(z_i)   N(m_i, 1), truncated to z_i > 0 if known; else its part z_i > 0 times e   (section A.1.1)
     q(θ)     N(μ, S),  S^-1 = w U^-1 + c I,  μ = S (w U^-1 θ0 + E b E z - E a E b 1)
     q(σ²)    IG(τ + n/2, τ + g),  g = (tr U^-1 S + (μ - θ0)ᵀ U^-1 (μ - θ0)) / 2        (A.1.2)
     q(a)     mean (1ᵀ E z - E b 1ᵀ μ) S_a,  S_a = 1 / (n + 1/σ_a²)                      (A.1.3)
     q(b)     mean (μᵀ E z - E a 1ᵀ μ) S_b,  S_b = 1 / (μᵀ μ + tr S + 1/σ_b²)            (A.1.4)
     q(α)     Beta(1 + Σ P(z_i > 0, y_i = 0), 1 + Σ y_i), for all words or for each      (A.1.5, A.2)
 
-Corrections to the text:
+Corrections to the thesis:
 
-* q(θ) is one Gaussian with a full covariance. The thesis factorises it over words, but its update is that of
-  another prior, N(θ0_i, σ² U_ii) for each word alone, while g keeps the full U^-1: no bound is ascended
-  (`covariance="printed"` computes it as printed; its ELBO may fall, and b goes to 0).
-* θ0 is B^-1 y (`prior_mean="unit"`). The text has (1 - d) B^-1 y (`"restart"`), under which θ0 of known and
-  other words differ by 0.2; a slope b ~ N(0, 10) cannot make a difference of that, and the bound is highest
-  near b = 0, where all p̂ are equal. The program published with the thesis leaves the factor out too.
-* p̂_i is P(word i is a keyword | y), 1 for known words and e Φ(m_i) / (1 - Φ(m_i) + e Φ(m_i)) for others:
-  that it was not observed is evidence. The thesis reports Φ(m_i), here `link`.
+* q(θ) is one Gaussian with a full covariance. The thesis factorises it over words, but its update belongs to
+  another prior, N(θ0_i, σ² U_ii) for each word separately, while g keeps the full U^-1. These updates ascend
+  no bound (`covariance="printed"` computes them; the ELBO may fall, and b goes to 0).
+* θ0 is B^-1 y (`prior_mean="unit"`). The thesis has (1 - d) B^-1 y (`"restart"`), under which θ0 of known and
+  other words differ by 0.2. A slope b ~ N(0, 10) cannot separate them at that scale, and the bound is highest
+  near b = 0, where all p̂ are equal. The program published with the thesis omits the factor too.
+* p̂_i is P(word i is a keyword | y): 1 for known words and e Φ(m_i) / (1 - Φ(m_i) + e Φ(m_i)) for others,
+  since it is evidence that they were not observed as keywords. The thesis reports Φ(m_i), here `link`.
 
-The updates of a and b above advance in steps of 1/n where keywords are rare; after them (E a, E b) is moved
-by Newton steps on the same bound.
+Where keywords are rare, the updates of a and b above advance in steps of 1/n. After them, (E a, E b) is
+improved by Newton steps on the same bound.
 
 Shapes: n words.
 """
@@ -50,28 +51,28 @@ PriorMean = Literal["unit", "restart"]
 LOG_2PI = float(np.log(2 * np.pi))
 
 START_ALPHA = 0.6
-"""E α before the first sweep; the thesis suggests 0.5 to 0.7 (section 1.3.4)."""
+"""Initial E α; the thesis suggests 0.5 to 0.7 (section 1.3.4)."""
 
 
 NEWTON, HALVINGS = 1, 8
-"""Newton steps of a sweep, and halvings of one that falls."""
+"""Newton steps in each sweep, and maximum number of halvings of a step that lowers the bound."""
 
 FARTHEST_MARGIN = 1e6
-"""Largest |m|: beyond it the ratio of density and tail loses its digits."""
+"""Clipping limit of |m|: beyond it the ratio of density and tail loses all precision."""
 
 SMALLEST = 1e-100
-"""Least E 1/σ² and Var b: the printed updates send both to 0, and this keeps them from underflow."""
+"""Lower limit of E 1/σ² and Var b, which the printed updates send to 0: prevents underflow."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Hyperparameters; the defaults are the thesis' (section 1.4.1).
+    """Hyperparameters; the defaults are those of the thesis (section 1.4.1).
 
     Attributes:
         tau: shape and rate τ of the prior of σ².
         var_a: prior variance of the intercept a.
         var_b: prior variance of the slope b.
-        alpha: `one` α for all words or one for each `word`, uniform; or a number: α is held at that value.
+        alpha: `one` α for all words or one for each `word`, with a uniform prior; or a fixed number.
         prior_mean: θ0 = B^-1 y (`unit`) or (1 - d) B^-1 y (`restart`, as printed).
     """
 
@@ -82,7 +83,7 @@ class Prior:
     prior_mean: PriorMean = "unit"
 
     def check(self) -> None:
-        """Raise ConfigError where a value is out of range."""
+        """Raise ConfigError if a value is out of range."""
         if min(self.tau, self.var_a, self.var_b) <= 0:
             raise ConfigError(
                 f"tau, var_a and var_b must be above 0; got {self.tau}, {self.var_a} and {self.var_b}"
@@ -94,14 +95,14 @@ class Prior:
             raise ConfigError(f"prior_mean must be unit or restart; got {self.prior_mean!r}")
 
     def theta0(self, Q: sparse.csr_array, known: np.ndarray, *, damping: float = DAMPING) -> np.ndarray:
-        """Prior mean (n,) of θ from the mask (n,) of known keywords."""
+        """Prior mean (n,) of θ for a mask (n,) of known keywords."""
         mean = solve_walk(Q, known.astype(float), damping=damping)
         return mean if self.prior_mean == "unit" else (1 - damping) * mean
 
 
 @dataclass
 class State:
-    """Moments of q; S^-1 = precision_w U^-1 + precision_c I (as printed, a diagonal of its own)."""
+    """Moments of q, with S^-1 = precision_w U^-1 + precision_c I (diagonal with `covariance="printed"`)."""
 
     mu: np.ndarray
     a: float
@@ -120,7 +121,7 @@ class State:
 
 
 class Vbss:
-    """Coordinate updates and ELBO of one graph and one mask of known keywords."""
+    """Coordinate updates and ELBO for one graph and one mask of known keywords."""
 
     def __init__(
         self,
@@ -131,7 +132,15 @@ class Vbss:
         *,
         covariance: Covariance = "full",
     ) -> None:
-        """Take θ0 (n,), as of `Prior.theta0`, and the mask (n,) of known keywords; raise ConfigError."""
+        """Set up the model; raises ConfigError for an invalid parameter.
+
+        Args:
+            spectrum: prior precision of the graph.
+            theta0: (n,) prior mean, as from `Prior.theta0`.
+            known: (n,) mask of known keywords.
+            prior: hyperparameters.
+            covariance: `full`, or `printed` as in the thesis.
+        """
         prior.check()
         if covariance not in ("full", "printed"):
             raise ConfigError(f"covariance must be full or printed; got {covariance!r}")
@@ -158,7 +167,7 @@ class Vbss:
         return np.where(self.known, 1.0, e * p / (1 - p + e * p))
 
     def sweep(self, last: State) -> State:
-        """All factors once, in the order z, α, θ, σ², a, b."""
+        """Update all factors once, in the order z, α, θ, σ², a, b."""
         n, m = self.n, last.m
         e, p = np.exp(last.log_alpha), ndtr(m)
         z = m + self._slope(m, e)[0]
@@ -195,7 +204,7 @@ class Vbss:
     def _newton(
         self, a: float, b: float, mu: np.ndarray, e: float | np.ndarray, trace: float
     ) -> tuple[float, float]:
-        """Raise the ELBO, with q(z) at its optimum, in (E a, E b) by Newton steps, halved where needed."""
+        """Increase the ELBO in (E a, E b), with q(z) at its optimum, by damped Newton steps."""
         known, ridge_a, ridge_b = self.known, 1 / self.prior.var_a, trace + 1 / self.prior.var_b
 
         def height(a: float, b: float) -> float:
@@ -223,7 +232,7 @@ class Vbss:
         return float(a), float(b)
 
     def _slope(self, m: np.ndarray, e: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First and second derivative (n,) of ln P(y_i | m_i), e in the place of α."""
+        """First and second derivative (n,) of ln P(y_i | m_i), with e in place of α."""
         m = np.clip(m, -FARTHEST_MARGIN, FARTHEST_MARGIN)
         log_density = -0.5 * m * m - 0.5 * LOG_2PI
         slope = (e - 1) * np.exp(log_density) / (1 + (e - 1) * ndtr(m))
@@ -232,7 +241,7 @@ class Vbss:
         return slope, -m * slope - slope * slope
 
     def elbo(self, state: State) -> float:
-        """Evidence lower bound with q(z) at its optimum given the rest."""
+        """Evidence lower bound, with q(z) at its optimum given the other factors."""
         n, prior, m = self.n, self.prior, state.m
         trace, trace_prior, log_det = self._traces(state.precision_w, state.precision_c)
         var_a = 1 / (n + 1 / prior.var_a)
@@ -265,11 +274,11 @@ class Vbss:
         both = digamma(first + second)
         entropy = betaln(first, second) - (first - 1) * (digamma(first) - both)
         entropy -= (second - 1) * (digamma(second) - both)
-        # (second - 1) is the number of known words, so E ln(1 - α) cancels
+        # (second - 1) counts the known words, so the terms of E ln(1 - α) cancel
         return float(np.sum(entropy + (second - 1) * (digamma(second) - both)))
 
     def _traces(self, w: float, c: float) -> tuple[float, float, float]:
-        """Return tr S, tr U^-1 S and log det S^-1 of S of q(θ)."""
+        """Return tr S, tr U^-1 S and log det S^-1 for S of q(θ)."""
         if self.full:
             return self.spectrum.traces(w, c)
         precision = c + w * self._own

@@ -1,1 +1,1 @@
-"""A node on the network: studies in by C-STORE, results out by C-STORE."""
+"""DICOM network node: receives studies by C-STORE, runs the model, and sends results by C-STORE."""

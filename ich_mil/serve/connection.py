@@ -1,9 +1,9 @@
-"""What becomes of one connection: a line in the log if it is refused, aborted or lost.
+"""Log of failed DICOM associations: rejected, aborted, refused or lost.
 
-In: the association that a caller opened, and the bytes that come on it. Out: at most one line, with the time,
-the caller's AE title and address, and the reason. Titles that are padded with NUL, as some callers send them,
-are padded with blanks before they are read. A caller that goes without a word, as checks of the port do, was
-neither refused nor aborted.
+In: an incoming association and its received bytes. Out: at most one log line, with the time, the caller's AE
+title and address, and the reason. AE titles padded with NUL, as some callers send them, are padded with
+blanks before pynetdicom parses them. A connection that closes without any data, such as a port check, is not
+logged.
 
 Source: DICOM PS3.8 9.3.2 (A-ASSOCIATE-RQ), table 9-21 (reasons of a rejection).
 """
@@ -22,16 +22,16 @@ from ich_mil.serve.metrics import Metrics
 _REQUEST = 0x01
 """PDU type of an A-ASSOCIATE-RQ."""
 _HEADER = 6
-"""Bytes of the header of a PDU: type, reserved, length."""
+"""Length of a PDU header, bytes: type, reserved, length."""
 _TITLES, _TITLE = (4, 20), 16
-"""Places of the called and the calling AE title after it, and their length."""
+"""Offsets of the called and the calling AE title after the header, and their length, bytes."""
 
 
 class Watch:
-    """One connection, from its opening to its end.
+    """Event handlers for one connection, from its opening to its end.
 
     Attributes:
-        why: the reason that this node has to end it, '' where it has none.
+        why: reason why this node ends the connection, '' if there is none.
     """
 
     def __init__(self, association: Association, metrics: Metrics) -> None:
@@ -51,7 +51,7 @@ class Watch:
             association.bind(event, handler)
 
     def hear(self, content: bytearray) -> bytearray:
-        """What came, with NULs after the AE titles of a request made blanks."""
+        """Inspect received bytes; returns them with NUL padding of AE titles replaced by blanks."""
         if not self._n_bytes and len(content) == _HEADER:
             self._kind = content[0]
         elif not self._requested and self._kind == _REQUEST and len(content) >= _TITLES[1] + _TITLE:

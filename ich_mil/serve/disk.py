@@ -1,6 +1,6 @@
-"""What the queue needs of the disk: files that outlive a crash, sizes.
+"""Disk operations of the queue: digests, durable writes, sizes, and detection of a full disk.
 
-In: paths. Out: digests, bytes. And whether an error is the disk's fault.
+In: texts, paths and exceptions. Out: digests, synced files and folders, and sizes in bytes.
 """
 
 import errno
@@ -14,12 +14,12 @@ from ich_mil.errors import DiskFullError
 
 
 def digest_of(text: str) -> str:
-    """24 hex digits that stand for `text`, whatever it holds."""
+    """The first 24 hexadecimal digits of the SHA-256 of `text`; safe as a file name."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
 def sync_file(path: Path) -> str:
-    """Wait until the bytes of a file are on disk. Returns their SHA-256, in hex."""
+    """Flush a file to disk with fsync. Returns its SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         content = hashlib.file_digest(file, "sha256")
         os.fsync(file.fileno())
@@ -27,7 +27,7 @@ def sync_file(path: Path) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on disk."""
+    """Flush the directory entries of a folder to disk with fsync."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -36,7 +36,7 @@ def sync_folder(path: Path) -> None:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether `error`, or what caused it, is that the disk or our share of it is full."""
+    """Whether `error` or one of its causes is a full disk or an exhausted quota."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DiskFullError):
@@ -50,7 +50,10 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def tree_size(folder: Path) -> int:
-    """Bytes of all files below `folder`; 0 where there is none. Files that vanish meanwhile do not count."""
+    """Total size in bytes of all files below `folder`; 0 if it does not exist.
+
+    Files that vanish during the walk are ignored.
+    """
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -1,9 +1,10 @@
-"""The process that judges: it loads the model once, and may be killed at any time without loss.
+"""Subprocess that runs the model on studies.
 
-In: a callable that makes the judge. Out: for each study the DICOM files it wrote, or what went wrong, told
-apart by whose fault it is: the study's (`StudyFailedError`), the process's (`JudgeLostError`), which a new
-process may cure, or the disk's (`DiskFullError`), which time may. The child ends by itself when the node
-does, however that ended.
+It loads the model once and can be killed at any time without loss. In: a factory of the `Judge`, the callable
+that runs the model on one study. Out: for each study the paths of its DICOM results, or an exception by
+cause: the study (`StudyFailedError`, permanent), the process (`JudgeLostError`, a new process may succeed),
+or the disk (`DiskFullError`, a later attempt may succeed). The subprocess ends by itself when the node ends,
+whether cleanly or not.
 """
 
 import json
@@ -23,56 +24,56 @@ from ich_mil.serve.disk import is_disk_full
 
 _POLL_SECONDS = 0.05
 _LOG = "log.txt"
-_SPAWN = multiprocessing.get_context("spawn")  # a fork would copy the node's threads and sockets
+_SPAWN = multiprocessing.get_context("spawn")  # fork would inherit the node's threads and sockets
 
 
 class Judge(Protocol):
-    """Judges one study."""
+    """Callable that runs the model on one study."""
 
     def __call__(self, study: Path, out: Path, /) -> Sequence[Path]:
-        """Read the study below `study`, write all results below `out`.
+        """Read the study below `study` and write all results below `out`.
 
         Returns:
-            The DICOM files that go to the archive.
+            Paths of the DICOM files to send to the archive.
 
         Raises:
-            IchMilError: the study cannot be judged, and will not be if tried again.
+            IchMilError: the study cannot be processed; a retry would fail again.
         """
 
 
 JudgeFactory = Callable[[], Judge]
-"""Makes a judge in its process; can be pickled. Raises `IchMilError` where the model cannot be used."""
+"""Creates a judge inside the subprocess; must be picklable. Raises `IchMilError` if the model is unusable."""
 
 
 class StudyFailedError(Exception):
-    """The study cannot be judged; the text says why."""
+    """The study cannot be processed; the message gives the reason."""
 
 
 class JudgeLostError(Exception):
-    """The process crashed, took too long or too much memory, or raised what it should not."""
+    """The process crashed, exceeded its time or memory limit, or raised an unexpected exception."""
 
 
 class StoppedError(Exception):
-    """The node stops."""
+    """The node is stopping."""
 
 
 class JudgeProcess:
-    """One judging process, started when it is first needed and again when it was lost.
+    """A judging subprocess, started on first use and restarted after it was lost.
 
     Attributes:
-        starts: processes started so far.
+        starts: number of processes started so far.
     """
 
     def __init__(
         self, factory: JudgeFactory, *, seconds: float, memory_mb: float, stop: threading.Event
     ) -> None:
-        """Nothing is started yet.
+        """Set the limits; no process is started.
 
         Args:
-            factory: makes the judge.
-            seconds: a study may take, and the start likewise.
-            memory_mb: resident memory above which the process is replaced.
-            stop: set when the node stops; then the process is killed.
+            factory: creates the judge.
+            seconds: time limit for a study, and for the start.
+            memory_mb: resident memory above which the process is replaced, MB.
+            stop: set when the node stops; the process is then killed.
         """
         self._factory, self._seconds, self._memory = factory, seconds, memory_mb * 1e6
         self._stop = stop
@@ -81,11 +82,11 @@ class JudgeProcess:
         self.starts = 0
 
     def start(self) -> None:
-        """Load the model, unless it is loaded.
+        """Start the process and load the model, unless it is running.
 
         Raises:
-            ModelError: it cannot be loaded, or takes too long or too much memory.
-            StoppedError: the node stops.
+            ModelError: the model cannot be loaded, or the start exceeds the time or memory limit.
+            StoppedError: the node is stopping.
         """
         if self._process is not None and self._process.is_alive():
             return
@@ -93,25 +94,25 @@ class JudgeProcess:
         self._pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(theirs, self._factory), daemon=True)
         self._process.start()
-        theirs.close()  # so that the end of the child is the end of the pipe
+        theirs.close()  # so that the pipe closes when the child ends
         self.starts += 1
         try:
             kind, value = self._answer()
-        except JudgeLostError as error:  # no study had a part in it
+        except JudgeLostError as error:  # not caused by a study
             raise ModelError(f"the judging process does not start: {error}") from error
         if kind != "ready":
             self.end()
             raise ModelError(str(value))
 
     def judge(self, study: Path, out: Path) -> list[Path]:
-        """Judge one study; the arguments and result are those of `Judge`.
+        """Process one study; arguments and result as for `Judge`.
 
         Raises:
-            StudyFailedError: the study cannot be judged.
-            JudgeLostError: the process is gone; try again.
+            StudyFailedError: the study cannot be processed.
+            JudgeLostError: the process was lost; try again.
             DiskFullError: the disk is full; try again when there is room.
             ModelError: the model cannot be loaded.
-            StoppedError: the node stops.
+            StoppedError: the node is stopping.
         """
         self.start()
         assert self._pipe is not None, "started"
@@ -122,20 +123,20 @@ class JudgeProcess:
             raise JudgeLostError("the judging process ended") from error
         kind, value = self._answer()
         if self._resident() > self._memory:
-            self.end()  # between two studies: nothing is lost by it
+            self.end()  # between studies, so no work is lost
         if kind == "failed":
             raise StudyFailedError(value)
         if kind == "full":
             raise DiskFullError(value)
         if kind == "broken":
-            self.end()  # after an error nobody thought of
+            self.end()  # its state is undefined after an unexpected error
             raise JudgeLostError(value)
         return [Path(path) for path in value]
 
     def end(self) -> None:
-        """Kill the process and all it started."""
+        """Kill the process and its process group."""
         if self._process is not None and self._process.pid is not None:
-            with suppress(ProcessLookupError, PermissionError):  # it leads a group of its own, once it runs
+            with suppress(ProcessLookupError, PermissionError):  # has its own group once started
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
             self._process.join()
@@ -145,7 +146,7 @@ class JudgeProcess:
         self._process = self._pipe = None
 
     def _answer(self) -> tuple[str, list[str] | str]:
-        """What the child says next."""
+        """Wait for the next message of the child, within the time and memory limits."""
         assert self._pipe is not None, "started"
         assert self._process is not None, "started"
         until = time.monotonic() + self._seconds
@@ -171,14 +172,14 @@ class JudgeProcess:
         raise JudgeLostError(reason)
 
     def _resident(self) -> float:
-        """Resident bytes of the child; 0 where it is gone, or the system does not say."""
+        """Resident memory of the child, bytes; 0 if it has ended or the value is unavailable."""
         if self._process is None or self._process.pid is None:
             return 0.0
         return resident_bytes(self._process.pid)
 
 
 def resident_bytes(pid: int) -> float:
-    """Resident bytes of a process; 0 where it is gone, or the system does not say."""
+    """Resident memory of a process, bytes; 0 if it has ended or the value is unavailable."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -187,7 +188,7 @@ def resident_bytes(pid: int) -> float:
 
 
 def _say(pipe: Connection, message: Sequence[object]) -> None:
-    """As JSON: the child decodes files of strangers, so the node unpickles nothing of it."""
+    """Send a message as JSON: the child decodes untrusted files, so the node must not unpickle its data."""
     pipe.send_bytes(json.dumps(message).encode())
 
 
@@ -196,8 +197,8 @@ def _hear(pipe: Connection) -> Any:
 
 
 def _serve(pipe: Connection, factory: JudgeFactory) -> None:
-    """What the child does: make the judge, then one study after the other until the pipe ends."""
-    os.setpgid(0, 0)  # Ctrl-C reaches the node alone, and all that a study starts can be killed at once
+    """Main function of the child: create the judge, then process studies until the pipe closes."""
+    os.setpgid(0, 0)  # Ctrl-C reaches the node only; the group can be killed at once
     node = multiprocessing.parent_process()
     assert node is not None, "started by the node"
     threading.Thread(target=_end_with, args=(node,), daemon=True).start()
@@ -216,11 +217,11 @@ def _serve(pipe: Connection, factory: JudgeFactory) -> None:
 
 
 def _judge(judge: Judge, study: Path, out: Path) -> tuple[str, list[str] | str]:
-    """One study; what it prints is kept beside its results, not in the node's log."""
+    """Process one study; its standard output goes to a file beside its results, not to the node's log."""
     try:
         with (out / _LOG).open("w", encoding="utf-8") as log, redirect_stdout(log):
             return "done", [str(path) for path in judge(study, out)]
-    except Exception as error:  # what nobody thought of must not end the node, nor lose the study
+    except Exception as error:  # unexpected errors must neither end the node nor lose the study
         if is_disk_full(error):
             return "full", f"the disk is full while a study is judged: {error}"
         if isinstance(error, IchMilError):
@@ -229,6 +230,6 @@ def _judge(judge: Judge, study: Path, out: Path) -> tuple[str, list[str] | str]:
 
 
 def _end_with(node: multiprocessing.process.BaseProcess) -> None:
-    """End this process and its group when the node has ended."""
+    """Kill this process and its group when the node ends."""
     node.join()
     os.killpg(0, signal.SIGKILL)

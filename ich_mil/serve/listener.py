@@ -1,8 +1,8 @@
-"""The DICOM listener: C-ECHO, and C-STORE into the spool.
+"""DICOM listener: C-ECHO, and C-STORE into the spool.
 
-In: associations of allowed AE titles. Out: objects in the spool. An object goes to disk while it is received
-and is answered with success only when it is synced there. What a caller may take is bounded: connections, the
-size of one message and of one object, and time.
+In: associations of allowed AE titles. Out: objects in the spool. An object is written to disk while it is
+received, and success is returned only after it is synced to disk. Number of connections, sizes of messages
+and objects, and waiting times are limited.
 
 Source: DICOM PS3.4 B.2 (C-STORE), table B.2-1 (its statuses); PS3.8 9.3 (PDUs).
 """
@@ -32,25 +32,26 @@ from ich_mil.serve.spool import RefusedError, Spool, SpoolFullError
 
 SUCCESS, OUT_OF_RESOURCES, CANNOT_UNDERSTAND = 0x0000, 0xA700, 0xC000
 SYNTAXES = [*UncompressedTransferSyntaxes, *PLUGINS]
-"""All that `ich_mil.dicom` reads, of several offered the first one here is taken; others are refused when the
-association is made, so the sender knows."""
+"""Transfer syntaxes that `ich_mil.dicom` can decode, by preference. Others are rejected in the negotiation of
+the association, so that the sender knows."""
 IDLE_SECONDS = 60.0
-"""A connection on which nothing comes for so long is closed."""
+"""A connection without data for this time is closed."""
 REQUEST_SECONDS = 10.0
-"""A caller that has not asked for an association by then is cut off: nobody knows who it is."""
+"""A connection without an association request within this time is closed: its caller is unidentified."""
 PDU_BYTES = 1 << 17
-"""Of data, announced to the caller; larger ones of up to eight times as much are borne."""
+"""Maximum length of a data PDU, announced to the caller; up to eight times as much is tolerated."""
 _QUICK_ACK = getattr(socket, "TCP_QUICKACK", socket.TCP_NODELAY)
-"""A sender that waits for our acknowledgement between two packets, as most do, waits 40 ms without it."""
+"""Socket option for immediate TCP acknowledgements: most senders wait for them between packets, 40 ms each
+time without this option."""
 _ROOM = 1 << 26
-"""Bytes of the disk that are not written to even while receiving, far below `free_gb`."""
+"""Free bytes on the disk below which reception is cut, far below `free_gb`."""
 
 
 class Listener:
     """Listens from `start` to `stop`.
 
     Attributes:
-        port: that it listens on.
+        port: listening port.
     """
 
     def __init__(self, settings: ServeSettings, spool: Spool, metrics: Metrics) -> None:
@@ -69,9 +70,9 @@ class Listener:
         self.port = settings.port
 
     def start(self) -> None:
-        """Listen. `ConfigError` if the port is taken or the address is not ours."""
-        # both hold for the whole process: objects are written to files while they come, and these lie in the
-        # spool, so that the last step is a rename
+        """Start listening. `ConfigError` if the port is taken or the address is not local."""
+        # both settings are process-wide: objects are received into files in the spool, so that the last step
+        # is a rename
         _config.STORE_RECV_CHUNKED_DATASET = True
         tempfile.tempdir = str(self._spool.incoming)
         handlers = [
@@ -90,7 +91,7 @@ class Listener:
         self.port = self._server.server_address[1]
 
     def stop(self, *, grace: float) -> None:
-        """Take no new connection, give open ones `grace` seconds to end, then cut them."""
+        """Refuse new connections, wait up to `grace` seconds for open ones, then close them."""
         if self._server is not None:
             self._server.shutdown()
             self._server = None
@@ -101,7 +102,7 @@ class Listener:
         tempfile.tempdir = None
 
     def _store(self, event: evt.Event) -> int:
-        """Answer one C-STORE."""
+        """Handle one C-STORE request."""
         sender = event.assoc.requestor.ae_title
         try:
             request = cast(C_STORE, event.request)
@@ -118,9 +119,12 @@ class Listener:
         return SUCCESS
 
     def _bound(self, event: evt.Event) -> None:
-        """Bound what this connection may take; pynetdicom itself believes any length that a caller claims."""
+        """Limit the bytes and the time of a connection.
+
+        pynetdicom accepts any length that a caller claims.
+        """
         watch = Watch(event.assoc, self._metrics)
-        wire = cast(Any, event.assoc.dul.socket)  # pynetdicom has no public way to its socket
+        wire = cast(Any, event.assoc.dul.socket)  # pynetdicom has no public access to its socket
         receive: Callable[[int], bytearray] = wire.recv
         most_bytes = self._settings.instance_mb * 1e6
         taken = 0
@@ -130,11 +134,11 @@ class Listener:
             taken += n_bytes
             if n_bytes > 8 * PDU_BYTES or taken > most_bytes:
                 watch.why = "it sends more than it may"
-                raise OSError("too long")  # pynetdicom closes the connection on it
+                raise OSError("too long")  # makes pynetdicom close the connection
             if disk_usage(self._spool.incoming).free < _ROOM:
                 watch.why = "no room on the disk of the spool"
                 raise OSError("no room")
-            wire.socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)  # holds for what comes next only
+            wire.socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)  # not persistent
             return watch.hear(receive(n_bytes))
 
         def begin_again(_: evt.Event) -> None:
@@ -144,7 +148,7 @@ class Listener:
         wire.recv = bounded
         event.assoc.bind(evt.EVT_DIMSE_RECV, begin_again)
         wire.socket.settimeout(IDLE_SECONDS)
-        # the time-outs of pynetdicom begin again with each byte
+        # the timeouts of pynetdicom restart with each byte
         late = threading.Timer(REQUEST_SECONDS, _cut, args=(wire.socket, watch))
         late.daemon = True
         late.start()
@@ -153,16 +157,16 @@ class Listener:
 
 
 def _cut(wire: socket.socket, watch: Watch) -> None:
-    """End a connection without a request; who waits for more of it finds that nothing comes."""
+    """Shut down a connection without a request, which wakes the thread that waits for its data."""
     watch.why = f"no request for an association within {REQUEST_SECONDS:g} s"
-    with suppress(OSError):  # it has ended by itself
+    with suppress(OSError):  # already closed
         wire.shutdown(socket.SHUT_RDWR)
 
 
 def _woken(event: evt.Event) -> None:
-    """End what waits for the request of a caller that has gone without one, as checks of the port do.
+    """Wake the thread that waits for the request of a caller that has disconnected, such as a port check.
 
-    pynetdicom would wait on for `acse_timeout`, and count it among the connections all the while.
+    pynetdicom would otherwise wait for `acse_timeout` and count the connection as open.
     """
     if event.assoc.requestor.primitive is None:
-        event.assoc.dul.to_user_queue.put(None)  # what it would find when the time is over
+        event.assoc.dul.to_user_queue.put(None)  # as after the timeout

@@ -1,7 +1,7 @@
-"""The node's log: lines on standard output.
+"""Log of the node: lines on standard output.
 
-In: what happened. Out: a line of it, where one can be written: that the disk of the log is full, or that
-nobody reads it any more, must not end the judging and sending of results.
+In: texts. Out: one line for each. A line that cannot be written, because the disk is full or the reader has
+closed the pipe, is dropped, since logging must not interrupt the processing of studies.
 """
 
 import os
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 def say(text: str) -> None:
-    """Write one line at once, or drop it where it cannot be written."""
-    # past the buffer of sys.stdout: what stays in it fails who flushes it next, as each start of a judge does
-    with suppress(OSError, ValueError):  # a disk that is full, a pipe that broke; a stream that was closed
+    """Write one line without buffering; drop it if it cannot be written."""
+    # bypass the buffer of sys.stdout: unwritten data would fail the next flush, such as at a process start
+    with suppress(OSError, ValueError):  # full disk or broken pipe; closed stream
         os.write(sys.stdout.fileno(), f"{text}\n".encode(sys.stdout.encoding, "backslashreplace"))

@@ -1,6 +1,6 @@
-"""Counters of a node, in the text format of Prometheus (prometheus_client).
+"""Counters and gauges of a node in the text format of Prometheus (prometheus_client).
 
-In: counts from all threads, and gauges of the moment. Out: the text of `/metrics`.
+In: counts from all threads, and current values of gauges. Out: the text of `/metrics`.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ COUNTERS: Mapping[str, str] = MappingProxyType(
         "sends_failed_total": "sends that failed and wait for the next try",
     }
 )
-"""Since the start of the node."""
+"""Description of each counter by name; counters start at 0 with the node."""
 
 
 class Metrics:
-    """Counters; safe to use from several threads."""
+    """Counters of a node; thread-safe."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -39,15 +39,15 @@ class Metrics:
         }
 
     def add(self, name: str, amount: float = 1.0) -> None:
-        """Count. `KeyError` for a name not in `COUNTERS`."""
+        """Increment a counter. `KeyError` for a name not in `COUNTERS`."""
         self._counters[name].inc(amount)
 
     def value(self, name: str) -> float:
-        """The value of a counter."""
+        """Current value of a counter."""
         return self._registry.get_sample_value(PREFIX + name) or 0.0
 
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
-        """All counters, and `gauges`: name -> description and current value."""
+        """Prometheus text of all counters and of `gauges`: name -> (description, value)."""
         now = CollectorRegistry()
         for name, (what, value) in gauges.items():
             Gauge(PREFIX + name, what, registry=now).set(value)

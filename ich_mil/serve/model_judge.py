@@ -1,7 +1,7 @@
-"""The judge of `ich-mil serve`: a trained model.
+"""Judge of `ich-mil serve`: a trained model.
 
 In: the folder of a run. Out: a `JudgeFactory`. The model's libraries are imported in the judging process
-alone; the node itself stays small.
+only, which keeps the node small.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from ich_mil.serve.judging import Judge
 
 @dataclass(frozen=True)
 class ModelJudge:
-    """Makes the judge in the process it is called in.
+    """Factory that loads the model in the process in which it is called.
 
     Attributes:
         model: folder of a run.
-        triage: thresholds to decide by; None decides by the interval.
-        contrast_words: of the site.
+        triage: file of triage thresholds; None decides by the 95 % interval.
+        contrast_words: contrast word table of the site (CSV); None: the built-in table only.
     """
 
     model: Path
@@ -25,7 +25,7 @@ class ModelJudge:
     contrast_words: Path | None = None
 
     def __call__(self) -> Judge:
-        """Load the model; what comes back writes all of a study into a folder and names its DICOM results."""
+        """Load the model; returns a judge that writes all results of a study and returns its DICOM files."""
         from ich_mil.pipeline import pages, predict
 
         predictor = predict.Predictor(self.model, self.triage, self.contrast_words)

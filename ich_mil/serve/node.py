@@ -1,6 +1,6 @@
-"""The whole node: listener, spool, workers, sender and status, from start to a clean stop.
+"""DICOM node: listener, spool, workers, sender and status server, from start to a clean stop.
 
-In: `ServeSettings` and a callable that makes the judge. Out: results in the archive.
+In: `ServeSettings` and a factory of the judge. Out: results in the archive.
 
     C-STORE -> Listener -> Spool -> Worker (JudgeProcess) -> Outbox -> Sender -> C-STORE
 """
@@ -24,23 +24,23 @@ from ich_mil.serve.status import StatusServer
 from ich_mil.serve.worker import Worker
 
 CLEAN_SECONDS = 120.0
-"""How often finished studies are looked over."""
+"""Interval between cleanings of the spool."""
 GRACE_SECONDS = 3.0
-"""Open connections have so long to end when the node stops."""
+"""Time for open connections to end when the node stops."""
 STOP_SECONDS = 40.0
-"""A thread has so long to end: a send waits for an answer of the archive."""
+"""Time for each thread to end: a send may be waiting for a response of the archive."""
 
 
 class Node:
-    """Everything that `serve` starts; `start` and `stop` it."""
+    """All components of `serve`; run between `start` and `stop`."""
 
     def __init__(self, settings: ServeSettings, judge: JudgeFactory, *, stop: threading.Event) -> None:
-        """Take the spool; nothing runs yet.
+        """Open the spool and create the components; nothing is started.
 
         Args:
-            settings: of the node.
-            judge: makes the judge in its process.
-            stop: ends the work of all threads; then call `stop`.
+            settings: settings of the node.
+            judge: creates the judge in its process.
+            stop: event that ends the work of all threads; call `stop` afterwards.
 
         Raises:
             DataError: the spool cannot be used.
@@ -83,12 +83,12 @@ class Node:
         self._is_up = False
 
     def start(self) -> None:
-        """Load the model, then listen.
+        """Load the model, then start listening.
 
         Raises:
             ConfigError: a port is taken.
             ModelError: the model cannot be loaded.
-            StoppedError: the node stops before that.
+            StoppedError: the node is stopped before the model is loaded.
         """
         self.status.start()
         for process in self._processes:
@@ -99,7 +99,7 @@ class Node:
         self._is_up = True
 
     def stop(self) -> None:
-        """Take nothing more; what is being judged goes back to the queue."""
+        """Stop listening and end all threads; studies in progress return to the queue."""
         self.listener.stop(grace=GRACE_SECONDS)
         self._stop.set()
         for thread in self._threads:
@@ -111,7 +111,7 @@ class Node:
         self.spool.close()
 
     def health(self) -> dict[str, Any]:
-        """Values of `/health`; `starting` until the model is loaded and all threads run."""
+        """Values of `/health`; status `starting` until the model is loaded and all threads run."""
         counts = self.spool.counts()
         waiting = self.outbox.waiting()
         problems = [worker.problem for worker in self.workers if worker.problem]
@@ -133,7 +133,7 @@ class Node:
         }
 
     def metrics_text(self) -> str:
-        """The text of `/metrics`."""
+        """Text of `/metrics`."""
         counts = self.spool.counts()
         gauges = {
             "studies_queued": ("studies being received or waiting to be judged", counts["queued"]),
@@ -155,7 +155,7 @@ class Node:
             try:
                 self.spool.clean(stale=2 * IDLE_SECONDS)
                 self._clean_problem = ""
-            except Exception as error:  # whatever it is, it must not end the cleaning for good
+            except Exception as error:  # no error may end the cleaning thread
                 self._clean_problem = f"the spool cannot be cleaned: {type(error).__name__}: {error}"
                 say(self._clean_problem)
 
@@ -186,7 +186,7 @@ def serve(settings: ServeSettings, judge: JudgeFactory) -> None:
             stop.wait()
             say("stopping: no new connection, what is being judged goes back to the queue")
         except StoppedError:
-            pass  # while the model was loaded
+            pass  # stopped while the model was loading
         finally:
             node.stop()
         say("stopped")

@@ -1,10 +1,10 @@
-"""Results that wait for the archive: a queue on disk that outlives the process.
+"""Outbox: durable queue of results for the archive.
 
-In: the DICOM files of a judged study. Out: one delivery after the other, until each of its files was taken.
-`outbox/NAME.json` is a delivery that waits, `sent/NAME.json` one that is done: sent, or replaced while it
-waited by the results of more of its study, which the archive must not get before those of less. A file is
-sent at least once: one that was sent a moment before a crash is sent again, and its SOP instance UID is the
-same.
+In: the DICOM files of a processed study. Out: deliveries, one at a time, until the archive has accepted all
+their files. `outbox/NAME.json` is a waiting delivery. `sent/NAME.json` is a finished one: sent, or superseded
+while it waited by the results of a more complete state of its study. The archive must not receive results of
+an older state after those of a newer one. Each file is sent at least once: a file sent just before a crash is
+sent again, with the same SOP instance UID.
 """
 
 import json
@@ -29,12 +29,13 @@ class Delivery:
     """The results of one study.
 
     Attributes:
-        name: of the judged study.
-        study_uid: its StudyInstanceUID.
-        files: DICOM files that are still to be sent, below the spool.
-        sops: digests of the SOP instance UIDs of all of them: they are known should they come back to us.
-        attempts: sends that failed.
-        error: why the last send failed, or why there will be none; '' where there is no reason.
+        name: name of the study's state (`Job.name`).
+        study_uid: StudyInstanceUID.
+        files: DICOM files still to be sent, relative to the spool.
+        sops: digests of the SOP instance UIDs of all files, to recognise results that are sent back to the
+            node.
+        attempts: number of failed sends.
+        error: reason of the last failed send, or why it will not be sent; '' if there is none.
     """
 
     name: str
@@ -46,15 +47,15 @@ class Delivery:
 
 
 class Outbox:
-    """Deliveries below the spool folder `root`; safe to use from several threads."""
+    """Deliveries below the spool folder `root`; thread-safe."""
 
     def __init__(self, root: Path, *, pause: float, longest_pause: float) -> None:
-        """Read what waits; everything is due at once.
+        """Read the existing deliveries; all waiting ones are due immediately.
 
         Args:
-            root: the spool.
-            pause: seconds after the first send that failed; doubled after each further one.
-            longest_pause: seconds, at most.
+            root: the spool folder.
+            pause: seconds after the first failed send, doubled after each further failure.
+            longest_pause: maximum pause, seconds.
         """
         self.root = root = root.resolve()
         self.waiting_folder, self.sent_folder = root / "outbox", root / "sent"
@@ -67,7 +68,7 @@ class Outbox:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.json")):
                 delivery = _read(path)
-                if delivery.name in self._ours:  # killed after the one note and before the end of the other
+                if delivery.name in self._ours:  # killed between writing one file and deleting the other
                     path.unlink()
                     continue
                 self._ours[delivery.name] = frozenset(delivery.sops)
@@ -75,90 +76,94 @@ class Outbox:
                     self._waiting[delivery.name], self._due[delivery.name] = delivery, 0.0
 
     def put(self, name: str, study_uid: str, files: Sequence[Path]) -> None:
-        """Keep a delivery, in place of those of its study that wait.
+        """Add a delivery; it supersedes waiting deliveries of the same study.
 
         Raises:
-            DataError: it cannot be written, or not that those which wait are not sent. Other errors are what
-                pydicom raises of a file that is no DICOM.
+            DataError: the delivery, or the end of a superseded delivery, cannot be written.
+            Exception: as raised by pydicom for a file that is not DICOM.
         """
         sops = tuple(
             digest_of(str(dcmread(path, specific_tags=["SOPInstanceUID"]).SOPInstanceUID)) for path in files
         )
         delivery = Delivery(name, study_uid, tuple(str(path.relative_to(self.root)) for path in files), sops)
         with self._lock:
-            # before the new one is kept: killed in between, its study is judged again, and the order holds
+            # finish older deliveries first: after a kill in between, the study is judged again in order
             for older in [one for one in self._waiting.values() if one.study_uid == study_uid]:
                 self._finish(replace(older, error=_OLDER))
                 say(f"{older.name}: {_OLDER}")
-            # what could not be written is not ours, and its study is judged again
+            # if this write fails, the delivery does not exist and its study is judged again
             write_json(self.waiting_folder / f"{name}.json", asdict(delivery))
             self._ours[name] = frozenset(sops)
             self._waiting[name], self._due[name] = delivery, 0.0
 
     def due(self) -> Delivery | None:
-        """The delivery that has waited longest of those whose pause is over."""
+        """The due delivery that has waited longest; None if none is due."""
         with self._lock:
             now = time.monotonic()
             ready = [name for name, at in self._due.items() if at <= now]
             return self._waiting[min(ready, key=lambda name: self._due[name])] if ready else None
 
     def took(self, delivery: Delivery) -> None:
-        """All of it is in the archive."""
+        """Mark a delivery as sent: the archive has all its files."""
         with self._lock:
             self._finish(replace(delivery, error=""))
 
     def drop(self, delivery: Delivery) -> None:
-        """It cannot be sent: as if it had never been put here."""
+        """Remove a delivery that cannot be sent, as if it had never been added."""
         with self._lock:
             (self.waiting_folder / f"{delivery.name}.json").unlink(missing_ok=True)
             for known in (self._waiting, self._due, self._ours):
                 known.pop(delivery.name, None)
 
     def postpone(self, delivery: Delivery, left: Sequence[str], error: str) -> float:
-        """`left` of it could not be sent: try again later. Returns the pause in seconds."""
+        """Schedule the files in `left` for another send. Returns the pause in seconds."""
         later = replace(delivery, files=tuple(left), attempts=delivery.attempts + 1, error=error)
         pause = min(self._pause * 2.0 ** min(delivery.attempts, 60), self._longest)
         with self._lock:
-            if later.name not in self._waiting:  # newer results of the study came meanwhile
+            if later.name not in self._waiting:  # superseded meanwhile
                 return pause
             self._waiting[later.name], self._due[later.name] = later, time.monotonic() + pause
             write_json(self.waiting_folder / f"{later.name}.json", asdict(later))
         return pause
 
     def knows(self, name: str) -> bool:
-        """Whether results of `name` wait or were sent."""
+        """Whether a delivery `name` is waiting or finished."""
         with self._lock:
             return name in self._ours
 
     def knows_any(self, key: str) -> bool:
-        """Whether results of any state of a study wait or were sent."""
+        """Whether a delivery of any state of a study is waiting or finished."""
         with self._lock:
             return any(name.startswith(f"{key}-") for name in self._ours)
 
     def is_ours(self, sop_uid: str) -> bool:
-        """Whether the object of this UID is one of our own results."""
+        """Whether the SOP instance UID is that of one of our results."""
         key = digest_of(sop_uid)
         with self._lock:
             return any(key in sops for sops in self._ours.values())
 
     def waiting(self) -> list[Delivery]:
-        """All that wait."""
+        """All waiting deliveries."""
         with self._lock:
             return list(self._waiting.values())
 
     def sent(self) -> Iterator[tuple[str, float]]:
-        """Name, and time of the last send, of all that were sent."""
+        """Name and time of completion of all finished deliveries."""
         for path in self.sent_folder.glob("*.json"):
             yield path.stem, path.stat().st_mtime
 
     def forget(self, name: str) -> None:
-        """Drop the note of a delivery that was sent."""
+        """Delete the record of a finished delivery."""
         with self._lock:
             (self.sent_folder / f"{name}.json").unlink(missing_ok=True)
             self._ours.pop(name, None)
 
     def _finish(self, delivery: Delivery) -> None:
-        """It waits no longer. `DataError` if that cannot be written; then it does."""
+        """Move a delivery from waiting to finished.
+
+        Raises:
+            DataError: the record cannot be written; the delivery stays waiting.
+        """
         path = self.sent_folder / f"{delivery.name}.json"
         write_json(path, asdict(delivery))
         (self.waiting_folder / path.name).unlink(missing_ok=True)

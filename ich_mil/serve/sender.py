@@ -1,4 +1,4 @@
-"""Sends results to the archive by C-STORE, and keeps trying.
+"""Sender of results to the archive by C-STORE, with retries.
 
 In: an outbox. Out: each of its files in the archive, at least once.
 
@@ -22,18 +22,18 @@ from ich_mil.serve.settings import ArchiveSettings
 
 LOOK_SECONDS = 0.1
 TIMEOUT_SECONDS = 30.0
-"""For each answer of the archive."""
+"""Time limit for each response of the archive."""
 _WARNINGS = range(0xB000, 0xC000)
-"""Stored, with a remark."""
+"""Status codes for stored with a warning."""
 _SILENT = "the archive does not answer"
 
 
 class Sender(threading.Thread):
-    """One thread that empties the outbox.
+    """Thread that empties the outbox.
 
     Attributes:
-        problem: why the last delivery could not be noted, '' if it could. Why a send failed stands in the
-            delivery that waits.
+        problem: why the last delivery could not be recorded, '' if it could. The reason of a failed send is
+            in the waiting delivery.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Sender(threading.Thread):
         lost: Callable[[Delivery], None],
         stop: threading.Event,
     ) -> None:
-        """Not started yet.
+        """Set up the thread; it is not started.
 
         Args:
-            outbox: what is to be sent.
-            archive: takes it.
-            metrics: counts.
-            ae_title: our own.
-            lost: called with a delivery of which a file is gone; takes it out of the outbox.
+            outbox: results to send.
+            archive: destination.
+            metrics: counters of the node.
+            ae_title: AE title of this node.
+            lost: called with a delivery of which a file is missing; must remove it from the outbox.
             stop: set when the node stops.
         """
         super().__init__(name="sender", daemon=True)
@@ -62,7 +62,7 @@ class Sender(threading.Thread):
         self.problem = ""
 
     def run(self) -> None:
-        """Send until the node stops."""
+        """Send due deliveries until the node stops."""
         while not self._stop_asked.wait(LOOK_SECONDS):
             delivery = self._outbox.due()
             if delivery is None:
@@ -70,7 +70,7 @@ class Sender(threading.Thread):
             try:
                 self._deliver(delivery)
                 self.problem = ""
-            except (IchMilError, OSError) as error:  # no room for the note: what was sent is sent again
+            except (IchMilError, OSError) as error:  # record not written: it will be sent again
                 self.problem = str(error)
                 say(f"{delivery.name}: {error}")
                 self._stop_asked.wait(TIMEOUT_SECONDS)
@@ -84,14 +84,14 @@ class Sender(threading.Thread):
             return
         try:
             left, error = self._send(files)
-        except Exception as fault:  # a file that is damaged must not hold up the others
+        except Exception as fault:  # a damaged file must not block other deliveries
             left, error = files, f"{type(fault).__name__}: {fault}"
         self._metrics.add("results_sent_total", len(delivery.files) - len(left))
         if not left:
             self._outbox.took(delivery)
             say(f"{delivery.name}: sent to {self._archive.ae_title}")
             return
-        if self._stop_asked.is_set():  # no fault of the archive; all that waits is due at the next start
+        if self._stop_asked.is_set():  # the archive is not at fault; due again at the next start
             return
         names = [str(path.relative_to(self._outbox.root)) for path in left]
         pause = self._outbox.postpone(delivery, names, error)
@@ -99,7 +99,7 @@ class Sender(threading.Thread):
         say(f"{delivery.name}: not sent ({error}), next try in {pause:.0f} s")
 
     def _send(self, files: Sequence[Path]) -> tuple[list[Path], str]:
-        """Send files over one association. Returns those that were not taken, and the last reason."""
+        """Send files over one association. Returns the files that were not accepted, and the last error."""
         left = list(files)
         ae = AE(ae_title=self._ae_title)
         ae.acse_timeout = ae.dimse_timeout = ae.network_timeout = ae.connection_timeout = TIMEOUT_SECONDS
@@ -126,7 +126,10 @@ class Sender(threading.Thread):
 
 
 def _contexts(files: Sequence[Path]) -> dict[str, list[str]]:
-    """SOP class -> transfer syntaxes; what is not encapsulated goes in the syntax every archive has too."""
+    """Transfer syntaxes by SOP class.
+
+    Uncompressed files also offer Implicit VR Little Endian, which every archive supports.
+    """
     contexts: dict[str, list[str]] = {}
     for path in files:
         meta = dcmread(path, specific_tags=["SOPClassUID"]).file_meta
@@ -137,10 +140,10 @@ def _contexts(files: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def _store(association: Association, path: Path) -> str:
-    """Send one file. Returns why it was not taken, '' if it was."""
+    """Send one file. Returns the reason for a failure, '' for success."""
     try:
         status = association.send_c_store(path)
-    except ValueError:  # pynetdicom's word for: the archive accepted no context for it
+    except ValueError:  # raised by pynetdicom without an accepted context
         return f"the archive takes no {dcmread(path, specific_tags=['SOPClassUID']).SOPClassUID.name}"
     if "Status" not in status:
         return _SILENT
@@ -150,7 +153,7 @@ def _store(association: Association, path: Path) -> str:
 
 
 def _why_not(association: Association) -> str:
-    """Why an association was not established."""
+    """Reason why an association was not established."""
     if association.is_rejected:
         return "the archive rejects the association"
     if association.rejected_contexts:

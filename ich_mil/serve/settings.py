@@ -1,4 +1,4 @@
-"""Settings of a node: whom it hears, whom it answers, and how much of the machine it may take.
+"""Settings of a DICOM node: network addresses, allowed senders, resource limits.
 
 In: `configs/serve.yaml` through `ich_mil.settings.read_settings`. Out: a frozen `ServeSettings`.
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from ich_mil.settings import check_least
 
 AE_LENGTH = 16
-"""Characters of an AE title at most."""
+"""Maximum length of an AE title, characters."""
 
 
 def check_ae_title(name: str, title: str) -> None:
-    """`ValueError` if `title` is no AE title: 1 to 16 printable ASCII characters, no backslash, not blank."""
+    """Raise `ValueError` if `title` is not a valid AE title.
+
+    Valid: 1 to 16 printable ASCII characters without backslash and without leading or trailing blanks.
+    """
     fits = 1 <= len(title) <= AE_LENGTH and title.isascii() and title.isprintable() and "\\" not in title
     if not fits or title != title.strip():
         raise ValueError(
@@ -31,12 +34,12 @@ def _check_port(name: str, port: int) -> None:
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """Where results go.
+    """Destination of the results.
 
     Attributes:
-        ae_title: the archive's AE title.
-        host: its address.
-        port: its DICOM port.
+        ae_title: AE title of the archive.
+        host: host name or address.
+        port: DICOM port.
     """
 
     ae_title: str
@@ -53,31 +56,32 @@ class ArchiveSettings:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """All a node depends on.
+    """All settings of a node.
 
     Attributes:
-        spool: folder of the queue; on a disk that keeps what is synced to it.
-        archive: where results go.
+        spool: folder of the queue, on a disk that honours fsync.
+        archive: destination of the results.
         senders: calling AE titles that may connect; all others are rejected.
-        model: folder of a finished run; the bundled one by default.
-        triage: thresholds of `ich-mil triage`; none decides by the interval.
-        contrast_words: a CSV of the site with columns phrase,meaning; it outranks the built-in table.
-        ae_title: our own, which callers must name.
-        host: address to listen on; 0.0.0.0 is every network of this machine.
-        port: DICOM port; 0 takes a free one.
-        http_port: of health and metrics, always on 127.0.0.1; 0 takes a free one.
-        silence_seconds: a study is complete when so long nothing of it came.
-        workers: studies judged at once, each in a process of its own.
-        attempts: times a study is tried whose judging crashes or takes too long.
-        study_seconds: longest time for one study.
-        memory_mb: resident memory of a judging process, above which it is replaced.
-        retry_seconds: pause after a send that failed; it doubles each time.
-        longest_retry_seconds: up to this.
-        associations: connections at once.
-        instance_mb: largest DICOM object taken.
-        spool_gb: the spool at most; above it C-STORE is answered 'out of resources'.
-        free_gb: disk space left free, likewise.
-        keep_hours: how long a study stays in the spool after its results were sent, or after it failed.
+        model: folder of a finished run; the bundled model by default.
+        triage: file of thresholds from `ich-mil triage`; None decides by the 95 % interval.
+        contrast_words: a CSV of the site with columns phrase,meaning; it takes precedence over the built-in
+            table.
+        ae_title: AE title of this node, which callers must use.
+        host: address to listen on; 0.0.0.0 listens on all interfaces.
+        port: DICOM port; 0 selects a free port.
+        http_port: port of health and metrics, always on 127.0.0.1; 0 selects a free port.
+        silence_seconds: a study is complete after this time without a new object.
+        workers: number of studies processed in parallel, each in a separate process.
+        attempts: maximum number of attempts for a study whose process crashes or exceeds a limit.
+        study_seconds: time limit for one study.
+        memory_mb: resident memory above which a judging process is replaced, MB.
+        retry_seconds: pause after a failed send; doubled after each further failure.
+        longest_retry_seconds: maximum pause.
+        associations: maximum number of simultaneous connections.
+        instance_mb: maximum size of a received DICOM object, MB.
+        spool_gb: maximum size of the spool, GB; above it C-STORE returns 'out of resources'.
+        free_gb: minimum free disk space, GB; below it C-STORE returns 'out of resources'.
+        keep_hours: time that a study stays in the spool after its results were sent or it failed.
     """
 
     spool: Path

@@ -1,17 +1,18 @@
-"""The queue of studies on disk: what was received, what is complete, what was judged or failed.
+"""Spool: durable queue of received studies, studies in progress, and their results.
 
-In: files of single DICOM objects, in any order, twice or damaged. Out: a `Job` for each study that has been
-silent for long enough. No name on disk is made of what the network said: a study is the digest of its UID, an
-object the digest of its UID and place and of its bytes. What was judged is a digest of the objects a study
-had at that time, so that an object that comes later makes it a new job, and one that comes twice does not.
+In: files of single DICOM objects, in any order, possibly repeated or damaged. Out: a `Job` for each study
+without a new object for the silence period. File names never contain received text: a study is named by the
+digest of its UID, an object by digests of its UID with position and of its content. A result is named by the
+digest of the study's objects at the time of processing, so that a later object creates a new job and a
+repeated object does not.
 
-    incoming/                   being received; emptied at the start
+    incoming/                   objects in reception; emptied at the start
     studies/KEY/study.json      the StudyInstanceUID
-    studies/KEY/objects/*.dcm   what was received, synced to disk before it is answered
-    work/                       being judged; emptied at the start
-    results/KEY-MARK/           what the judge wrote
-    outbox/ sent/               see `ich_mil.serve.outbox`
-    failed/KEY-MARK.json        why a study has no result, see `ich_mil.serve.failures`
+    studies/KEY/objects/*.dcm   received objects, synced to disk before the C-STORE response
+    work/                       studies in progress; emptied at the start
+    results/KEY-MARK/           output of the judge
+    outbox/ sent/               deliveries, see `ich_mil.serve.outbox`
+    failed/KEY-MARK.json        studies without a result, see `ich_mil.serve.failures`
 """
 
 import json
@@ -33,9 +34,9 @@ from ich_mil.serve.log import say
 from ich_mil.serve.outbox import Delivery, Outbox
 
 UID_LENGTH = 64
-"""Characters of a UID at most (PS3.5 6.2)."""
+"""Maximum length of a UID, characters (PS3.5 6.2)."""
 _HEAVY = 0.9
-"""Share of the spool above which finished studies go before their time."""
+"""Fill level of the spool above which finished studies are deleted early."""
 
 
 class SpoolFullError(IchMilError):
@@ -43,22 +44,22 @@ class SpoolFullError(IchMilError):
 
 
 class RefusedError(IchMilError):
-    """An object that belongs to no study."""
+    """An object without a usable StudyInstanceUID."""
 
 
 class _EmptyError(Exception):
-    """The spool holds nothing: the node was refused, or was never sent anything."""
+    """The spool is empty when it is closed: the node failed to start, or received nothing."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A complete study.
+    """A complete study, ready to be processed.
 
     Attributes:
         key: digest of the StudyInstanceUID.
-        mark: digest of its objects.
+        mark: digest of the names of its objects.
         study_uid: StudyInstanceUID.
-        objects: folder with its DICOM files.
+        objects: folder of its DICOM files.
     """
 
     key: str
@@ -68,17 +69,17 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Names this state of the study: `KEY-MARK`."""
+        """Name of this state of the study: `KEY-MARK`."""
         return f"{self.key}-{self.mark}"
 
 
 class Spool:
-    """The queue below one folder; safe to use from several threads of one process.
+    """Queue below one folder; safe for several threads of one process.
 
     Attributes:
         root: the folder.
-        incoming: for files that are being received; on the same disk.
-        outbox: results that go out.
+        incoming: folder for objects in reception, on the same disk.
+        outbox: results for the archive.
     """
 
     def __init__(
@@ -92,16 +93,16 @@ class Spool:
         pause: float,
         longest_pause: float,
     ) -> None:
-        """Take the folder, and find out what is still to be done.
+        """Lock the folder and determine the pending studies.
 
         Args:
-            root: the folder, made where it is not there.
+            root: the folder; created if absent.
             silence: seconds without a new object after which a study is complete.
-            most_bytes: of the whole spool.
-            least_free: bytes left free on its disk.
-            keep: seconds that a study stays after its results were sent, or after it failed.
-            pause: of the outbox.
-            longest_pause: of the outbox.
+            most_bytes: maximum size of the spool.
+            least_free: minimum free space on its disk, bytes.
+            keep: seconds that a study is kept after its results were sent, or after it failed.
+            pause: initial retry pause of the outbox, seconds.
+            longest_pause: maximum retry pause of the outbox, seconds.
 
         Raises:
             DataError: the folder cannot be used, or another node uses it.
@@ -112,7 +113,7 @@ class Spool:
         self.incoming, self._work = self.root / "incoming", self.root / "work"
         self._studies, self._results = self.root / "studies", self.root / "results"
         self._lock = threading.Lock()
-        self._last: dict[str, float] = {}  # study that waits -> time.monotonic of its last object
+        self._last: dict[str, float] = {}  # waiting study -> time.monotonic of its last object
         self._active: set[str] = set()
         self._held = ExitStack()
         try:
@@ -136,7 +137,7 @@ class Spool:
         self._bytes = self._size()
 
     def close(self) -> None:
-        """Let go of the folder; nothing half is left in it, and nothing made for one that holds nothing."""
+        """Release the folder and delete unfinished work; remove the folders of an empty spool."""
         for folder in (self.incoming, self._work):
             shutil.rmtree(folder, ignore_errors=True)
         kept = (self._studies, self._results, self.outbox.waiting_folder, self.outbox.sent_folder)
@@ -145,21 +146,21 @@ class Spool:
             if not any(next(folder.iterdir(), None) for folder in folders):
                 for folder in folders:
                     folder.rmdir()
-                raise _EmptyError  # then `alone` removes the folder itself and its lock, where it made them
+                raise _EmptyError  # makes `alone` remove the folder and lock that it created
 
     def store(self, file: Path, *, sop_uid: str) -> bool:
-        """Take over one received file; when this returns it is on disk under its last name.
+        """Move a received file into the spool; on return it is durable under its final name.
 
         Args:
-            file: in `incoming`; gone afterwards.
-            sop_uid: what the sender called it, for an object that does not name itself.
+            file: file in `incoming`; moved or deleted.
+            sop_uid: SOP instance UID of the C-STORE request, for an object without its own.
 
         Returns:
-            False for one that is here already, or is a result of ours that comes back.
+            False for an object that is already present, or is one of our results sent back.
 
         Raises:
             SpoolFullError: the spool or its disk is full.
-            RefusedError: no StudyInstanceUID of at most 64 characters can be read.
+            RefusedError: the object has no readable StudyInstanceUID of at most 64 characters.
         """
         if self.is_full():
             raise SpoolFullError(f"{self.root}: {self._bytes / 1e9:.2f} GB are used, or its disk is full")
@@ -174,7 +175,7 @@ class Spool:
             return False
         content = sync_file(file)
         key = digest_of(study_uid)
-        # some anonymisers give every slice the same UID: at another position it is another slice
+        # some anonymisers give every slice the same UID: another position means another slice
         identity = digest_of(f"{sop_uid} {place}") if sop_uid else content[:24]
         folder = self._studies / key / "objects"
         target = folder / f"{identity}-{content[:16]}.dcm"
@@ -185,7 +186,7 @@ class Spool:
                 for parent in (folder.parent, self._studies):
                     sync_folder(parent)
             is_new = not target.exists()
-            # the same object with other bytes: the last one counts; of a kill in between two are left
+            # same object with other bytes: the last one is kept; a kill in between leaves both
             older = [path for path in folder.glob(f"{identity}-*.dcm") if path != target]
             if is_new:
                 self._bytes += file.stat().st_size
@@ -201,12 +202,12 @@ class Spool:
         return is_new
 
     def take(self) -> Job | None:
-        """The study that has been silent longest, if for long enough.
+        """The study with the longest silence, if it exceeds the silence period.
 
-        Nobody else gets it until whoever took it has called `judged`, `fail` or `back`.
+        The study is reserved until the caller calls `judged`, `fail` or `back`.
 
         Raises:
-            OSError: it cannot be read now; it has gone to the end of the queue.
+            OSError: the study cannot be read now; it has moved to the end of the queue.
         """
         with self._lock:
             now = time.monotonic()
@@ -229,14 +230,14 @@ class Spool:
         return None
 
     def work(self, job: Job) -> Path:
-        """A new empty folder to judge in."""
+        """Create an empty work folder for a job."""
         folder = self._work / job.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         return folder
 
     def judged(self, job: Job, files: Sequence[Path]) -> None:
-        """Keep what was made in `work(job)`, and send its `files`."""
+        """Move the output in `work(job)` to the results, and add `files` to the outbox."""
         made, kept = self._work / job.name, self._results / job.name
         for path in files:
             sync_file(path)
@@ -249,28 +250,28 @@ class Spool:
         self._settle(job)
 
     def fail(self, job: Job, reason: str) -> None:
-        """There is no result, and `reason` says why."""
+        """Record that a job has no result, with the reason."""
         about = {"key": job.key, "mark": job.mark, "study_uid": job.study_uid, "objects": str(job.objects)}
         self._failures.put(job.name, about, reason, work=self._work / job.name)
         self._settle(job)
 
     def back(self, job: Job) -> None:
-        """It was not judged: to the end of the queue."""
+        """Return a job without a result to the end of the queue."""
         shutil.rmtree(self._work / job.name, ignore_errors=True)
         with self._lock:
             self._last[job.key] = time.monotonic()
             self._active.discard(job.key)
 
     def lost(self, delivery: Delivery) -> None:
-        """Its results are gone before they were sent: the study is judged again."""
+        """Drop a delivery with missing files; its study is judged again."""
         self.outbox.drop(delivery)
         shutil.rmtree(self._results / delivery.name, ignore_errors=True)
         key = delivery.name.split("-")[0]
         with self._lock:
-            self._last[key] = time.monotonic()  # `take` finds out whether its objects are still there
+            self._last[key] = time.monotonic()  # `take` checks whether its objects still exist
 
     def counts(self) -> dict[str, int]:
-        """Studies that wait, are judged now, and failed; bytes used and free."""
+        """Number of waiting, active and failed studies; bytes used and free."""
         failed = self._failures.count()
         with self._lock:
             n_active = len(self._active)
@@ -283,10 +284,10 @@ class Spool:
             }
 
     def clean(self, *, stale: float) -> None:
-        """Remove studies whose time is over, and what broken connections left `stale` seconds ago.
+        """Delete finished studies after the keep time, and incoming files not modified for `stale` seconds.
 
-        In a heavy spool those that were sent go before their time, and then the objects of those that failed,
-        the oldest first; the notes of these stay.
+        In a nearly full spool, sent studies are deleted early, and then the objects of failed studies, the
+        oldest first; their failure records remain.
         """
         now = time.time()
         self._bytes = self._size()
@@ -298,7 +299,7 @@ class Spool:
                 self._remove(name)
             elif self._is_heavy():
                 self._drop_objects(name.split("-")[0])
-        for path in self.incoming.iterdir():  # last: one that cannot be removed holds up nothing
+        for path in self.incoming.iterdir():  # last, so that an error here blocks nothing else
             with suppress(FileNotFoundError):
                 if now - path.stat().st_mtime <= stale:
                     continue
@@ -315,29 +316,32 @@ class Spool:
         return self._bytes > _HEAVY * self._most_bytes
 
     def _settle(self, job: Job) -> None:
-        """This state of the study is done; if it has another one by now, that waits."""
+        """Mark this state of the study as done; the study stays queued if newer objects have arrived."""
         with self._lock:
             self._active.discard(job.key)
-            with suppress(OSError):  # `take` finds it out
+            with suppress(OSError):  # `take` will report it
                 if self._job(job.key) is None:
                     self._last.pop(job.key, None)
 
     def _job(self, key: str) -> Job | None:
-        """What is to be done for a study; None if nothing is. `OSError` if that cannot be read now."""
+        """The pending job of a study; None if there is none. `OSError` if the study cannot be read now."""
         folder = self._studies / key
         try:
             study_uid = json.loads((folder / "study.json").read_bytes())["study_uid"]
-            # not by glob, which takes a folder that cannot be read for an empty one
+            # not glob, which treats an unreadable folder as empty
             names = sorted(path.name for path in (folder / "objects").iterdir() if path.suffix == ".dcm")
         except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
-            # killed while it was made: it holds nothing yet
+            # killed during its creation: it contains no object yet
             return None
         job = Job(key, digest_of("\n".join(names))[:12], str(study_uid), folder / "objects")
         done = not names or self.outbox.knows(job.name) or self._failures.knows(job.name)
         return None if done else job
 
     def _remove(self, name: str) -> None:
-        """Forget one state of a study; its objects too, unless another state or a send still needs them."""
+        """Delete the records and results of one state of a study.
+
+        Its objects are deleted too, unless another state or delivery needs them.
+        """
         key = name.split("-")[0]
         with self._lock:
             if key in self._last:
@@ -349,7 +353,7 @@ class Spool:
                 self._delete(self._studies / key)
 
     def _drop_objects(self, key: str) -> None:
-        """Delete what was received of a study that failed, unless another state or a send still needs it."""
+        """Delete the received objects of a failed study, unless another state or delivery needs them."""
         with self._lock:
             folder = self._studies / key
             if key in self._last or self.outbox.knows_any(key) or not folder.exists():
@@ -366,11 +370,11 @@ class Spool:
 
 
 def _names(file: Path) -> tuple[str, str, str]:
-    """StudyInstanceUID, SOPInstanceUID and ImagePositionPatient; '' where one cannot be read."""
+    """StudyInstanceUID, SOPInstanceUID and ImagePositionPatient; '' for each if the file cannot be parsed."""
     try:
         elements = read_elements(file, {STUDY_UID, SOP_UID, POSITION})
         return elements.text(STUDY_UID), elements.text(SOP_UID), elements.text(POSITION)
     except OSError:
         raise
-    except Exception:  # bytes from the network can break a reader in any way
+    except Exception:  # malformed input can raise any exception in the parser
         return "", "", ""

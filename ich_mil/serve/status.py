@@ -1,7 +1,7 @@
-"""Health and metrics over HTTP, for this machine only.
+"""HTTP server for health and metrics, on the loopback interface only.
 
-In: functions that know. Out: `/health` as JSON, 200 while all is well and 503 where somebody should look;
-`/metrics` for Prometheus.
+In: callables that return the current values. Out: `/health` as JSON, with status 200 if all is well and 503
+otherwise; `/metrics` in the text format of Prometheus.
 """
 
 import json
@@ -17,27 +17,27 @@ TIMEOUT_SECONDS = 10.0
 
 
 class StatusServer:
-    """Answers from `start` to `stop`.
+    """HTTP server that runs from `start` to `stop`.
 
     Attributes:
-        port: that it listens on.
+        port: listening port.
     """
 
     def __init__(
         self, port: int, *, health: Callable[[], dict[str, Any]], metrics: Callable[[], str]
     ) -> None:
-        """Nothing is heard yet.
+        """Set up the server; it is not started.
 
         Args:
-            port: 0 takes a free one.
-            health: values of `/health`; `status` is `ok` where all is well.
-            metrics: the text of `/metrics`.
+            port: port to listen on; 0 selects a free port.
+            health: returns the values of `/health`; `status` is `ok` if all is well.
+            metrics: returns the text of `/metrics`.
         """
         self.port, self._health, self._metrics = port, health, metrics
         self._server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
-        """Answer. `ConfigError` if the port is taken."""
+        """Start the server. `ConfigError` if the port is taken."""
         try:
             self._server = ThreadingHTTPServer((ADDRESS, self.port), _handler(self._health, self._metrics))
         except OSError as error:
@@ -49,7 +49,7 @@ class StatusServer:
         threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -59,7 +59,7 @@ class StatusServer:
 def _handler(
     health: Callable[[], dict[str, Any]], metrics: Callable[[], str]
 ) -> type[BaseHTTPRequestHandler]:
-    """What answers one request."""
+    """Request handler class for the two pages."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = TIMEOUT_SECONDS
@@ -83,6 +83,6 @@ def _handler(
             self.wfile.write(content)
 
         def log_message(self, format: str, *_: Any) -> None:
-            """Nobody wants a line for each look."""
+            """Suppress the access log."""
 
     return Handler

@@ -1,6 +1,6 @@
-"""Takes complete studies from the spool, one at a time, and has them judged.
+"""Worker thread: runs the judging process on complete studies of the spool, one at a time.
 
-In: a spool and a judging process. Out: results in the outbox, or a reason in `failed/`.
+In: a spool and a judging process. Out: results in the outbox, or a failure record in `failed/`.
 """
 
 import threading
@@ -14,16 +14,16 @@ from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.spool import Job, Spool
 
 LOOK_SECONDS = 0.1
-"""How often a worker looks for a complete study."""
+"""Polling interval for a complete study."""
 PAUSE_SECONDS = 5.0
-"""After a fault that is not a study's: a model that cannot be loaded, a disk that fails or is full."""
+"""Pause after a fault not caused by a study: the model cannot be loaded, or the disk fails or is full."""
 
 
 class Worker(threading.Thread):
-    """One thread with one judging process.
+    """Thread with one judging process.
 
     Attributes:
-        problem: why it cannot work at the moment, '' where it can.
+        problem: why the worker cannot work at the moment, '' if it can.
     """
 
     def __init__(
@@ -36,15 +36,16 @@ class Worker(threading.Thread):
         lost: Counter[str],
         stop: threading.Event,
     ) -> None:
-        """Not started yet.
+        """Set up the thread; it is not started.
 
         Args:
-            spool: where studies come from.
-            process: judges.
-            metrics: counts.
-            attempts: times a study may lose a process.
-            lost: how often each study in the queue has; of all workers. A study is in work once at a time.
-            stop: set when the node stops; a study in work goes back to the queue.
+            spool: source of studies.
+            process: judging process.
+            metrics: counters of the node.
+            attempts: maximum number of attempts for a study whose process is lost.
+            lost: number of lost processes by job name, shared by all workers. A study is processed by one
+                worker at a time.
+            stop: set when the node stops; the study in progress returns to the queue.
         """
         super().__init__(name="judge", daemon=True)
         self._spool, self._process, self._metrics = spool, process, metrics
@@ -52,7 +53,7 @@ class Worker(threading.Thread):
         self.problem = ""
 
     def run(self) -> None:
-        """Work until the node stops."""
+        """Process studies until the node stops."""
         while not self._stop_asked.wait(LOOK_SECONDS):
             try:
                 job = self._spool.take()
@@ -66,7 +67,7 @@ class Worker(threading.Thread):
                 self.problem = ""
             except StoppedError:
                 self._spool.back(job)
-            except (IchMilError, OSError) as error:  # no fault of the study: no model, or no room on the disk
+            except (IchMilError, OSError) as error:  # not caused by the study: model or disk
                 self._spool.back(job)
                 self._pause(error, f"{job.key}: back in the queue")
         self._process.end()
@@ -91,7 +92,7 @@ class Worker(threading.Thread):
             raise
         except StudyFailedError as error:
             self._fail(job, str(error))
-        except Exception as error:  # the process was lost, or its results make no sense
+        except Exception as error:  # the process was lost, or its results are invalid
             self._lost[job.name] += 1
             self._metrics.add("studies_tried_again_total")
             if self._lost[job.name] < self._attempts:

@@ -1,1 +1,1 @@
-"""Results as DICOM objects that go back to the archive their images came from."""
+"""DICOM result objects of a scan, for the archive that holds its images."""

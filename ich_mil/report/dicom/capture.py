@@ -1,9 +1,9 @@
-"""The result as pictures that every viewer shows: a series of Secondary Capture images.
+"""Secondary Capture images of a result, which every DICOM viewer can display.
 
-In: the result of one scan, its HU and maps, and its context. Out: first the summary, then one picture for
-each slice that has maps: the slice, its evidence, its uncertainty. Letters at their edges say which side of
-the patient lies there. They are RGB, not compressed, and refer to the images they show; they hold no name of
-the patient in their pixels.
+In: the result of one scan, its HU and maps, and its context. Out: a series of RGB images: first the summary,
+then one image for each slice with maps, which shows the slice, its evidence and its uncertainty. Letters at
+the edges mark the sides of the patient. The images are uncompressed and refer to the source images; their
+pixels contain no name of the patient.
 
 Source: DICOM PS3.3 A.8.1 (Secondary Capture Image).
 """
@@ -25,7 +25,7 @@ from ich_mil.report.dicom.values import paragraph
 from ich_mil.report.maps import ScanMaps
 
 _MOST_COMMENT = 10240
-"""Characters of a long text (LT)."""
+"""Largest number of characters of a long text (LT)."""
 
 
 def secondary_captures(
@@ -36,15 +36,15 @@ def secondary_captures(
     context: StudyContext,
     identity: Identity,
 ) -> list[SCImage]:
-    """The pictures of one scan.
+    """Create the Secondary Capture images of one scan.
 
     Args:
-        scan: its result.
-        results: which model spoke and how it was decided.
-        hu: (n, H, W) HU of its slices.
-        maps: (k, H, W) on the pixel grid of the slices; None where there are none.
-        context: its study.
-        identity: of the results.
+        scan: result of the scan.
+        results: provenance of the model and decision rule.
+        hu: (n, H, W) HU of the slices.
+        maps: (k, H, W) on the pixel grid of the slices; None if there are none.
+        context: study of the scan.
+        identity: UIDs and equipment of the result objects.
     """
     shown = key_slices(scan)
     edges = [edges_of(one.middle.header.orientation) for one in context.slices]
@@ -80,11 +80,11 @@ def _capture(
         transfer_syntax_uid=ExplicitVRLittleEndian,
         **identity.of_object(Kind.CAPTURE, number),
     )
-    image.PatientOrientation = []  # a page with several pictures has none; highdicom wants one
-    image.ConversionType = "WSD"  # drawn by a workstation, no digitised film
+    image.PatientOrientation = []  # undefined for several pictures on a page; highdicom requires a value
+    image.ConversionType = "WSD"  # workstation
     del image.DateOfSecondaryCapture, image.TimeOfSecondaryCapture
     image.BodyPartExamined = "HEAD"
-    image.BurnedInAnnotation = "NO"  # what is drawn does not name the patient
+    image.BurnedInAnnotation = "NO"  # the drawn text does not identify the patient
     image.DerivationDescription = f"Result of a model, {what}"
     image.ImageComments = paragraph("\n".join([NOTICE, *context.notes]))[:_MOST_COMMENT]
     image.SourceImageSequence = _source_items(slices)
@@ -95,7 +95,7 @@ def _capture(
 
 
 def _source_items(slices: Sequence[SourceSlice]) -> list[Dataset]:
-    """The images that are shown, each once, with its frames."""
+    """References to the displayed images: one item for each file, with its frame numbers."""
     items = []
     for file, frames in frames_of(image for one in slices for image in one.images).items():
         item = Dataset()

@@ -1,7 +1,7 @@
-"""The coded concepts of the DICOM results, all in one place.
+"""Coded concepts of the DICOM results.
 
-Those of DICOM (DCM), SNOMED CT (SCT), LOINC (LN) and UCUM where they say what is meant, else private ones of
-the scheme `99ICHMIL`.
+Standard codes of DICOM (DCM), SNOMED CT (SCT), LOINC (LN) and UCUM where their meaning fits, else private
+codes of the scheme `99ICHMIL`.
 """
 
 from highdicom.coding_schemes import CodingSchemeIdentificationItem
@@ -14,7 +14,7 @@ SCHEME = "99ICHMIL"
 
 
 def coding_scheme() -> CodingSchemeIdentificationItem:
-    """What the private scheme is; each object that uses it says so."""
+    """Identification of the private coding scheme, required in each object that uses it."""
     return CodingSchemeIdentificationItem(SCHEME, name="ich_mil results", responsible_organization="ich_mil")
 
 
@@ -29,11 +29,11 @@ COMMENT = CodedConcept.from_code(codes.DCM.Comment)
 OF_INTEREST = CodedConcept.from_code(codes.DCM.OfInterest)
 
 PROBABILITY = CodedConcept("122157", "DCM", "Probability")
-"""That hemorrhage is anywhere in the scan, or in the slice."""
+"""Probability of hemorrhage in the scan or in the slice."""
 OF_HEMORRHAGE = _own("OF-HEMORRHAGE", "Posterior probability of intracranial hemorrhage")
-"""Measurement method of a probability: it says of what, without a finding."""
+"""Measurement method of a probability: names the event without asserting a finding."""
 MEAN = CodedConcept.from_code(codes.SCT.Mean)
-"""Over posterior samples, as the standard deviation."""
+"""Mean over posterior samples; `STD` likewise."""
 STD = CodedConcept.from_code(codes.SCT.StandardDeviation)
 LOW = _own("LOW-95", "Lower end of central 95 % of posterior samples")
 HIGH = _own("HIGH-95", "Upper end of central 95 % of posterior samples")

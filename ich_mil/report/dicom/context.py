@@ -1,16 +1,17 @@
-"""The study a result belongs to: what the headers of its source images say, made fit for DICOM results.
+"""Patient, study and source images of a scan, with values that are valid for DICOM results.
 
-In: a scan of a prepared set, whose files still lie where they were prepared from. Out: a `StudyContext`.
-Only headers are read. What results need and the sources lack or hold in no valid form is supplied here and
-nowhere else, and each time a line of `StudyContext.notes` says so:
+In: a scan of a prepared set; its source files must still be at the paths they were prepared from. Out: a
+`StudyContext`. Only headers are read. Required values that are missing or invalid in the sources are supplied
+here and nowhere else, each with a line in `StudyContext.notes`:
 
-    patient and study      left empty, or made valid (`ich_mil.report.dicom.patient`)
+    patient and study      left empty, or converted (`ich_mil.report.dicom.patient`)
     SOPClassUID            that of the file meta information, else CT Image Storage
-    UIDs such as `ID_...`  UIDs derived from them, always the same for the same text
-    FrameOfReferenceUID    one derived from the series: its slices share one frame
-    SliceThickness         median distance of the scan's slices, of a single slice `NOMINAL_THICKNESS_MM`
+    UIDs such as `ID_...`  derived UIDs, a deterministic function of the text
+    FrameOfReferenceUID    derived from the series, since its slices share a frame of reference
+    SliceThickness         median distance between slices; for a single slice `NOMINAL_THICKNESS_MM`
 
-A slice averaged from thin ones has all of them as its sources; it lies in their middle, as thick as all.
+A slice averaged from thin slices refers to all of them as sources. Its position is their mean and its
+thickness their total extent.
 """
 
 import re
@@ -36,7 +37,7 @@ from ich_mil.report.dicom.patient import CARRIED, REQUIRED, patient_and_study
 from ich_mil.report.dicom.values import derived_uid, paragraph, valid_uid
 
 NOMINAL_THICKNESS_MM = 5.0
-"""Of a slice that says nothing and has no neighbour: most head CT is read in slices of 5 mm."""
+"""Thickness of a single slice without SliceThickness: most head CT is read in slices of 5 mm."""
 
 _FRAME_OF_REFERENCE, _LOSSY = "FrameOfReferenceUID", "LossyImageCompression"
 _LOSSY_MORE = {
@@ -48,7 +49,7 @@ _SUPPLIED = {
     _FRAME_OF_REFERENCE: "FrameOfReferenceUID is absent or not valid: one was derived.",
 }
 _THICKNESS_DIGITS = 3
-"""Micrometres: slices that were computed to be of one thickness are of one."""
+"""Decimals of a thickness in mm: rounding to micrometres makes computed thicknesses of equal slices equal."""
 
 
 _TAGS = frozenset(
@@ -59,17 +60,17 @@ _TAGS = frozenset(
 
 @dataclass(frozen=True)
 class SourceImage:
-    """One image of the archive, or a frame of it.
+    """One source image, or one frame of a multi-frame image.
 
     Attributes:
         sop_class: SOPClassUID.
         sop_uid: SOPInstanceUID, valid.
         series_uid: SeriesInstanceUID, valid.
-        frame: of a multi-frame image, from 1; None of others.
+        frame: frame number from 1 in a multi-frame image; None for a single-frame image.
         frame_of_reference: FrameOfReferenceUID, valid.
-        supplied: names of the attributes above that the image lacks, or has in no valid form.
-        lossy: LossyImageCompression, ratio and method, where its pixels were compressed with loss.
-        header: where it lies; thickness is there.
+        supplied: DICOM keywords of values that are missing or invalid in the image.
+        lossy: LossyImageCompression, ratio and method by keyword; empty without lossy compression.
+        header: geometry; its thickness is always set in a `StudyContext`.
     """
 
     sop_class: str
@@ -84,11 +85,11 @@ class SourceImage:
 
 @dataclass(frozen=True)
 class SourceSlice:
-    """The images one slice was made from, from below; most often one.
+    """One slice and its source images, from below; most slices have a single source image.
 
     Attributes:
-        original: SOPInstanceUID as the files and `predictions.json` say it.
-        images: one or more.
+        original: SOPInstanceUID as in the files and in `predictions.json`.
+        images: one or more source images.
     """
 
     original: str
@@ -96,33 +97,36 @@ class SourceSlice:
 
     @property
     def middle(self) -> SourceImage:
-        """The image that stands for the slice."""
+        """The middle source image, which represents the slice."""
         return self.images[len(self.images) // 2]
 
     @property
     def position(self) -> tuple[float, ...]:
-        """ImagePositionPatient, mm: of several images the mean."""
+        """ImagePositionPatient, mm; the mean over the source images."""
         return tuple(fmean(axis) for axis in zip(*(one.header.position for one in self.images), strict=True))
 
     @property
     def thickness(self) -> float:
-        """SliceThickness, mm: of several images from the first's lower face to the last's upper one."""
+        """SliceThickness, mm.
+
+        For several images, the distance from the lower face of the first to the upper face of the last.
+        """
         every = [one.header.thickness or 0.0 for one in self.images]
         if len(every) == 1:
             return every[0]
         ends = [self.images[0].header, self.images[-1].header]
-        first, last = heights_along(ends, normal_of(ends[0]))  # a tilted gantry moves in the plane too
+        first, last = heights_along(ends, normal_of(ends[0]))  # with tilt, positions shift in the plane too
         return round(last - first + fmean(every), _THICKNESS_DIGITS)
 
 
 @dataclass(frozen=True)
 class StudyContext:
-    """All that DICOM results take from their sources.
+    """Everything that the DICOM results copy from their source images.
 
     Attributes:
-        elements: patient and study, all values valid.
-        slices: of the scan, from below.
-        notes: what was supplied or changed, one line each.
+        elements: patient and study elements, all valid.
+        slices: slices of the scan, from below.
+        notes: supplied or changed values, one line each.
     """
 
     elements: Dataset
@@ -131,17 +135,17 @@ class StudyContext:
 
     @property
     def images(self) -> tuple[SourceImage, ...]:
-        """Every image of every slice."""
+        """All source images of all slices."""
         return tuple(image for one in self.slices for image in one.images)
 
 
 def loss_of(slices: Sequence[SourceSlice]) -> dict[str, str]:
-    """How the first image that was compressed with loss was, by keyword; empty where none was."""
+    """Lossy compression elements, by keyword, of the first lossy source image; empty if there is none."""
     return next((one.lossy for shown in slices for one in shown.images if one.lossy), {})
 
 
 def frames_of(images: Iterable[SourceImage]) -> dict[tuple[str, str], list[int]]:
-    """The frames of each file by its SOP class and instance UID; none of a file that is one image."""
+    """Frame numbers by file (SOP class UID, SOP instance UID); an empty list for a single-frame image."""
     frames: dict[tuple[str, str], list[int]] = {}
     for image in images:
         own = frames.setdefault((image.sop_class, image.sop_uid), [])
@@ -150,14 +154,15 @@ def frames_of(images: Iterable[SourceImage]) -> dict[tuple[str, str], list[int]]
 
 
 def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
-    """Read the headers behind one scan.
+    """Read the headers of the source images of one scan.
 
     Args:
-        scan: of which the results are.
-        prepared: the set that the scan is in.
+        scan: result of the scan.
+        prepared: prepared set that contains the scan.
 
     Raises:
-        DataError: the scan is another one than that of the set, or a source file is gone or has changed.
+        DataError: the slices of the scan differ from those in the set, or a source file is missing or has
+            changed.
     """
     record = read_record(prepared.folder, scan.scan)
     if record is None or [row["sop"] for row in record.slices] != [one.name for one in scan.slices]:
@@ -176,7 +181,7 @@ def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
 def _source_slice(
     row: dict, root: Path, files: dict[Path, tuple[tuple[SliceHeader, ...], Elements]]
 ) -> SourceSlice:
-    """The images of one row of the record, as their files say."""
+    """Source images of one row of the scan record, read from their files."""
     images = []
     for name, sop in zip(row["sources"], row["sops"], strict=True):
         path, frame = slice_file(root, name)
@@ -198,7 +203,7 @@ def _source_slice(
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """What an error says, without the file, which the message names already."""
+    """Text of an error without the path, which the message already contains."""
     if isinstance(error, OSError):
         return str(error.strerror)
     return str(error).removeprefix(f"{path}: ")
@@ -227,7 +232,7 @@ def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
 
 
 def _supplied(slices: Sequence[SourceSlice], record: ScanRecord, notes: list[str]) -> list[SourceSlice]:
-    """The slices with a thickness each, and notes of all that `_source_image` supplied."""
+    """Set a missing slice thickness, and add a note on every value supplied here or by `_source_image`."""
     images = [image for one in slices for image in one.images]
     header = images[0].header
     for name, original in (("StudyInstanceUID", header.study_uid), ("SeriesInstanceUID", header.series_uid)):

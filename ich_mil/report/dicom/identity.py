@@ -1,10 +1,10 @@
-"""Which object this is: series, instance, equipment, time.
+"""UIDs, series, equipment and time stamps of the DICOM result objects.
 
-In: the results, what they are about, and the moment of writing. Out: an `Identity`, which names the objects
-of one scan. UIDs follow from model, program version, scan, numbers, maps, what was said of the input (not of
-which file), and source images with their orientation (letters in the pictures show it): the same results
-written twice have the same UIDs, so an archive that gets them twice holds them once; other results, also by
-the same model, are other objects in other series. Only dates and times say when the objects were written.
+In: the results, their context, and the time of writing. Out: an `Identity` for the objects of one scan. UIDs
+are a deterministic function of model, program version, scan result, maps, ledger codes (without file names),
+and source images with their orientation (the pictures show it as letters). The same results written twice
+have the same UIDs, so that an archive stores them once. Different results, even of the same model, are
+different objects in different series. Only dates and times depend on the time of writing.
 """
 
 import json
@@ -26,13 +26,13 @@ from ich_mil.report.dicom.values import derived_uid, line
 from ich_mil.report.maps import ScanMaps
 
 BESIDE = frozenset({Code.NOT_DICOM, Code.NOT_CT, Code.NOT_AN_IMAGE, Code.LOCALIZER})
-"""Files of a study that a result does not depend on: a dose report that comes later makes no new one."""
+"""Codes of files that do not affect a result: a dose report that arrives later must not create new UIDs."""
 MANUFACTURER = "ich_mil"
 UTF_8 = "ISO_IR 192"
 
 
 class Kind(Enum):
-    """A kind of objects: the number of their series in the study, its description, and of the files."""
+    """Type of result object: series number in the study, series description, and prefix of the file name."""
 
     CAPTURE = (9801, "ICH result", "capture")
     MAP = (9802, "ICH maps", "map")
@@ -50,18 +50,18 @@ class Kind(Enum):
         return f"{self.value[1]}. {NOTICE}"
 
     def file_name(self, number: int | str) -> str:
-        """Name of the file of one object, '*' for all of the kind."""
+        """File name of one object; `number` may be '*' to match all objects of the type."""
         return f"{self.value[2]}-{number}.dcm"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What names the objects of one scan.
+    """Identifying values of the result objects of one scan.
 
     Attributes:
-        model: which model spoke.
-        digest: of all that the objects say.
-        written: when they are written.
+        model: provenance of the model.
+        digest: digest of the content of all objects.
+        written: time of writing.
     """
 
     model: Provenance
@@ -70,20 +70,20 @@ class Identity:
 
     @property
     def device_uid(self) -> str:
-        """Of the model as the device that observed."""
+        """UID of the model as observing device."""
         return derived_uid("device", self.model.name, self.model.version, self.model.weights)
 
     def uid(self, *parts: str) -> str:
-        """A UID within these results."""
+        """Derive a UID from `parts` that is unique to these results."""
         return derived_uid(self.digest, *parts)
 
     def of_object(self, kind: Kind, number: int = 1, *, series: str = "") -> dict[str, Any]:
-        """Arguments that all constructors of highdicom share.
+        """Keyword arguments common to all constructors of highdicom.
 
         Args:
-            kind: of the object.
-            number: from 1, within its kind.
-            series: tells series of one kind apart.
+            kind: type of the object.
+            number: instance number from 1 within its type.
+            series: distinguishes several series of one type.
         """
         return {
             "series_instance_uid": self.uid("series", kind.name, series),
@@ -101,20 +101,20 @@ class Identity:
         }
 
     def finish(self, made: Dataset, context: StudyContext) -> None:
-        """Give an object its patient and study, and the one moment of writing."""
+        """Set patient, study and time stamps of an object."""
         made.update(context.elements)
         link_order(made)
         made.SpecificCharacterSet = UTF_8
         made.InstanceCreationDate, made.InstanceCreationTime = made.ContentDate, made.ContentTime
-        for equipment in made.ContributingEquipmentSequence:  # highdicom, which takes the time by itself
+        for equipment in made.ContributingEquipmentSequence:  # added by highdicom with the current time
             equipment.ContributionDateTime = self.written
 
 
 def identify(
     scan: ScanResult, results: Results, context: StudyContext, maps: ScanMaps | None, written: datetime
 ) -> Identity:
-    """The identity of the objects of one scan."""
-    # codes alone: the same images may come again in files of other names, and no object says more of them
+    """Compute the identity of the result objects of one scan."""
+    # codes only: file names may differ when the same images arrive again, and no object contains them
     codes = sorted(entry.code for entry in scan.ledger if entry.code not in BESIDE)
     said = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=())), codes]
     total = sha256(json.dumps(said).encode())
@@ -127,7 +127,7 @@ def identify(
 
 
 def reference(context: StudyContext, image: SourceImage) -> Dataset:
-    """The least that highdicom asks of a source image; `Identity.finish` adds patient and study."""
+    """Minimal source dataset for highdicom; `Identity.finish` sets patient and study later."""
     source = Dataset()
     source.SOPClassUID, source.SOPInstanceUID = image.sop_class, image.sop_uid
     source.StudyInstanceUID, source.SeriesInstanceUID = context.elements.StudyInstanceUID, image.series_uid

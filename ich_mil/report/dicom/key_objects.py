@@ -1,8 +1,9 @@
-"""The slices to look at first: a Key Object Selection Document, and which slices these are.
+"""Key Object Selection Document: the slices to look at first.
 
-In: the result of one scan and its context. Out: one object with references to the source images; of a slice
-averaged from thin ones to the middle one, of multi-frame files to the frame. Its title is 'Of Interest'
-(CID 7010), its description says that a model chose, and how.
+In: the result of one scan and its context. Out: one object with references to the source images. The
+reference of a slice averaged from thin slices is its middle image; for multi-frame files it includes the
+frame number. The title is 'Of Interest' (CID 7010), and the description states that a model selected the
+slices, and by which rule.
 
 Source: DICOM PS3.16 TID 2010; PS3.3 A.35.4.
 """
@@ -19,13 +20,14 @@ from ich_mil.report.dicom.structured_report import device_context
 from ich_mil.report.page import percent
 
 KEY_SLICES = 8
-"""Most key slices: the summary picture has room for as many."""
+"""Largest number of key slices: the capacity of the summary picture."""
 
 
 def key_slices(scan: ScanResult) -> list[int]:
-    """Places of the slices to look at first, rising: the most probable of each run, then the most probable.
+    """Indices of at most `KEY_SLICES` key slices, in increasing order.
 
-    Up to `KEY_SLICES`; of several that are equally probable the lowest.
+    The most probable slice of each run comes first in the selection, then the most probable slices of the
+    scan; ties go to the lowest slice.
     """
     probability = np.array([one.probability for one in scan.slices])
     best = [run.first + int(np.argmax(probability[run.first : run.last + 1])) for run in scan.runs]
@@ -35,7 +37,7 @@ def key_slices(scan: ScanResult) -> list[int]:
 
 
 def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> KeyObjectSelectionDocument:
-    """The selection of the key slices of one scan."""
+    """Create the Key Object Selection Document of one scan."""
     images = [context.slices[place].middle for place in key_slices(scan)]
     sources = [reference(context, image) for image in images]
     content = KeyObjectSelection(
@@ -58,7 +60,7 @@ def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> 
 
 
 def _description(scan: ScanResult) -> str:
-    """What was chosen and by whom, with a probability for each slice."""
+    """Selection rule and the probability of each key slice."""
     chosen = ", ".join(
         f"slice {place + 1} ({percent(scan.slices[place].probability)})" for place in key_slices(scan)
     )

@@ -1,11 +1,11 @@
-"""Where in the slices the model sees blood, and how unsure it is: Parametric Maps of float values.
+"""Parametric Maps of the evidence for blood and of its standard deviation.
 
-In: the maps of one scan, laid on the pixel grid of its slices, and its context. Out: two objects, the
-evidence and its standard deviation, each with one frame a slice that has maps. Values are stored as they are
-(float32) on the scale of the latent function of the Gaussian process, without unit. Frames lie where their
-slices do and refer to all images these were made from. What differs between slices (thickness, orientation)
-is said per frame. Slices of another frame of reference, as in a scan of several series, make objects, and a
-series, of their own.
+In: the heatmaps of one scan on the pixel grid of its slices, and its context. Out: two objects, evidence and
+standard deviation, each with one frame for each slice that has maps. Values are stored unscaled (float32) on
+the scale of the latent function of the Gaussian process, without unit. A frame has the position of its slice
+and refers to all source images of that slice. Thickness and orientation are per-frame functional groups where
+they differ between slices. Slices of another frame of reference, as in a scan of several series, are stored
+in separate objects and series.
 
 Source: DICOM PS3.3 A.75 (Parametric Map), C.7.6.16 (functional groups), C.7.6.16.2.11 (real world values).
 Shapes: k slices with maps, H, W pixels.
@@ -37,20 +37,20 @@ _QUANTITIES: tuple[tuple[str, str, CodedConcept], ...] = (
     ("mean", "EVIDENCE", codes.EVIDENCE),
     ("std", "EVIDENCE_STD", codes.EVIDENCE_STD),
 )
-"""Attribute of the maps, ContentLabel, quantity."""
+"""Attribute of `ScanMaps`, ContentLabel, quantity code."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -> list[ParametricMap]:
-    """The maps of one scan.
+    """Create the Parametric Maps of one scan.
 
     Args:
-        maps: (k, H, W), on the pixel grid of the slices.
-        context: the scan's study.
-        identity: of the results.
+        maps: (k, H, W) on the pixel grid of the slices.
+        context: study of the scan.
+        identity: UIDs and equipment of the result objects.
 
     Returns:
-        For each frame of reference, most often one, the evidence and its standard deviation.
+        Evidence and standard deviation for each frame of reference; most scans have one.
     """
     groups: dict[str, list[int]] = {}
     for i, place in enumerate(maps.slices.tolist()):
@@ -78,7 +78,7 @@ def _parametric_map(
     quantity: CodedConcept,
     arguments: dict,
 ) -> ParametricMap:
-    """One quantity of the slices of one frame of reference."""
+    """Parametric Map of one quantity for the slices of one frame of reference."""
     top = float(np.nan_to_num(values).max())
     top = top if top > 0 else 1.0
     made = ParametricMap(
@@ -112,9 +112,10 @@ def _parametric_map(
 def _flat_source(
     one: SourceSlice, number: int, slices: Sequence[SourceSlice], context: StudyContext
 ) -> Dataset:
-    """A slice as a CT image of its own, with its number for a UID.
+    """Single-frame CT dataset for one slice, with its index as SOPInstanceUID.
 
-    highdicom takes the geometry from it and sorts the frames; `_describe_frames` writes what is different.
+    highdicom reads the geometry from it and sorts the frames. `_describe_frames` then writes the true
+    references and the values that differ between slices.
     """
     first = slices[0].middle
     source = reference(context, first)
@@ -130,7 +131,7 @@ def _flat_source(
 
 
 def _describe_frames(made: ParametricMap, slices: Sequence[SourceSlice]) -> None:
-    """Refer to the images themselves, and say of each frame what is not the same for all."""
+    """Set the references to the source images, and per-frame groups for values that differ between slices."""
     shared = made.SharedFunctionalGroupsSequence[0]
     same_plane = len({one.middle.header.orientation for one in slices}) == 1
     same_size = len({(one.middle.header.spacing, one.thickness) for one in slices}) == 1
@@ -165,7 +166,7 @@ def _describe_frames(made: ParametricMap, slices: Sequence[SourceSlice]) -> None
 
 
 def _source_item(flat: Dataset, image: SourceImage, n_images: int) -> Dataset:
-    """The reference of a frame to one of the images it was made from."""
+    """Reference from a frame to one of its source images."""
     item = deepcopy(flat)
     item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = image.sop_class, image.sop_uid
     if image.frame is not None:

@@ -1,11 +1,12 @@
-"""Patient and study of a result: those of its source images, in values that are valid.
+"""Patient and study elements of a result, copied from its source images and made valid.
 
-In: the elements of one source image. Out: a data set of the elements in `REQUIRED`, empty where the image
-says nothing, and of those in `CARRIED` that it has. What is not as the image has it is told, line by line.
+In: the elements of one source image. Out: a dataset of the elements in `REQUIRED`, empty where the image has
+no value, and of those elements in `CARRIED` that the image has. Each difference from the image is recorded as
+a note.
 
-An AccessionNumber of more than 16 characters is not valid (SH, PS3.5 6.2), and cut off it would name another
-order. It is empty then, and Filler Order Number / Imaging Service Request (0040,2017), which names the same
-order in up to 64 characters (LO), holds all of it: `link_order`.
+An AccessionNumber of more than 16 characters is invalid (SH, PS3.5 6.2), and truncated it would identify
+another order. It is left empty, and Filler Order Number / Imaging Service Request (0040,2017), which
+identifies the same order in up to 64 characters (LO), holds the full number: `link_order`.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ REQUIRED: dict[str, Callable[[str], str]] = {
     "PatientSex": sex,
     "StudyID": partial(identifier, most=SH),
 }
-"""Elements of patient and study that every object must hold, may be empty (type 2)."""
+"""Patient and study elements of type 2 with their validators: required in every object, may be empty."""
 ORDER = "FillerOrderNumberImagingServiceRequest"
 CARRIED: dict[str, Callable[[str], str]] = {
     "StudyDescription": line,
@@ -48,11 +49,14 @@ CARRIED: dict[str, Callable[[str], str]] = {
     "PatientIdentityRemoved": yes_or_no,
     "DeidentificationMethod": line,
 }
-"""Elements that are carried over where they are."""
+"""Optional elements, copied where they are present, with their validators."""
 
 
 def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Dataset:
-    """Patient and study as the first image has them, made valid."""
+    """Copy patient and study elements from the first source image and make them valid.
+
+    Differences from the image are appended to `notes`.
+    """
     elements = Dataset()
     elements.StudyInstanceUID = valid_uid(study_uid)
     character_sets = first.text(CHARACTER_SET).split("\\")
@@ -66,7 +70,7 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
         if not text and keyword in REQUIRED:
             absent.append(keyword)
         elif value != text:
-            here = "changed" if value else "empty"  # the value itself may name the patient
+            here = "changed" if value else "empty"  # no value here: it may name the patient
             notes.append(f"{keyword} of the source images is not valid: {here} here.")
     if absent:
         notes.append(f"The source images say nothing of {', '.join(absent)}: empty here.")
@@ -85,9 +89,10 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
 
 
 def link_order(made: Dataset) -> None:
-    """Name the order of a report in its Referenced Request Sequence (PS3.3 C.17.2), where `ORDER` holds it.
+    """Copy the order number of a report to its Referenced Request Sequence (PS3.3 C.17.2).
 
-    Other objects have `ORDER` at the top alone: no sequence of theirs has this element.
+    Does nothing without `ORDER`. Other objects hold `ORDER` at the top level only, since none of their
+    sequences contains this element.
     """
     if ORDER not in made or made.Modality not in ("SR", "KO"):
         return

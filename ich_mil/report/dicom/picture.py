@@ -1,7 +1,7 @@
-"""The pictures of the Secondary Capture: what a result says, readable on any screen.
+"""Pictures of the Secondary Capture images: a summary page, and one page for each slice with maps.
 
-In: the result of one scan, its HU and its maps. Out: RGB pixels. No name, date or number of the patient is
-drawn: whoever may see the picture sees the study it lies in.
+In: the result of one scan, its HU and its maps. Out: RGB pixels. No patient name, date or identifier is
+drawn; they are in the attributes of the study.
 
 Shapes: n slices, k slices with maps, H, W pixels.
 """
@@ -35,9 +35,9 @@ _WHITE, _GREY, _BLACK = "#f2f2f2", "#b4bac4", "#101418"
 _DPI = 100
 _COLOURS = {POSITIVE: VERMILION, NEGATIVE: SKY, LOOK: ORANGE}
 _OPACITY = 0.6
-"""Of an overlay where its map is largest."""
+"""Opacity of an overlay at the maximum of its map."""
 _MARK_INSET = 12
-"""From the edge of a picture to the middle of its letter, pixels."""
+"""Distance from the edge of a picture to the centre of its letter, pixels."""
 
 
 @own_style
@@ -50,16 +50,16 @@ def summary_picture(
     edges: Sequence[Edges | None],
     shown: Sequence[int],
 ) -> np.ndarray:
-    """The result on one page: decision, probability, the strip of slices, the slices to look at first.
+    """Draw the summary page: decision, probability, strip of slices, and the key slices.
 
     Args:
-        scan: the result.
-        model: which model spoke.
-        decided_by: in words, how the decision was made.
+        scan: result of the scan.
+        model: provenance of the model.
+        decided_by: description of the decision rule.
         hu: (n, H, W) HU.
-        maps: (k, H, W) on the pixel grid of the slices; None where there are none.
-        edges: of each slice, the sides of the patient at the edges of its picture; None marks none.
-        shown: places of up to eight slices.
+        maps: (k, H, W) on the pixel grid of the slices; None if there are none.
+        edges: sides of the patient at the edges of each slice's picture; None: not marked.
+        shown: indices of up to eight slices.
 
     Returns:
         (1024, 1024, 3) uint8 RGB.
@@ -99,14 +99,14 @@ def summary_picture(
 def slice_picture(
     scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
 ) -> np.ndarray:
-    """One slice beside its evidence and the standard deviation of that.
+    """Draw one slice beside its evidence and the standard deviation of the evidence.
 
     Args:
-        scan: the result.
-        place: of a slice that has maps.
+        scan: result of the scan.
+        place: index of a slice that has maps.
         hu: (n, H, W) HU.
         maps: (k, H, W) on the pixel grid of the slices.
-        edges: the sides of the patient at the edges of the slice's picture; None marks none.
+        edges: sides of the patient at the edges of the slice's picture; None: not marked.
 
     Returns:
         (480, 1200, 3) uint8 RGB.
@@ -141,19 +141,19 @@ def _page(width: float, height: float) -> Figure:
 
 
 def _say(figure: Figure, y: float, text: str, size: float, *, colour: str = _WHITE) -> None:
-    """One centred line, cut to what fits; never read as mathematics."""
+    """Draw one centred line, truncated to the width of the figure and not parsed as mathematics."""
     short = "".join(_lines(figure, text, size, most=1))
     figure.text(0.5, y, short, color=colour, fontsize=size, ha="center", va="center", parse_math=False)
 
 
 def _lines(figure: Figure, text: str, size: float, *, most: int) -> list[str]:
-    """A text in lines that fit; what `most` lines do not hold is cut."""
+    """Wrap a text to the width of the figure, truncated after `most` lines."""
     width = int(figure.get_figwidth() * 120 / size)
     return textwrap.wrap(" ".join(printable(text).split()), width, max_lines=most, placeholder=" …")
 
 
 def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
-    """Probability of each slice, with its interval; the slices shown are marked."""
+    """Bar chart of slice probabilities with intervals; triangles mark the shown slices."""
     place = np.arange(1, len(scan.slices) + 1)
     low, high = np.array([one.interval_95 for one in scan.slices]).T
     ax.set_facecolor(_BLACK)
@@ -171,17 +171,17 @@ def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
 
 
 def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
-    """(len(places), H, W) in [0, 1], in the brain window."""
+    """Slices (len(places), H, W) in the brain window, in [0, 1]."""
     return apply_windows(torch.from_numpy(hu[list(places)]), (WINDOWS["brain"],))[:, 0].numpy()
 
 
 def _top(values: np.ndarray) -> float:
-    """Value at full strength, the same for all slices of the scan."""
+    """Maximum over all slices of the scan, drawn at full opacity."""
     return float(np.nan_to_num(values).max())
 
 
 def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
-    """The evidence of one slice (H, W), None where it has no map."""
+    """Evidence (H, W) of one slice; None if it has no map."""
     if maps is None or place not in maps.slices:
         return None
     return maps.mean[int(np.searchsorted(maps.slices, place))]
@@ -190,7 +190,7 @@ def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
 def _coloured(
     grey: np.ndarray, values: np.ndarray | None, top: float, colours: LinearSegmentedColormap
 ) -> np.ndarray:
-    """A slice (H, W) with a map over it (H, W, 3); what is not above 0 stays clear."""
+    """Blend a map over a grey slice (H, W); values not above 0 are transparent. Returns (H, W, 3)."""
     picture = np.repeat(grey[..., None], 3, axis=2)
     if values is None or top <= 0:
         return picture
@@ -202,9 +202,9 @@ def _coloured(
 def _show(
     figure: Figure, picture: np.ndarray, corner: tuple[int, int], side: int, title: str, edges: Edges | None
 ) -> None:
-    """A picture (H, W, 3) as a square with its lower left corner at (x, y), pixels, and a title above.
+    """Draw a picture (H, W, 3) as a square with a title above and the sides of the patient at its edges.
 
-    At its edges stand the sides of the patient, where they are known.
+    `corner` is the lower left corner (x, y) in pixels; `edges` of None draws no letters.
     """
     x, y = corner
     square = resize(torch.from_numpy(picture).movedim(2, 0)[None].float(), side)[0]  # (3, side, side)
@@ -231,7 +231,7 @@ def _show(
 
 
 def _pixels(figure: Figure) -> np.ndarray:
-    """(H, W, 3) uint8 RGB of a drawn figure."""
+    """Render a figure to (H, W, 3) uint8 RGB."""
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     with warnings.catch_warnings():

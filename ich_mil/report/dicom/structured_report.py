@@ -1,15 +1,16 @@
-"""The result as numbers with codes: a Comprehensive SR after TID 1500 (Measurement Report).
+"""Comprehensive SR of a result: coded measurements after TID 1500 (Measurement Report).
 
 In: the result of one scan and its context. Out: one object with a measurement group for the scan and one for
-each slice. A group names the algorithm and the images it was measured on: of a slice averaged from thin ones
-all of them, of multi-frame files the frames. Its probability stands there four times: mean, standard
-deviation and the ends of the central 95 % of the posterior samples, told apart by their derivation. Its
-method says what is probable: intracranial hemorrhage.
+each slice. A group identifies the algorithm. The group of a slice refers to its source images: all of them
+for a slice averaged from thin slices, and the frames for multi-frame files. A group holds four probabilities,
+distinguished by their derivation: mean, standard deviation, and the ends of the central 95 % of the posterior
+samples. The measurement method names the event, intracranial hemorrhage.
 
-A group with a Finding (121071, DCM) asserts it, and receivers count findings. Finding is optional in TID
-1501: only the group of a scan that thresholds with a guarantee call positive has one, and no guarantee holds
-for a slice. Comments say what the numbers are worth, how the decision was made, and what was supplied
-because the sources lack it. A decision without a guarantee stands in a comment only.
+A Finding (121071, DCM) in a group asserts the finding, and receivers count findings. Finding is optional in
+TID 1501. Only the group of a scan that guaranteed thresholds classify as positive has one; no guarantee holds
+for a slice. Comments contain the research notice, the decision rule, problems of the input, and the values
+supplied because the sources lack them. A positive or negative decision without a guarantee is in a comment
+only.
 
 Source: DICOM PS3.16 TID 1500, TID 1501, TID 300, TID 4019; PS3.3 A.35.3 (Comprehensive SR).
 """
@@ -47,13 +48,13 @@ from ich_mil.report.words import problems, routine, unlike
 def structured_report(
     scan: ScanResult, decided_by: str, context: StudyContext, identity: Identity
 ) -> ComprehensiveSR:
-    """The report of one scan.
+    """Create the structured report of one scan.
 
     Args:
-        scan: its result.
-        decided_by: in words, how the decision was made.
-        context: its study.
-        identity: of the results.
+        scan: result of the scan.
+        decided_by: description of the decision rule.
+        context: study of the scan.
+        identity: UIDs and equipment of the result objects.
     """
     content = MeasurementReport(
         observation_context=ObservationContext(observer_device_context=device_context(identity)),
@@ -80,7 +81,7 @@ def structured_report(
 
 
 def device_context(identity: Identity) -> ObserverContext:
-    """The model as the device that observed."""
+    """Observer context that identifies the model as a device."""
     model = identity.model
     return ObserverContext(
         observer_type=standard.DCM.Device,
@@ -95,7 +96,7 @@ def device_context(identity: Identity) -> ObserverContext:
 
 
 def evidence(context: StudyContext) -> list[Dataset]:
-    """Each source image once, with what highdicom needs to refer to it."""
+    """References to the source images, one for each file, for highdicom's `evidence` argument."""
     return list({image.sop_uid: reference(context, image) for image in context.images}.values())
 
 
@@ -109,7 +110,7 @@ def _algorithm(identity: Identity) -> AlgorithmIdentification:
 
 
 def _name_and_version(identity: Identity) -> tuple[str, str]:
-    """Of the algorithm; the digest of the weights is part of the version."""
+    """Name and version of the algorithm; the version includes the digest of the weights."""
     model = identity.model
     return paragraph(model.name), paragraph(f"{model.version}, weights {model.weights}")
 
@@ -117,7 +118,7 @@ def _name_and_version(identity: Identity) -> tuple[str, str]:
 def _scan_group(
     scan: ScanResult, decided_by: str, identity: Identity
 ) -> MeasurementsAndQualitativeEvaluations:
-    # what is coded may be acted upon by programs that read no comment
+    # programs may act on codes without reading the comments: code guaranteed decisions and 'look' only
     promised = is_promised(decided_by)
     coded = promised or scan.decision == LOOK
     return MeasurementsAndQualitativeEvaluations(
@@ -162,14 +163,14 @@ def _probability(of: ScanResult | SliceResult) -> list[Measurement]:
 
 
 def _references(images: Sequence[SourceImage]) -> list[SourceImageForMeasurementGroup]:
-    """One reference to each file, with its frames."""
+    """References to the source images, one for each file, with its frame numbers."""
     return [
         SourceImageForMeasurementGroup(*file, frames or None) for file, frames in frames_of(images).items()
     ]
 
 
 def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[str]:
-    """What the numbers are worth and what they come from, one text each."""
+    """Text comments on the limits and the origin of the numbers."""
     comments = [f"{NOTICE} The original images are unchanged: look at the full study."]
     comments += [warning] if (warning := unlike(scan)) else []
     comments.append(f"Decision '{scan.decision}': {decided_by.rstrip('.')}.")

@@ -1,9 +1,9 @@
-"""The results of one scan as DICOM files that go back to the archive its images came from.
+"""Export of the results of one scan as DICOM files for the archive of its images.
 
-In: a scan's result, the prepared set it was made from, and its maps where there are any. Out: files in a
-folder: pictures (Secondary Capture), maps (Parametric Map), numbers (Structured Report) and the slices to
-look at first (Key Object Selection), each kind a series of its own in the study of the sources, under the
-patient as the sources have them: nothing is de-identified here.
+In: the result of a scan, its prepared set, and its maps if there are any. Out: files in a folder: pictures
+(Secondary Capture), maps (Parametric Map), measurements (Structured Report) and key slices (Key Object
+Selection). Each type is a separate series in the study of the source images, with the patient of the source
+images: nothing is de-identified.
 """
 
 from collections.abc import Collection
@@ -31,17 +31,18 @@ def write_dicom_results(
     """Write all DICOM results of one scan.
 
     Args:
-        scan: one of `results.scans`.
-        results: which model spoke and how it was decided.
-        prepared: the set that the scan is in; its source files are read again, headers only.
-        maps: of some slices of the scan; None writes no Parametric Map.
-        folder: where to write; what an earlier call wrote there is replaced, other files are left alone.
+        scan: a scan of `results.scans`.
+        results: provenance of the model and decision rule.
+        prepared: prepared set that contains the scan; the headers of its source files are read again.
+        maps: heatmaps of some slices of the scan; None writes no Parametric Map.
+        folder: output folder; files of an earlier call are replaced, other files are kept.
 
     Returns:
-        The files: pictures, maps, report, key objects.
+        Paths of the files: pictures, maps, report, key objects.
 
     Raises:
-        DataError: a source file is gone or has changed, the scan is not that of the set, a full disk.
+        DataError: a source file is missing or has changed, the scan differs from that of the set, or the disk
+            is full.
     """
     context = read_context(scan, prepared)
     identity = identify(scan, results, context, maps, datetime.now())
@@ -59,12 +60,15 @@ def write_dicom_results(
             paths.append(folder / kind.file_name(number))
             with whole_file(paths[-1]) as temporary:
                 dcmwrite(temporary, one, enforce_file_format=True)
-    remove_dicom_results(folder, but=paths)  # an earlier result may have had more of them
+    remove_dicom_results(folder, but=paths)  # an earlier result may have had more files
     return paths
 
 
 def remove_dicom_results(folder: Path, *, but: Collection[Path] = ()) -> None:
-    """Remove what `write_dicom_results` wrote into `folder`, and the folder if nothing is left in it."""
+    """Delete the files of `write_dicom_results` from `folder`, except `but`.
+
+    A folder that is then empty is deleted too.
+    """
     for kind in Kind:
         for path in folder.glob(kind.file_name("*")):
             if path not in but:
