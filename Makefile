@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	rm -rf data/demo checkpoints/demo
-	$(BIN)/python -m ich_mil.dicom.phantom data/demo --studies-a 240 --studies-b 40 --size 128
+	$(BIN)/python -m ich_mil.synthetic.data_sets data/demo --studies-a 240 --studies-b 40 --size 128
 	$(BIN)/python train.py --config configs/demo.yaml
 
 # the bundled model, from the public pictures beside the project: half an hour on two cores

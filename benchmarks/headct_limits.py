@@ -31,7 +31,7 @@ def gather(folder: Path) -> None:
         shutil.copytree(GE, folder / "ge", dirs_exist_ok=True)
     words = ["--studies-a", str(PHANTOMS), "--studies-b", "2", "--size", "256"]
     subprocess.run(
-        [sys.executable, "-m", "ich_mil.dicom.phantom", str(folder / "phantoms"), *words], check=True
+        [sys.executable, "-m", "ich_mil.synthetic.data_sets", str(folder / "phantoms"), *words], check=True
     )
     for name in OTHERS:
         found = pydicom.data.get_testdata_file(name, download=False)

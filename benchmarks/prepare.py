@@ -34,7 +34,7 @@ from pydicom.pixels import pixel_array
 
 from benchmarks.record import record, table
 from ich_mil.data.prepare import prepare
-from ich_mil.dicom.phantom import write_cq500, write_rsna
+from ich_mil.synthetic.data_sets import write_cq500, write_rsna
 from ich_mil.windows import PRESETS, apply_windows
 
 WINDOWS = PRESETS["winners"]

@@ -20,10 +20,10 @@ from pydicom.uid import CTImageStorage, generate_uid
 
 from benchmarks.record import command_line, record, spread, table
 from ich_mil.cli import train_main
-from ich_mil.dicom.phantom import SITE_A, make_phantom, write_rsna
-from ich_mil.dicom.phantom_dicom import ENCODINGS, make_image, save_image
 from ich_mil.pipeline.pages import Shown, show_predictions
 from ich_mil.pipeline.predict import Predictor
+from ich_mil.synthetic.data_sets import SITE_A, make_phantom, write_rsna
+from ich_mil.synthetic.encoding import ENCODINGS, make_image, save_image
 
 SLICES, SIZE = 40, 512
 BAR_S, BAR_MB = 20, 5

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydicom import dcmread
 from pydicom.config import disable_value_validation
 
-from ich_mil.dicom.phantom import write_cq500, write_rsna
+from ich_mil.synthetic.data_sets import write_cq500, write_rsna
 
 SIZE = 64
 

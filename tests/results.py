@@ -5,7 +5,6 @@ from functools import cache
 
 import numpy as np
 
-from ich_mil.dicom.phantom import SITE_A, make_phantom
 from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.predictions import (
@@ -19,6 +18,7 @@ from ich_mil.predictions import (
     whole_only,
 )
 from ich_mil.report.maps import ScanMaps
+from ich_mil.synthetic.data_sets import SITE_A, make_phantom
 
 MODEL = Provenance(
     "G-VGPMIL α=1 β=2.5, M=100, D=8",

@@ -10,11 +10,11 @@ from safetensors.numpy import load_file
 
 import ich_mil
 from ich_mil.cli import main
-from ich_mil.dicom.phantom import write_rsna
 from ich_mil.errors import ModelError
 from ich_mil.ledger import Code
 from ich_mil.model import BUNDLED, load_model
 from ich_mil.predictions import read_results
+from ich_mil.synthetic.data_sets import write_rsna
 
 FOLDER = Path(ich_mil.__file__).parent / "bundled" / BUNDLED
 MEGABYTES = 16

@@ -1,1 +1,1 @@
-"""DICOM files to ordered CT series in HU, and synthetic DICOM data sets for tests."""
+"""DICOM files to ordered CT series in HU."""

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 from ich_mil.data.bags import Batch, ScanDataset
 from ich_mil.kernels.pictures import Variation
-from ich_mil.training.bleeds import Insertion, cells_of, insert, inside_skull
+from ich_mil.synthetic.bleeds import Insertion, cells_of, insert, inside_skull
 
 TURN = 15.0
 """Largest rotation, in degrees."""

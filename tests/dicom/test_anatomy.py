@@ -12,8 +12,8 @@ from pydicom.data import get_testdata_file
 from ich_mil.dicom import anatomy
 from ich_mil.dicom.anatomy import brain_area, head_cut_off, head_refusal
 from ich_mil.dicom.hounsfield import to_hu
-from ich_mil.dicom.phantom_head import SITE_A, SITE_B
-from ich_mil.dicom.phantom_study import SeriesPlan, make_series
+from ich_mil.synthetic.head import SITE_A, SITE_B
+from ich_mil.synthetic.study import SeriesPlan, make_series
 
 AIR, FAT, MUSCLE, BRAIN, BONE = -1000, -100, 55, 35, 900
 RNG_SEED = 0

@@ -8,7 +8,7 @@ import pytest
 
 from ich_mil.dicom.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.dicom.noise import noise_rows
-from ich_mil.dicom.phantom import SITE_A, SITE_B, make_phantom
+from ich_mil.synthetic.data_sets import SITE_A, SITE_B, make_phantom
 
 SCALE = {"slope": 1.0, "intercept": -1024.0, "padding": None}
 

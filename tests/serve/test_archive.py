@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 from pydicom import dcmread
 
-from ich_mil.dicom.phantom import write_cq500
 from ich_mil.serve.model_judge import ModelJudge
 from ich_mil.serve.node import Node
 from ich_mil.serve.settings import ArchiveSettings, ServeSettings
+from ich_mil.synthetic.data_sets import write_cq500
 from tests.serve.fakes import free_port, metric, notes, wait_for
 from tests.serve.judges import capture, uid
 from tests.serve.real_reader import load_reader

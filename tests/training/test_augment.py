@@ -8,9 +8,9 @@ from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader
 from ich_mil.data.prepare import prepare
 from ich_mil.dicom.head_box import HeadBox, head_box
+from ich_mil.synthetic.bleeds import Insertion, inside_skull
 from ich_mil.training import augment as module
 from ich_mil.training.augment import VariedScans, draw_variation, generator_of
-from ich_mil.training.bleeds import Insertion, inside_skull
 from ich_mil.windows import PRESETS
 from tests import phantoms
 

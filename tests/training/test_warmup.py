@@ -11,9 +11,9 @@ from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.errors import DataError
 from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.models.encoders import EncoderSettings
+from ich_mil.synthetic.bleeds import Insertion
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
-from ich_mil.training.bleeds import Insertion
 from ich_mil.training.warmup import drawn_slices, warm_up
 from ich_mil.windows import PRESETS
 from tests.training.heads import head

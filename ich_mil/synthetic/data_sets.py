@@ -1,6 +1,6 @@
 """Synthetic DICOM data sets in the layouts of RSNA 2019 and CQ500.
 
-    python -m ich_mil.dicom.phantom OUT [--studies-a 84 --studies-b 30 --size 256 --seed 0]
+    python -m ich_mil.synthetic.data_sets OUT [--studies-a 84 --studies-b 30 --size 256 --seed 0]
 
 In: a seed. Out: `OUT/site_a` (RSNA 2019: one flat folder, slice labels in `stage_2_train.csv`, headers with
 the faults of that set) and `OUT/site_b` (CQ500: one folder per series, three readers per scan in `reads.csv`,
@@ -21,11 +21,11 @@ from joblib import Parallel, delayed
 from pydicom.config import disable_value_validation
 from pydicom.uid import CTImageStorage, generate_uid
 
-from ich_mil.dicom.phantom_dicom import ENCODINGS, Encoding, make_image, save_image
-from ich_mil.dicom.phantom_head import SITE_A, SITE_B, Site
-from ich_mil.dicom.phantom_study import MIN_SIZE, SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
 from ich_mil.errors import DataError
 from ich_mil.files import write_text
+from ich_mil.synthetic.encoding import ENCODINGS, Encoding, make_image, save_image
+from ich_mil.synthetic.head import SITE_A, SITE_B, Site
+from ich_mil.synthetic.study import MIN_SIZE, SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
 
 T = TypeVar("T")
 

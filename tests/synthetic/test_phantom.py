@@ -11,9 +11,10 @@ import pydicom
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ich_mil.dicom import phantom_study
 from ich_mil.dicom.hounsfield import to_hu
-from ich_mil.dicom.phantom import (
+from ich_mil.errors import DataError
+from ich_mil.synthetic import study as phantom_study
+from ich_mil.synthetic.data_sets import (
     SITE_A,
     SITE_B,
     SUBTYPES,
@@ -23,10 +24,9 @@ from ich_mil.dicom.phantom import (
     write_cq500,
     write_rsna,
 )
-from ich_mil.dicom.phantom_dicom import ENCODINGS, stored_values
-from ich_mil.dicom.phantom_head import draw_head, draw_look
-from ich_mil.dicom.phantom_tissue import slice_fields
-from ich_mil.errors import DataError
+from ich_mil.synthetic.encoding import ENCODINGS, stored_values
+from ich_mil.synthetic.head import draw_head, draw_look
+from ich_mil.synthetic.tissue import slice_fields
 
 SEED = 7
 
@@ -296,7 +296,7 @@ def test_rsna_headers_have_the_faults_of_the_real_set(rsna: Path) -> None:
 
 
 def test_rsna_labels_and_pixels_are_those_of_the_phantoms(rsna: Path) -> None:
-    from ich_mil.dicom import phantom
+    from ich_mil.synthetic import data_sets as phantom
 
     table = pd.read_csv(rsna / "stage_2_train.csv")
     ids = table.ID.str.rsplit("_", n=1, expand=True)
@@ -352,7 +352,7 @@ def test_cq500_layout(cq500: Path) -> None:
 
 
 def test_majority_of_readers_is_the_truth(cq500: Path) -> None:
-    from ich_mil.dicom import phantom
+    from ich_mil.synthetic import data_sets as phantom
 
     reads = pd.read_csv(cq500 / "reads.csv").set_index("name")
     disputed = 0

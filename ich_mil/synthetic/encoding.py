@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.filewriter import dcmwrite
 from pydicom.uid import UID, CTImageStorage, ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
 
-from ich_mil.dicom.phantom_study import Phantom
+from ich_mil.synthetic.study import Phantom
 
 
 class Encoding(NamedTuple):

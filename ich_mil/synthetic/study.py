@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ich_mil.dicom.phantom_head import Head, Look, Site, draw_head, draw_look, draw_waves
-from ich_mil.dicom.phantom_tissue import (
+from ich_mil.synthetic.head import Head, Look, Site, draw_head, draw_look, draw_waves
+from ich_mil.synthetic.tissue import (
     HU_AIR,
     HU_MAX,
     Fields,

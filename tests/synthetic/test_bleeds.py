@@ -9,7 +9,7 @@ import torch
 from scipy.ndimage import distance_transform_edt
 
 from ich_mil.dicom.anatomy import BONE_FROM
-from ich_mil.training.bleeds import (
+from ich_mil.synthetic.bleeds import (
     BLOOD,
     CROSS_SECTION,
     EDGE,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from ich_mil.dicom.phantom_head import Head, Look
+from ich_mil.synthetic.head import Head, Look
 
 Image = NDArray[Any]
 """Array (H, W), float32 or bool."""

@@ -1,0 +1,1 @@
+"""Synthetic head CT (phantoms) as DICOM, and synthetic bleeds drawn into real scans."""
