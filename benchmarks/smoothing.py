@@ -130,7 +130,7 @@ def shuffled(features: FeatureSet) -> FeatureSet:
 
 
 def judge(settings: HeadSettings, sets: Sets) -> tuple[Said, float]:
-    """Fit a head; calibrated probabilities of the held-out scans, and the validation loss."""
+    """Fit and calibrate a head by `settings`; probabilities of the held-out scans, and validation loss."""
     learn, watch = (Bags(one.x.double(), one.offsets, one.labels, one.positions_mm) for one in sets[1:3])
     head, report = fit(*learn[:3], settings=settings, positions=learn.positions, validation=watch)
     held = sets.held

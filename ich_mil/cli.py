@@ -213,7 +213,7 @@ def _train(words: list[str], *, whole: bool) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Suppress output and warnings of all ranks but the first, which would repeat those of rank 0."""
+    """Suppress output and warnings within the block: those of other ranks would repeat those of rank 0."""
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -10,8 +10,8 @@ In: a `RunConfig`. Out, in `config.out`:
     features/train.safetensors   features of all labelled scans
     head.safetensors/.json the Gaussian process with its calibration
     cnn_sigmoid.json       calibration of the CNN's own probability in result tables
-    likeness.safetensors   check of the likeness of new scans to the training scans
-    reference.safetensors  reference scans of the drift test
+    likeness.safetensors   check of the likeness of new scans to the training scans; not for too few scans
+    reference.safetensors  reference scans of the drift test; not for too few held-out scans
     head_fit.json          bound and validation loss of each sweep
 
 Until the data are read and split, only a lock file is written into the folder; the lock excludes other runs
