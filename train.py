@@ -1,4 +1,4 @@
-"""The whole pipeline from one YAML: prepare, train, fit the head, validate, report.
+"""Run the whole pipeline from a YAML file: prepare, train, fit the head, validate, report.
 
 python train.py --config configs/demo.yaml
 python train.py --config configs/demo.yaml --head.beta 1.5 --out checkpoints/other

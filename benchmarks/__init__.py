@@ -1,1 +1,1 @@
-"""Measurements of speed and quality; results in RESULTS.md."""
+"""Benchmarks of speed and quality; results in RESULTS.md."""

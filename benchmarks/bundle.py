@@ -1,9 +1,9 @@
-"""Write a finished run as the bundled model: its files alone, large weights of networks in half precision.
+"""Write a finished run as the bundled model: model files only, large network weights in half precision.
 
     python -m benchmarks.bundle checkpoints/headct_base checkpoints/headct-base
 
-In: a finished run or ensemble. Out: a folder that `load_model` reads. Both models judge some of the run's own
-scans, and the largest difference of a scan's and of a slice's probability is printed; above `MOST` it fails.
+In: a finished run or ensemble. Out: a folder for `load_model`. Both models predict some of the run's own
+scans. The largest differences of scan and slice probabilities are printed; above `MOST` the command fails.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from ich_mil.models.frozen import extract_features
 from ich_mil.pipeline.sets import open_training
 
 MOST = 5e-3
-"""Largest difference of a probability that half precision may make."""
+"""Largest allowed difference of a probability between half and single precision."""
 SINGLE = 8192
-"""Values of the largest tensor that stays in single precision: batch norms and the first layers, on whose
-rounding all others build."""
+"""Largest number of values of a tensor kept in single precision: batch norms and the first layers, whose
+rounding errors propagate through all later layers."""
 SCANS = 10
-"""Scans of several slices that both models judge."""
+"""Number of scans with several slices for the comparison."""
 
 
 def write_bundle(run: Path, out: Path) -> None:
@@ -37,7 +37,7 @@ def write_bundle(run: Path, out: Path) -> None:
         to = out if member.folder == run else out / member.folder.name
         copy_run(member.folder, to)
         if to != out:
-            (to / "splits.csv").unlink()  # that of the ensemble
+            (to / "splits.csv").unlink()  # the ensemble has its own
         weights = load_file(to / "cnn.safetensors")
         half = {k: v.half() if v.numel() > SINGLE else v for k, v in weights.items()}
         save_file(half, to / "cnn.safetensors")
@@ -45,7 +45,7 @@ def write_bundle(run: Path, out: Path) -> None:
 
 
 def difference(one: TrainedModel, other: TrainedModel) -> tuple[float, float]:
-    """Largest difference of a scan's and of a slice's probability on some scans of the run `one`."""
+    """Largest differences of scan and slice probabilities on some scans of the run `one`."""
     config = replace(read_config(["--config", str(one.folder / "config.yaml")]), out=one.folder)
     prepared = open_training(config)
     scans = list(prepared.scans.index[prepared.scans.slices > 1][:SCANS])
@@ -64,7 +64,7 @@ def difference(one: TrainedModel, other: TrainedModel) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Write and check."""
+    """Write the bundle and check its precision."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)

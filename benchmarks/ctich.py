@@ -1,12 +1,11 @@
-"""What helps a network that has 37 scan labels: the ablation on the CT-ICH pictures.
+"""Ablation of CNN training on 37 scan labels: the CT-ICH images.
 
     python -m benchmarks.ctich --data $D [--out FOLDER] [--seeds 0 1 2] [--only NAME ...] [--write]
 
-$D/rsna and $D/rsna_b are parts a and b as `ctich_to_dicom.py` writes them (README). Each row trains on 28
-scans of part a, and the first row stops on the other 9; the seed draws the division, the weights and the
-order. All are measured on part b, 18 studies that nothing is chosen on. The scores of a (row, seed) are kept
-in FOLDER/<row>-<seed>.csv and not made again. Measured is the CNN itself: its scan probability, and its slice
-probability.
+$D/rsna and $D/rsna_b are parts a and b as written by `ctich_to_dicom.py` (README). Each row trains on 28
+scans of part a; the first row uses the other 9 for early stopping. The seed determines split, weights and
+order. All rows are evaluated on part b, 18 studies used for no choice. Scan and slice probabilities of the
+CNN itself are evaluated. The scores of a (row, seed) are stored in FOLDER/<row>-<seed>.csv and reused.
 """
 
 from collections.abc import Sequence
@@ -44,13 +43,13 @@ from ich_mil.windows import PRESETS
 
 WINDOWS = PRESETS["papers"]
 VALIDATION = 0.25
-"""Share of part a that is not trained on, as in configs/ctich.yaml."""
+"""Share of part a for validation, as in configs/ctich.yaml."""
 DRAWS = 3
-"""Insertions into each held-out negative scan."""
+"""Number of random insertions into each held-out negative scan."""
 
 PLAIN = TrainingSettings(learning_rate=3e-4, max_epochs=40, patience=10)
 SMALL = TrainingSettings(learning_rate=3e-4, bags=2, max_epochs=15, fixed_epochs=True)
-"""A fixed number of epochs, the last kept: nine validation scans are too few to choose one by."""
+"""Fixed number of epochs, last epoch kept: nine validation scans are too few to choose an epoch."""
 BLEEDS = replace(SMALL, augment=True, bleeds=0.5)
 CONTROLS = replace(BLEEDS, bleeds=0.4, controls=0.3)
 WARMED = replace(CONTROLS, warmup_steps=1500, learning_rate=1e-3)
@@ -66,11 +65,11 @@ ROWS: dict[str, tuple[EncoderSettings, CnnSettings, TrainingSettings]] = {
     "+ warm-up": (EncoderSettings(size=64), MEAN, WARMED),
     "+ 96 px": (EncoderSettings(size=96), MEAN, WARMED),
 }
-"""Each row that starts with + adds to the one above it."""
+"""Rows of the table. A row with + adds a component to the row above it."""
 
 
 def scores(model: AttentionCnn, batch: Batch, **about: object) -> pd.DataFrame:
-    """One row a slice of one scan: what the CNN says of it and of its scan."""
+    """CNN probabilities of a scan and its slices, one row per slice."""
     with torch.inference_mode():
         output = model(model.pictures()(batch), batch.offsets)
     return pd.DataFrame(
@@ -86,7 +85,7 @@ def scores(model: AttentionCnn, batch: Batch, **about: object) -> pd.DataFrame:
 
 @cache
 def held_out(folder: Path) -> list[tuple[Batch, str, int]]:
-    """Part b as it is, and its negative scans with a bleed and with a control: batch, what, draw."""
+    """Scans of part b, and its negative scans with an inserted bleed or control: (batch, inserted, draw)."""
     held = open_prepared(folder)
     scans = ScanDataset(held, list(held.scans.index))
     found = [(scans[i], "nothing", 0) for i in range(len(scans))]
@@ -98,19 +97,19 @@ def held_out(folder: Path) -> list[tuple[Batch, str, int]]:
 
 
 def measure(model: AttentionCnn, held: PreparedSet) -> pd.DataFrame:
-    """What the CNN says of `held_out`."""
+    """CNN probabilities of all scans of `held_out`."""
     return pd.concat(
         [scores(model, batch, inserted=what, draw=draw) for batch, what, draw in held_out(held.folder)]
     )
 
 
 def name_of(row: str, seed: int) -> str:
-    """What a row and seed are called in the folder of scores."""
+    """File name of a row and seed in the folder of scores."""
     return f"{row.replace(',', '').replace('+ ', 'with-').replace(' ', '-')}-{seed}"
 
 
 def network(folder: Path, row: str, seed: int) -> AttentionCnn:
-    """The network that `run` trained into `folder`."""
+    """Load the network that `run` has trained and stored in `folder`."""
     path = folder / name_of(row, seed) / "best.ckpt"
     state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
     model = AttentionCnn(*ROWS[row][:2]).eval()
@@ -119,7 +118,7 @@ def network(folder: Path, row: str, seed: int) -> AttentionCnn:
 
 
 def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) -> pd.DataFrame:
-    """Train and measure one row with one seed, or read what an earlier call kept."""
+    """Train and evaluate a row with one seed, or read its stored scores."""
     name = name_of(row, seed)
     path = out / f"{name}.csv"
     if not path.is_file():
@@ -132,12 +131,12 @@ def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) 
 
 
 def interval(value: float, ends: Interval) -> str:
-    """A number with its interval."""
+    """Format a value with its interval."""
     return f"{value:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
 
 
 def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
-    """Cells of one row: scan AUC, its range over seeds, slice AUC, inside positive scans, the controls."""
+    """Table cells of a row: scan AUC, AUC per seed, slice AUCs (all, inside positive scans), controls."""
     per_seed = [found[found.inserted == "nothing"].set_index(["scan", "index"]) for found in runs]
     mean = pd.concat(per_seed)[["scan_score", "slice_score"]].groupby(level=["scan", "index"]).mean()
     slices = held.table.set_index(["scan", "index"]).join(mean)
@@ -157,14 +156,14 @@ def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
 
 
 def ranking(labels: np.ndarray, score: np.ndarray, patients: Sequence[str]) -> str:
-    """AUC with its interval, scans drawn."""
+    """AUC with its bootstrap interval over scans."""
     found = patient_bootstrap(lambda c: {"auc": resampled_ranking(labels, score, c)["auc"]}, patients, seed=0)
     auc, behind = float(roc_auc_score(labels, score)), patients_behind(labels, np.asarray(patients))
     return interval(auc, interval_of("auc", auc, found["auc"], behind))
 
 
 def slice_cells(labels: np.ndarray, score: np.ndarray, index: pd.Index) -> list[str]:
-    """AUC over all slices, and the mean of the AUCs inside positive scans, with intervals; scans drawn."""
+    """AUC over all slices, and mean AUC inside positive scans, with bootstrap intervals over scans."""
     scan = list(index.get_level_values("scan"))
     inside = auc_inside(labels, score, pd.factorize(np.array(scan))[0])[1]
     found = patient_bootstrap(
@@ -175,7 +174,7 @@ def slice_cells(labels: np.ndarray, score: np.ndarray, index: pd.Index) -> list[
 
 
 def ablation(rows: list[str], seeds: list[int], parts: tuple[PreparedSet, PreparedSet], out: Path) -> str:
-    """The table of all rows, the position baseline last."""
+    """Result table of all rows, with the position baseline as last row."""
     found = {row: [run(row, seed, parts, out) for seed in seeds] for row in rows}
     held = parts[1]
     by_slice = held.table.set_index(["scan", "index"])
@@ -189,7 +188,7 @@ def ablation(rows: list[str], seeds: list[int], parts: tuple[PreparedSet, Prepar
 
 
 def main() -> None:
-    """Run the rows that were asked for and print the table."""
+    """Run the requested rows and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="where scores are kept; default: ablation in --data")

@@ -1,11 +1,11 @@
-"""Real heads, 5 folds by patient: networks of RSNA slices, heads of these slices and of the folds' scans.
+"""Cross-validation of the bundled model on CT-ICH scans, 5 folds by patient, with baselines.
 
     python -m benchmarks.headct --networks checkpoints/headct_rsna --config configs/headct_base.yaml
 
-In: a finished run, or ensemble, whose networks were trained on labelled RSNA slices; the configuration of the
-bundled model, whose first set are the CT-ICH scans and whose second those slices. For each fold a head is
-fitted to the slices, each a bag of one, and to the scans of the other folds; it judges the scans of the fold.
-Out: one table over all scans, intervals by patient, beside baselines on the same features and folds.
+In: a finished run or ensemble whose networks were trained on labelled RSNA slices, and the configuration of
+the bundled model. Its first set holds the CT-ICH scans, its second the RSNA slices. For each fold, a head is
+fitted to the slices (bags of one) and to the scans of the other folds, and evaluated on the scans of the
+fold. Out: a table over all scans, with intervals by patient, and baselines on the same features and folds.
 """
 
 import argparse
@@ -40,7 +40,7 @@ FOLDS = 5
 
 
 def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> TrainedModel:
-    """The model with heads that are fitted to `learn`, calibrated each and as a whole on held-out folds."""
+    """The model with new heads, fitted to `learn`, and calibrated singly and jointly on held-out folds."""
     members, logits = [], []
     for number, (member, own) in enumerate(zip(model.members, learn.members, strict=True)):
         head = fit_to(own, None, replace(settings, seed=settings.seed + number), mixed=True).model_
@@ -57,7 +57,7 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
 
 
 def regressed(learn: FeatureSet, held: FeatureSet, pool: str) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of scans and slices by logistic regression on the mean or largest features of a bag."""
+    """Scan and slice probabilities by logistic regression on mean- or max-pooled features."""
 
     def pooled(one: FeatureSet) -> np.ndarray:
         parts = np.split(one.x.numpy(), one.offsets[1:-1].tolist())
@@ -69,7 +69,7 @@ def regressed(learn: FeatureSet, held: FeatureSet, pool: str) -> tuple[np.ndarra
 
 
 def folds(views: Views, scans: Sequence[str], seed: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Scans to learn from (the slices and other folds) and scans of the fold."""
+    """Training scans (single slices and the other folds) and held-out scans of each fold."""
     own = views.features.select(list(scans))
     slices = [scan for scan in views.features.scans if scan not in {*scans}]
     for inside, outside in folds_of(own.labels, own.patients, folds=FOLDS, seed=seed):

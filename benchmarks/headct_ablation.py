@@ -1,11 +1,11 @@
-"""Which parts of the recipe for real heads help: networks alone, on scans that none of them was trained on.
+"""Ablation of the networks of the bundled model, without heads, on CT-ICH scans not used in training.
 
     python -m benchmarks.headct_ablation --out FOLDER [--seeds 0 1 2] [--only NAME ...] [--write]
 
-Needs the sets that `make headct-base` has prepared. The first rows learn from the scan labels of CT-ICH, in
-5 folds by patient; the others from labelled RSNA slices. All are measured on the CT-ICH scans: the network's
-own scan and slice probabilities, averaged over the seeds, which draw folds, weights and order. The
-probabilities of a (row, seed) are kept in FOLDER and not computed again.
+Requires the sets prepared by `make headct-base`. The first rows are trained on scan labels of CT-ICH, in 5
+folds by patient, the others on labelled RSNA slices. All rows are evaluated on the CT-ICH scans, with the
+network's own scan and slice probabilities, averaged over seeds. The seed determines folds, weights and order.
+The probabilities of a (row, seed) are stored in FOLDER and reused.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ SCANS = TrainingSettings(
     learning_rate=6e-4, schedule="one_cycle", weight_decay=0.05, bags=4, max_epochs=20, fixed_epochs=True
 )
 SLICES = replace(SCANS, bags=32, max_epochs=3, augment=True)
-"""Half of the epochs of configs/headct_base.yaml, in all rows."""
+"""Training on slices, with half of the epochs of configs/headct_base.yaml."""
 OF_SCANS = {
     "frozen, scan labels alone": FROZEN,
     "frozen, 2.5D, scan labels alone": replace(FROZEN, neighbours=1),
@@ -74,7 +74,7 @@ def said(row: str, seed: int, scans: PreparedSet, slices: PreparedSet, out: Path
         for inside, outside in folds_of(labels, patients, folds=FOLDS, seed=seed):
             known, new = ([ids[b] for b in fold] for fold in (inside, outside))
             splits = pd.DataFrame({"scan": known, "label": scans.scans.label[known].to_numpy()})
-            # with a fixed number of epochs nothing is chosen on validation scans: a few of those trained on
+            # the number of epochs is fixed, nothing is chosen on validation scans: a few training scans do
             watched = splits.groupby("label").head(2)
             splits = pd.concat([splits.assign(split="train"), watched.assign(split="validation")])
             parts.append((OF_SCANS[row], SCANS, scans, splits, new))
@@ -107,7 +107,7 @@ def said(row: str, seed: int, scans: PreparedSet, slices: PreparedSet, out: Path
 
 
 def cells(runs: Sequence[pd.DataFrame], scans: PreparedSet) -> list[str]:
-    """Scan AUC, that of each run, slice AUC, inside positive scans; of the runs' mean, with intervals."""
+    """Table cells: scan AUC of the mean over runs, AUC per run, slice AUCs of the mean, with intervals."""
     by_slice = [run.set_index(["scan", "index"])[["scan_score", "slice_score"]] for run in runs]
     mean = pd.concat(by_slice).groupby(level=["scan", "index"]).mean()
     slices = scans.table.set_index(["scan", "index"]).join(mean)
@@ -121,7 +121,7 @@ def cells(runs: Sequence[pd.DataFrame], scans: PreparedSet) -> list[str]:
 
 
 def main() -> None:
-    """Train what is not there yet and print the table."""
+    """Train the missing networks and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -1,10 +1,10 @@
-"""Scans unlike the training: false alarms within a site, and alarms of another, on real data.
+"""False alarms of the likeness check and the drift alarm within a site, and alarm for another site.
 
     python -m benchmarks.headct_drift --networks checkpoints/headct_base [--write]
 
-In: the run behind the bundled model, whose networks saw no CT-ICH scan; the public features of one network
-for RSNA and CQ500. Out: the share of held-out CT-ICH scans that a check learned from the others calls unlike;
-how often the drift alarm rings for batches of one site, and whether it rings for CQ500 against RSNA scans.
+In: the run behind the bundled model, whose networks were not trained on CT-ICH scans; the public features of
+one network for RSNA and CQ500. Out: the share of held-out CT-ICH scans called unlike by a check fitted to the
+others; the alarm rate of the drift alarm for batches of one site, and its result for CQ500 against RSNA.
 """
 
 from pathlib import Path
@@ -22,16 +22,16 @@ from ich_mil.reproduce.statistics.drift_rates import BATCH, DRAWS, alarm_rates
 
 SPLITS = 40
 HELD = 18
-"""Scans held out in a division, as many as part b of CT-ICH has."""
+"""Number of held-out scans per split, the size of part b of CT-ICH."""
 
 
 def unlike_shares(features: FeatureSet) -> list[str]:
-    """Share of held-out scans that are called unlike: mean over divisions, and the largest."""
+    """Share of held-out scans called unlike: mean and maximum over splits."""
     shares = []
     for learn, held in ShuffleSplit(SPLITS, test_size=HELD, random_state=0).split(features.scans):
         parts = [features.select([features.scans[b] for b in part]) for part in (learn, held)]
         check = Likeness.fit(parts[0], seed=0)
-        assert check is not None  # every scan is a patient of its own
+        assert check is not None  # every scan is a separate patient
         shares.append(float((check.scores(parts[1]) > check.threshold).mean()))
     return [f"{np.mean(shares):.3f}", f"{max(shares):.3f}"]
 
@@ -41,7 +41,7 @@ def _summaries(features: FeatureSet) -> np.ndarray:
 
 
 def another_site() -> list[str]:
-    """CQ500 against the half of the RSNA scans that a head was not fitted to."""
+    """Drift alarm for CQ500, with the half of the RSNA scans not used to fit the head as reference."""
     home, away = rsna(), cq500()
     learn, held = next(ShuffleSplit(1, test_size=0.5, random_state=0).split(home.scans))
     fitted, reference = (home.select([home.scans[b] for b in part]) for part in (learn, held))
@@ -55,7 +55,7 @@ def another_site() -> list[str]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--networks", type=Path, required=True)
     chosen = parser.parse_args()

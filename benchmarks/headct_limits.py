@@ -1,9 +1,9 @@
-"""Does the bundled model know its limits: studies that it was not trained for, through `ich-mil predict`.
+"""Predictions of the bundled model on out-of-distribution studies, by `ich-mil predict`.
 
     python -m benchmarks.headct_limits --out FOLDER [--model RUN]
 
-A real head of another hospital, no bleed seen by us (GE), ten phantoms, and CT slices of other body parts
-among pydicom's test files. Out: for each study the probability, the decision, and the codes of its ledger.
+In: a real head CT of another hospital (GE; we saw no bleed), phantoms (ten of site A, two of site B), and CT
+slices of other body parts from pydicom's test files. Out: probability, decision and ledger codes per study.
 """
 
 import argparse
@@ -26,7 +26,7 @@ OTHERS = ("CT_small.dcm", "693_J2KI.dcm")
 
 
 def gather(folder: Path) -> None:
-    """Put the studies into a folder each."""
+    """Copy or generate the studies, in a subfolder per source."""
     if GE.is_dir():
         shutil.copytree(GE, folder / "ge", dirs_exist_ok=True)
     words = ["--studies-a", str(PHANTOMS), "--studies-b", "2", "--size", "256"]
@@ -41,7 +41,7 @@ def gather(folder: Path) -> None:
 
 
 def main() -> None:
-    """Predict and print."""
+    """Predict all studies and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", type=Path, default=Path("headct-base"))
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def codes(ledger: Iterable[LedgerEntry]) -> str:
-    """The codes of ledger entries, each with its number."""
+    """Ledger codes with their number of entries."""
     return ", ".join(f"{code} {count}" for code, count in Counter(str(e.code) for e in ledger).items())
 
 

@@ -1,9 +1,9 @@
-"""Quality and speed of the Gaussian-process heads: every bar of the project, on real features.
+"""Quality and speed of the Gaussian-process heads on real features, with the project's targets.
 
     python -m benchmarks.heads [--write] [--only NAME ...]
 
-Prints a section for each name (default: all) and with --write appends it to RESULTS.md. Speed is only worth
-something on an idle machine: the load is printed with it.
+Prints a section for each name (default: all), and with --write appends it to RESULTS.md. Timings are
+meaningful on an idle machine only; the load is printed with them.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 def main() -> None:
-    """Run the sections that were asked for."""
+    """Run the requested sections."""
     parser = command_line(__doc__)
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME")
     chosen = parser.parse_args()

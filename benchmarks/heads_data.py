@@ -1,4 +1,4 @@
-"""The real features the heads are measured on (../shared/data, see the README), and copies of them."""
+"""Real features for the benchmarks of heads (../shared/data, see the README), and noisy copies of them."""
 
 from pathlib import Path
 
@@ -22,12 +22,12 @@ def cq500() -> FeatureSet:
 
 
 def bags_of(features: FeatureSet) -> Bags:
-    """Features, offsets and labels alone."""
+    """Convert a feature set to `Bags` with features, offsets and labels."""
     return Bags(features.x, features.offsets, features.labels)
 
 
 def copies(features: FeatureSet, times: int) -> Bags:
-    """The same scans over and over, each copy but the first with a noise of 0.01 on every feature."""
+    """Repeat the scans `times` times; all copies but the first get Gaussian noise of deviation 0.01."""
     generator = torch.Generator().manual_seed(0)
     parts = [features.x]
     parts += [
@@ -39,5 +39,5 @@ def copies(features: FeatureSet, times: int) -> Bags:
 
 
 def musk(name: str) -> Bags:
-    """MUSK1 or MUSK2."""
+    """Bags of `musk1` or `musk2`."""
     return bags_of(read_musk(DATA / "mil" / f"{name}.npz"))

@@ -1,6 +1,6 @@
-"""Why the calibration error on CQ500 is what it is: the head's beside max-pooled logistic regression's.
+"""Calibration error on CQ500 of the head and of max-pooled logistic regression, split by its causes.
 
-In: the public features of three networks, RSNA to train and CQ500 to measure. Out: a table.
+In: public features of three networks, RSNA for training and CQ500 for evaluation. Out: a table.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def _excess(shift: float, logits: np.ndarray, prevalence: float) -> float:
 
 
 def calibration_on_cq500() -> str:
-    """ECE as it is, with the intercept moved to the prevalence of CQ500, and what chance would leave."""
+    """Table of ECE, ECE after shifting the logit to the prevalence of CQ500, and ECE expected by chance."""
     generator, rows = np.random.default_rng(0), []
     for run in range(3):
         train, test = (

@@ -1,4 +1,4 @@
-"""Does learning the kernel help? Splits of RSNA-150, and CQ500, against fixed heads."""
+"""Effect of kernel learning on held-out log-loss: RSNA-150 splits and CQ500, against fixed kernels."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from ich_mil.gp.settings import HeadSettings
 SPLITS = 3
 FIXED = HeadSettings()
 LEARN = replace(FIXED, learn="kernel", sweeps=10)
-D = 8.0  # ℓ = D is where the paper starts
+D = 8.0  # ℓ = D is the paper's initial value
 HEADS = {
     "logistic": FIXED,
     "logistic, v and ℓ learned": LEARN,
@@ -31,7 +31,10 @@ HEADS = {
 
 
 def learning() -> str:
-    """Log-loss of held-out RSNA scans and of CQ500; 60 % of the scans train, 20 % stop and calibrate."""
+    """Log-loss on held-out RSNA scans and CQ500.
+
+    60 % of the RSNA scans are used for training, 20 % for early stopping and calibration.
+    """
     features, external = rsna(), cq500()
     found: dict[str, list[tuple[float, float, float]]] = {}
     for seed in range(SPLITS):

@@ -1,4 +1,4 @@
-"""One fit on random features, for `benchmarks.heads --only memory`, in a process of its own.
+"""Measure memory and time of a fit on N random feature vectors, as a process of `benchmarks.heads`.
 
 python -m benchmarks.heads_memory N
 """
@@ -20,7 +20,7 @@ def main() -> None:
     n, d = int(sys.argv[1]), 128
     sweeps = 3 if n > 200_000 else 13
     settings = HeadSettings(n_inducing=200, sweeps=1, tolerance=1e-300)
-    # warm up: threads, and what libraries load on first use
+    # warm-up: starts threads and loads the libraries' lazy parts
     small = torch.randn(2000, d)
     fit(small, torch.arange(0, 2001, 40), torch.arange(50) % 2, settings=replace(settings, n_inducing=4))
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

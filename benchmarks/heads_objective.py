@@ -1,4 +1,4 @@
-"""Where kernel learning ends against the public code's way: 200 plain gradient steps on J, q(u) fixed."""
+"""Kernel learning against the method of the public code: 200 plain gradient steps on J with q(u) fixed."""
 
 import copy
 import math
@@ -17,11 +17,11 @@ from ich_mil.gp.objective import KernelObjective, expected_log_psi
 from ich_mil.gp.settings import HeadSettings
 
 STEPS = (3.0, 10.0, 30.0, 100.0)
-"""Sizes of a step on J / N in the raw parameters; the best of them counts."""
+"""Step sizes on J / N in the raw parameters; the best result counts."""
 
 
 def plain_steps(run: Prepared, weights: Weights, target: Tensor, density: Density, size: float) -> float:
-    """J after 200 gradient steps of one size on (v, √ℓ) through softplus, with q(u) held fixed."""
+    """J after 200 gradient steps of step size `size` on (v, √ℓ) through softplus, with q(u) fixed."""
     x = run.model.standardise(run.data.x[run.turns.order])
     z, jitter = run.model.inducing.detach(), run.settings.jitter
     L = run.model.prior_root()
@@ -44,13 +44,16 @@ def plain_steps(run: Prepared, weights: Weights, target: Tensor, density: Densit
             break
         (slope,) = torch.autograd.grad(J / len(x), raw)
         raw = (raw + size * slope).detach().requires_grad_()
-        if not bool(raw.isfinite().all() and (raw.abs() < 20).all()):  # a step too large for this surface
+        if not bool(raw.isfinite().all() and (raw.abs() < 20).all()):  # diverged: the step size is too large
             return math.nan
     return float(J.detach())
 
 
 def against_gradient_steps() -> str:
-    """J at the start, after 200 plain steps, and after one call of ours, on RSNA-150 from v = 0.5, ℓ = D."""
+    """J at the start, after 200 plain steps and after one call of `learn_hyperparameters`.
+
+    On RSNA-150, from v = 0.5, ℓ = D.
+    """
     rows = []
     for density in ("logistic", "gamma"):
         for count in (3, 30):

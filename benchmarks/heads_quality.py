@@ -1,6 +1,6 @@
-"""What the heads are worth: cells of the grid, folds of RSNA, MUSK, presets, families, calibrators.
+"""Quality of the heads: cells of the grid, folds of RSNA, MUSK, presets, families, calibrators.
 
-Each function returns Markdown. No scan is scored by a head or a calibration that has seen it.
+Each function returns Markdown. Every scan is scored by heads and calibrations that were not fitted to it.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def head_on(
 ) -> Predictions:
     """Fit to all training scans, calibrate on held-out folds of them, predict the test scans.
 
-    Without `joint`, scans are those of independent samples of their slices.
+    Without `joint`, scan probabilities come from independent samples of the slices.
     """
     bags = bags_of(train)
     model, _ = fit(*bags[:3], settings=settings)
@@ -52,7 +52,7 @@ def head_on(
 
 
 def scan_metrics(labels: torch.Tensor, p: torch.Tensor) -> tuple[float, float, float]:
-    """AUC, log-loss, accuracy at ½."""
+    """AUC, log-loss, and accuracy at p = ½."""
     y, q = labels.numpy(), p.numpy()
     return float(roc_auc_score(y, q)), float(log_loss(y, q)), float(accuracy_score(y, q >= 0.5))
 
@@ -65,7 +65,7 @@ Cell = tuple[int, float, float]
 
 
 def grid_cells(preset: Preset, seeds: Sequence[int]) -> tuple[dict[Cell, list[float]], list[str]]:
-    """CQ500 scan AUC (NaN where a score is not finite) of each cell and seed, and how the fits ended."""
+    """CQ500 scan AUC per cell and seed (NaN if a score is not finite), and the reason each fit stopped."""
     train, test = rsna(), cq500()
     base = HeadSettings(preset=preset, density="gamma", rule="max")
     jobs = [
@@ -88,7 +88,7 @@ def grid_cells(preset: Preset, seeds: Sequence[int]) -> tuple[dict[Cell, list[fl
 
 
 def cells() -> str:
-    """Worst and best CQ500 scan AUC over the grid of the paper and 5 seeds."""
+    """Worst and best CQ500 scan AUC of each cell of the paper's grid over 5 seeds."""
     found, stopped = grid_cells("default", SEEDS)
     rows = [
         [m, a, b, f"{min(values):.4f}", f"{max(values):.4f}", sum(map(np.isnan, values))]
@@ -101,7 +101,7 @@ def cells() -> str:
 
 
 def folds() -> str:
-    """Held-out slices and scans of RSNA; a fold is calibrated on folds within its training scans."""
+    """Metrics on held-out RSNA slices and scans; calibration on folds within the training scans of a fold."""
     features = rsna()
     rows = []
     for name, settings in HEADS.items():
@@ -120,7 +120,7 @@ def folds() -> str:
 
 
 def musk_bags() -> str:
-    """Held-out bag AUC; kernel and density are chosen by 5 folds within each training part."""
+    """Held-out bag AUC on MUSK; kernel and density are chosen by 5 folds within each training part."""
     base = HeadSettings(sweeps=10, calibration="none")
     lines = []
     for name in ("musk1", "musk2"):
@@ -181,7 +181,7 @@ def musk_bags() -> str:
 
 
 def musk_fixed() -> str:
-    """Held-out bag AUC of one kernel for both sets, with and without a bias."""
+    """Held-out bag AUC on MUSK of a fixed kernel for both sets, with and without a bias."""
     rows = []
     for name in ("musk1", "musk2"):
         data = musk(name)
@@ -201,7 +201,7 @@ def musk_fixed() -> str:
 def _held_out(
     data: Bags, grid: list[HeadSettings], splits: list[tuple[np.ndarray, np.ndarray]]
 ) -> dict[int, tuple[list[float], np.ndarray]]:
-    """For each cell the AUC of each split and the scores of the last one's held-out bags."""
+    """For each cell: AUC of each split, and scores of the held-out bags of the last split."""
     jobs = [Job(settings, tuple(train.tolist())) for train, _ in splits for settings in grid]
     found: dict[int, tuple[list[float], np.ndarray]] = {}
     for group in fit_many(data.x, data.offsets, data.labels, jobs):
@@ -223,7 +223,7 @@ def _best(data: Bags, grid: list[HeadSettings], splits: list[tuple[np.ndarray, n
 
 
 def _compare(heads: dict[str, HeadSettings], *, joint: bool = True) -> str:
-    """RSNA folds (calibration nested) and CQ500, one line a head."""
+    """Table of metrics on RSNA folds (nested calibration) and CQ500, one row per head."""
     features, test = rsna(), cq500()
     rows = []
     for name, settings in heads.items():
@@ -256,7 +256,7 @@ def _compare(heads: dict[str, HeadSettings], *, joint: bool = True) -> str:
 
 
 def presets() -> str:
-    """The paper, its public code, and the project's default, each with both densities."""
+    """Compare the presets of the paper, its public code and the project, each with both densities."""
     text = _compare(
         {
             f"{preset}, {density}": HeadSettings(preset=preset, density=density)
@@ -276,7 +276,7 @@ def presets() -> str:
 
 
 def families() -> str:
-    """Every member of the family at its defaults."""
+    """Compare all families of heads with default settings."""
     return _compare(
         {
             "VGPMIL": HEADS["VGPMIL"],
@@ -289,7 +289,7 @@ def families() -> str:
 
 
 def calibrators() -> str:
-    """Ways to calibrate, and independent against joint samples."""
+    """Compare methods of calibration, and independent with joint samples."""
     plain = HEADS["VGPMIL"]
     text = _compare(
         {

@@ -1,6 +1,6 @@
-"""How fast the heads are: sweeps, precision, kernel learning, the 90-fit grid, memory. On the CPU.
+"""Speed of the heads on the CPU: sweeps, precision, kernel learning, the 90-fit grid, memory.
 
-Each function returns Markdown. What is compared runs in turn in one process; medians and ranges.
+Each function returns Markdown. Compared variants run in turn in one process; medians and ranges are reported.
 """
 
 import statistics
@@ -29,7 +29,7 @@ from ich_mil.gp.vgpmil import PsiObservation
 from ich_mil.kernels.leave_one_out import Turns
 
 NEVER = 1e-300
-"""A tolerance that is never met: all sweeps are done."""
+"""Tolerance that is never reached, so that all sweeps are run."""
 
 ROUNDS = 5
 
@@ -37,7 +37,7 @@ KINDS: tuple[Literal["double", "mixed"], ...] = ("double", "mixed")
 
 
 class Prepared:
-    """Everything a fit has before its first sweep."""
+    """State of a fit before its first sweep: model and Φ."""
 
     def __init__(self, data: Bags, settings: HeadSettings) -> None:
         """Choose inducing points and compute Φ."""
@@ -52,14 +52,14 @@ class Prepared:
         self.projection = Projection(self.model, data.x, rows=self.turns.order, dtype=dtype, compress=True)
 
     def observation(self) -> PsiObservation:
-        """The local posteriors at their start."""
+        """Initial local posteriors."""
         s = self.settings
         log_h = torch.tensor([s.variant.log_h], dtype=torch.float64)
         labels = self.data.labels[self.turns.bag_order]
         return PsiObservation([s.make_density()], log_h, labels, self.turns, s.variant)
 
     def ascend(self) -> tuple[Weights, PsiObservation]:
-        """All sweeps."""
+        """Run all sweeps."""
         s, observation = self.settings, self.observation()
         limits = Limits(s.sweeps, s.patience, NEVER, s.variant.rule, s.link)
         training = Watched(self.projection, self.data.offsets, self.data.labels, self.turns)
@@ -70,7 +70,7 @@ class Prepared:
 
 
 def sweeps_in_seconds() -> str:
-    """50 sweeps in either precision at two length scales, and sweeps of the loop-and-inverse version."""
+    """Time of 50 sweeps in both precisions at two length scales, and of the textbook version with loops."""
     features = rsna()
     rows = []
     for times in (1, 8):
@@ -108,7 +108,7 @@ def sweeps_in_seconds() -> str:
 
 
 def precision() -> str:
-    """Largest difference of a slice's posterior mean."""
+    """Largest difference between mixed precision and float64 in the posterior mean of a slice."""
     rows = []
     for times in (1, 8):
         data = copies(rsna(), times)
@@ -124,7 +124,7 @@ def precision() -> str:
 
 
 def kernel_learning() -> str:
-    """One sweep and one maximisation over the kernel's hyperparameters."""
+    """Time of a sweep and a maximisation over the kernel hyperparameters."""
     settings = HeadSettings(learn="kernel", sweeps=1, lengthscale_squared=8.0)
     data = copies(rsna(), 8)
     taken, lengths = [], []
@@ -144,7 +144,7 @@ def kernel_learning() -> str:
 
 
 def grid_jobs(features: FeatureSet) -> list[Job]:
-    """The paper's grid: 3 M x 6 (α, β) x 5 folds."""
+    """Jobs of the paper's grid: 3 M x 6 (α, β) x 5 folds."""
     return [
         Job(HeadSettings(density="gamma", n_inducing=m, alpha=a, beta=b), train)
         for train, _ in folds_of(features.labels, features.patients, folds=5, seed=0)
@@ -155,7 +155,7 @@ def grid_jobs(features: FeatureSet) -> list[Job]:
 
 
 def grid_of_90() -> str:
-    """3 M x 6 (α, β) x 5 folds."""
+    """Time of the 90 fits of the grid in one batch and one by one."""
     features = rsna()
     jobs = grid_jobs(features)
     bags = bags_of(features)[:3]
@@ -177,7 +177,7 @@ def grid_of_90() -> str:
 
 
 def memory() -> str:
-    """A fit at three sizes, each in a process of its own."""
+    """Memory and time of a fit at three sizes, each in a separate process."""
     rows = []
     for n in (10_000, 100_000, 752_803):
         words = [sys.executable, "-m", "benchmarks.heads_memory", str(n)]

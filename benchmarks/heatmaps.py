@@ -1,19 +1,21 @@
-"""Do the heat maps point at the blood, where its place is known?
+"""Localisation of blood by heatmaps, on slices with known masks.
 
     python -m benchmarks.heatmaps --run RUN --out FOLDER [--data $D] [--seed 2] [--write]
 
 RUN is the run of `make demo`, on phantoms. $D is the folder of `benchmarks.ctich` with its prepared sets and
-its CNN of the row '+ 96 px'. Two sets of slices with a known place, none of which the CNN was trained on:
+its CNN of the row '+ 96 px'. Two sets of slices with known masks, none of them used to train the CNN:
 
-* new phantoms, one bleed each, all five subtypes alike often; their masks come with them;
-* with --data: synthetic bleeds in real negative CT-ICH scans; the mask is what became brighter by `RISE`.
+* new phantoms, one bleed each, the five subtypes in equal numbers, with their own masks;
+* with --data: synthetic bleeds in real negative CT-ICH scans; the mask holds the pixels that rose by `RISE`.
 
-Measured are the slices that show blood and are among the `SUSPICIOUS` that the trained model puts first in
-their scan: those a reader gets to see. All methods are measured on the same slices: the map of the trained
-model, cut at other places of the encoder too; the covering of places, on every `COVERED`-th scan; and what a
-map may not be as good as: a CNN with random weights and one that learned shuffled scan labels, each with a
-head fitted to it, and no map at all, but the middle of the head. The shuffled CNN is trained once and kept in
-FOLDER.
+Evaluated are slices with blood among the `SUSPICIOUS` slices that the trained model ranks highest in their
+scan, those shown to a reader. All methods are evaluated on the same slices:
+
+* the map of the trained model, also from other depths of the encoder;
+* occlusion, on every `COVERED`-th scan;
+* controls that a useful map must beat: a CNN with random weights and a CNN trained on shuffled scan labels,
+  each with a head fitted to it, and the centre of the head in place of a map. The shuffled CNN is trained
+  once and stored in FOLDER.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,13 +54,13 @@ from ich_mil.windows import Windows, resize, to_pictures
 
 PHANTOMS = 40
 DRAWS = 3
-"""Insertions into each negative scan."""
+"""Number of random insertions into each negative scan."""
 SUSPICIOUS = 8
 RISE = 10
-"""Least rise in HU of a pixel that counts as blood: the oedema around it falls."""
+"""Minimum rise in HU of a pixel of the mask; the oedema around a bleed lowers HU."""
 COVERED = 4
 OTHER_SIDES = (24, 12)
-"""Cuts of the encoder beside `heatmap.MAP_SIDE`; at 96 pixels the last one is its last map."""
+"""Alternative values of `heatmap.MAP_SIDE`; at 96 pixels, 12 selects the encoder's last feature map."""
 COLUMNS = (
     "maximum on the mask",
     f"within {TOLERANCE:.0%} of the side",
@@ -71,7 +73,7 @@ Model = tuple[AttentionCnn, SparseGP]
 
 @dataclass(frozen=True)
 class Known:
-    """A scan with blood in a known place: pictures (n, C, S, S), masks and heads (n, S, S)."""
+    """Scan with masks of blood: images (n, C, S, S), masks of blood and of the head (n, S, S)."""
 
     patient: str
     pictures: Tensor
@@ -80,16 +82,16 @@ class Known:
 
     @property
     def bloody(self) -> np.ndarray:
-        """Slices that show blood."""
+        """Indices of slices with blood."""
         return np.flatnonzero(self.masks.any(axis=(1, 2)))
 
 
 def known(patient: str, hu: np.ndarray, masks: np.ndarray, windows: Windows, size: int) -> Known:
-    """A scan (n, H, W) int16 HU as the CNN sees it, with its masks at the same size."""
+    """Window and resize a scan (n, H, W) int16 HU and its masks for the CNN, and find the head."""
     heads = np.zeros(hu.shape, bool)
     for head, picture in zip(heads, hu, strict=True):
         regions, found = ndimage.label(ndimage.binary_opening(picture > -200, iterations=2))
-        if found:  # none above the vertex
+        if found:  # no region above the vertex
             head |= ndimage.binary_fill_holes(regions == 1 + np.bincount(regions.ravel())[1:].argmax())
     small = [
         resize(torch.from_numpy(mask.astype(np.float32))[:, None], size)[:, 0].numpy() > 0.5
@@ -100,7 +102,7 @@ def known(patient: str, hu: np.ndarray, masks: np.ndarray, windows: Windows, siz
 
 
 def phantoms(windows: Windows, size: int) -> list[Known]:
-    """New studies of the training set's scanner; its seeds are other ones."""
+    """New phantom studies of the training scanner, with seeds not used in training."""
     made = []
     for number in range(PHANTOMS):
         rng = np.random.default_rng([2026, number])
@@ -110,7 +112,7 @@ def phantoms(windows: Windows, size: int) -> list[Known]:
 
 
 def inserted(prepared: PreparedSet, scans: Sequence[str], size: int) -> list[Known]:
-    """`DRAWS` bleeds in each of some negative scans."""
+    """Negative scans with an inserted bleed, `DRAWS` versions of each scan."""
     made = []
     for scan in scans:
         hu = prepared.hu(scan).copy()
@@ -130,7 +132,7 @@ def inserted(prepared: PreparedSet, scans: Sequence[str], size: int) -> list[Kno
 
 @torch.no_grad()
 def suspicious(model: Model, scan: Known) -> np.ndarray:
-    """The slices with blood among the first `SUSPICIOUS`."""
+    """Slices with blood among the `SUSPICIOUS` slices ranked highest."""
     cnn, head = model
     f = latent_samples(head, cnn.encode(scan.pictures).double(), head.q_mean)
     return np.intersect1d(f.argsort(descending=True)[:SUSPICIOUS].numpy(), scan.bloody)
@@ -140,7 +142,7 @@ Maps = Callable[[Known, np.ndarray], Tensor]
 
 
 def mean_maps(model: Model, side: int = heatmap.MAP_SIDE) -> Maps:
-    """The mean maps of a model."""
+    """Function that computes the mean maps of a model."""
     weights = draw_weights(model[1], MAP_SAMPLES, 0)
 
     def maps(scan: Known, chosen: np.ndarray) -> Tensor:
@@ -151,7 +153,7 @@ def mean_maps(model: Model, side: int = heatmap.MAP_SIDE) -> Maps:
 
 
 def middle(scan: Known, chosen: np.ndarray) -> Tensor:
-    """All evidence in the middle of the head."""
+    """Control maps: all evidence at the centre of the head."""
     maps = torch.zeros(len(chosen), *scan.heads.shape[1:])
     for one, head in zip(maps, scan.heads[chosen], strict=True):
         y, x = ndimage.center_of_mass(head)
@@ -160,7 +162,7 @@ def middle(scan: Known, chosen: np.ndarray) -> Tensor:
 
 
 def measured(name: str, maps: Maps, scans: list[Known], chosen: list[np.ndarray]) -> list[str]:
-    """One row of the table."""
+    """Table row of a method: localisation metrics with intervals."""
     some = [(scan, places) for scan, places in zip(scans, chosen, strict=True) if len(places)]
     found = localise(
         torch.cat([maps(scan, places).double() for scan, places in some]),
@@ -178,7 +180,7 @@ def measured(name: str, maps: Maps, scans: list[Known], chosen: list[np.ndarray]
 
 
 def agreement(model: Model, scans: list[Known], chosen: list[np.ndarray]) -> str:
-    """Correlation of the gradient map with the covering, over the cells of each slice."""
+    """Correlation of the gradient map with the occlusion map, over the cells of each slice."""
     gradient, found = mean_maps(model), []
     for scan, places in zip(scans, chosen, strict=True):
         if len(places) == 0:
@@ -194,7 +196,7 @@ def agreement(model: Model, scans: list[Known], chosen: list[np.ndarray]) -> str
 
 
 def compared(models: dict[str, Model], scans: list[Known]) -> str:
-    """The table of one set; the first of `models` is the trained one."""
+    """Result table of a set; the first of `models` is the trained model."""
     trained = next(iter(models.values()))
     chosen = [suspicious(trained, scan) for scan in scans]
     rows = [measured(name, mean_maps(model), scans, chosen) for name, model in models.items()]
@@ -219,13 +221,13 @@ def compared(models: dict[str, Model], scans: list[Known]) -> str:
 
 
 def untrained(encoder: EncoderSettings, settings: CnnSettings) -> AttentionCnn:
-    """A CNN of the same shape with random weights."""
+    """CNN of the same architecture with random weights."""
     torch.manual_seed(1)
     return AttentionCnn(encoder, settings).eval()
 
 
 def of_phantoms(run: Path, out: Path) -> str:
-    """The table on phantoms."""
+    """Result table on phantoms."""
     (model,) = load_model(run).members
     assert model.cnn is not None  # a run on pictures
     config = read_run(run)["config"]
@@ -261,7 +263,7 @@ def of_phantoms(run: Path, out: Path) -> str:
 
 
 def of_ctich(data: Path, seed: int) -> str:
-    """The table on real scans: part b, and the scans of part a that this seed does not train on."""
+    """Result table on real scans: part b, and the validation scans of part a for this seed."""
     a, b = (open_prepared(data / name) for name in ("prep_rsna", "prep_rsna_b"))
     row = "+ 96 px"
     (encoder, settings, _), cnn = ROWS[row], network(data / "ablation", row, seed)
@@ -286,7 +288,7 @@ def of_ctich(data: Path, seed: int) -> str:
 
 
 def cost() -> str:
-    """Seconds for the maps of 8 slices of a 40-slice scan at 256 pixels, default CNN, untrained."""
+    """Seconds for the maps of 8 slices of a 40-slice scan at 256 pixels, by the untrained default CNN."""
     lines = []
     generator = torch.Generator().manual_seed(0)
     pictures = 0.3 + 0.1 * torch.rand(40, 3, 256, 256, generator=generator)
@@ -304,7 +306,7 @@ def cost() -> str:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the tables."""
     parser = command_line(__doc__)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

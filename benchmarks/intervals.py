@@ -1,11 +1,11 @@
-"""How often the 95 % intervals of the result tables hold the truth.
+"""Coverage of the 95 % intervals of the result tables, by simulation.
 
     python -m benchmarks.intervals [--samples 500] [--write]
 
-Scans are drawn whose classes are normal and some deviations apart, with calibrated probabilities; scans of
-one patient share a part of what they show. Each sample is measured as in a result table; the truth is the
-same measure of 400,000 scans. Beside the share of samples whose interval held it stands that of the
-percentiles of the same resamples, which the intervals would be without `of_proportion` and `of_error`.
+Scans are simulated with normal scores, classes a given number of standard deviations apart, and calibrated
+probabilities. Scans of one patient share a part of their noise. Each sample is evaluated as in a result
+table; the true value of a metric is that of 400,000 scans. The coverage of plain percentile intervals of the
+same resamples, without `of_proportion` and `of_error`, is given for comparison.
 """
 
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ from ich_mil.evaluate.weighted import resampled_scan_metrics
 
 RESAMPLES = 1000
 SHARED = 0.6
-"""Share of the variance that scans of one patient have in common."""
+"""Share of the noise variance that is common to the scans of one patient."""
 WHOLE = 400_000
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Of what is drawn.
+    """Parameters of a simulation.
 
     Attributes:
-        patients: in a sample.
-        scans: of a patient, all of one class.
-        positive: share of patients with a bleed.
-        apart: distance of the classes in standard deviations.
+        patients: number of patients per sample.
+        scans: number of scans per patient, all of one class.
+        positive: probability that a patient has a bleed.
+        apart: distance between the classes in standard deviations.
     """
 
     patients: int
@@ -44,7 +44,7 @@ class Setting:
     apart: float
 
     def draw(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Labels, probabilities and patients of one sample with both classes."""
+        """Draw a sample with both classes: labels, probabilities and patients of its scans."""
         bleeds = np.zeros(self.patients, dtype=np.int64)
         while not 0 < bleeds.sum() < self.patients:
             bleeds = (generator.random(self.patients) < self.positive).astype(np.int64)
@@ -77,7 +77,7 @@ def _resampled(labels: np.ndarray, p: np.ndarray, counts: np.ndarray) -> Mapping
 
 
 def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float, float, float]]:
-    """Of each metric the truth, and how often its interval and its percentiles hold it."""
+    """True value of each metric, coverage of its interval, and coverage of its percentile interval."""
     generator = np.random.default_rng(seed)
     truth = _measured(*Setting(WHOLE, 1, setting.positive, setting.apart).draw(generator)[:2])
     hits: dict[str, list[tuple[bool, bool]]] = {metric: [] for metric in truth}
@@ -94,7 +94,7 @@ def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float,
 
 
 def main() -> None:
-    """Draw, measure, count."""
+    """Simulate all settings and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--samples", type=int, default=500)
     arguments = parser.parse_args()

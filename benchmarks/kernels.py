@@ -1,10 +1,9 @@
-"""Every fused op against plain PyTorch and `torch.compile`: time, memory, and the bars of the project.
+"""Time and memory of the fused ops against plain PyTorch and `torch.compile`, with the project's targets.
 
     python -m benchmarks.kernels [--write] [--only NAME ...]
 
-Each part checks its op against float64 in the same process before it is timed. Without a GPU the plain
-versions run at sizes a CPU can do, and bars are "not measured". With --write sections are appended to
-RESULTS.md.
+Each part checks its op against float64 before timing it in the same process. Without a GPU the plain versions
+run at smaller sizes, and targets are "not measured". With --write, sections are appended to RESULTS.md.
 """
 
 import sys
@@ -24,7 +23,7 @@ ROWS: dict[str, Callable[[], list[list[str]]]] = {
 
 
 def rates() -> str:
-    """What the machine can do at most."""
+    """Peak copy bandwidth and float32 rate of the machine."""
     return (
         f"{machine_name()}: copies {copy_bandwidth() / 1e9:,.0f} GB/s (read and written), float32 products "
         f"{float32_rate() / 1e12:.2g} TFlop/s."
@@ -32,7 +31,7 @@ def rates() -> str:
 
 
 def main() -> None:
-    """Run the parts that were asked for."""
+    """Run the requested parts."""
     parser = command_line(__doc__)
     names = [*ROWS, "whitening"]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
@@ -41,7 +40,7 @@ def main() -> None:
     for name in ROWS:
         if name in chosen.only:
             rows += ROWS[name]()
-            # what is found is not lost with what follows
+            # intermediate results survive a failure of a later part
             print(table(HEAD, rows), file=sys.stderr, flush=True)
     command = "python -m benchmarks.kernels --only"
     if rows:

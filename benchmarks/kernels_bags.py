@@ -1,8 +1,8 @@
-"""The ops on bags against eager PyTorch and `torch.compile`, as rows of `benchmarks.timing.HEAD`.
+"""Time the ops on bags against eager PyTorch and `torch.compile`, as rows of `benchmarks.timing.HEAD`.
 
-Each op is checked before it is timed. Eager is what one would write without a kernel: for the sweep a vector
-step a position, for the samples the whole (L, N) array of f from `torch.randn`, whose numbers depend on the
-batch. Without a GPU the plain versions are timed, at sizes for a CPU.
+Each op is checked before it is timed. Eager is the usual code without a kernel: for the sweep one vectorised
+step per position; for the samples the full (L, N) array of f from `torch.randn`, whose numbers depend on the
+batch. Without a GPU the plain versions are timed at smaller sizes.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from ich_mil.kernels.segments import bag_index
 ROUNDS = 20 if DEVICE.type == "cuda" else 5
 
 CLOSE = 1e-9
-"""What an op may be off by before it is measured; on float64 it is off by some 1e-13."""
+"""Tolerance of the check before timing; the float64 error is about 1e-13."""
 
 
 def bag_leave_one_out() -> list[list[str]]:
@@ -50,7 +50,7 @@ def bag_leave_one_out() -> list[list[str]]:
         return [row(*described, in_turn({"eager": eager}, rounds=ROUNDS), bar=bar)]
 
     def made(found: Mapping[str, Timing]) -> list[str]:
-        # no sweep can do with less than to read two arrays and to write two
+        # lower bound of a sweep: two arrays read, two written
         share = 4 * mu.nbytes / found["triton"].median / copy_bandwidth()
         return row(*described, found, bar=bar, met=f"{'yes' if share >= 0.6 else 'no'}: {share:.0%}")
 
@@ -59,7 +59,7 @@ def bag_leave_one_out() -> list[list[str]]:
 
 
 def _check_sweep(log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns) -> None:
-    """The first and the last bag by a loop over their instances."""
+    """Check the first and the last bag against a loop over their instances."""
     a, _ = gauss_seidel(log_not, mu, pull, turns)
     for rank in (0, len(turns.sizes) - 1):
         rows = turns.starts[: int(turns.sizes[rank])] + rank
@@ -71,7 +71,7 @@ def _check_sweep(log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns) -> Non
 
 
 def bag_samples() -> list[list[str]]:
-    """Moments of 490 scans from 1,000 independent samples."""
+    """Moments of 490 scans (10 on a CPU) from 1,000 independent samples."""
     n_bags, samples = (490 if DEVICE.type == "cuda" else 10), 1000
     n = 193_317 * n_bags // 490
     generator = torch.Generator().manual_seed(0)
@@ -108,7 +108,7 @@ def bag_samples() -> list[list[str]]:
 
 
 def _check_samples(mu: Tensor, sigma: Tensor, offsets: Tensor, keys: Tensor) -> None:
-    """The last scan by numpy, from 130 explicit samples."""
+    """Check the last scan against NumPy, with 130 explicit samples."""
     got = sample_bags(mu, sigma, offsets, keys, samples=130, seed=0)
     rows = slice(int(offsets[-2]), int(offsets[-1]))
     z = normals(0, int(keys[-1]), rows.stop - rows.start, samples=130).numpy()

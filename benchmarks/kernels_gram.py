@@ -1,6 +1,6 @@
-"""`rbf_gram` and what it is for, timed: the op, a sweep of G-VGPMIL, the grid of 90 fits; and its precision.
+"""Time `rbf_gram`, a sweep of G-VGPMIL and the grid of 90 fits; precision of float32 sums.
 
-Each op is checked against float64 before it is timed. Rows are those of `benchmarks.timing.HEAD`.
+Each op is checked against float64 before it is timed. Rows have the columns of `benchmarks.timing.HEAD`.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,11 +26,11 @@ from ich_mil.kernels.rbf_gram import RBF, rbf_gram
 ROUNDS = 9 if DEVICE.type == "cuda" else 3
 
 CLOSE = 3e-6
-"""Largest error of G over its largest value that counts as float32-accurate: 50 units of rounding."""
+"""Tolerance of a float32-accurate G, relative to its largest value: 50 units of rounding."""
 
 
 def random_case(n: int, d: int, m: int, replicates: int) -> tuple[Tensor, RBF, Tensor, Tensor]:
-    """Features, map, θ and r on the device at hand."""
+    """Random features, RBF map, θ (R, N) and target r (R, N), on `DEVICE`."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -46,7 +46,7 @@ def random_case(n: int, d: int, m: int, replicates: int) -> tuple[Tensor, RBF, T
 
 
 def eager(x: Tensor, rbf: RBF, theta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The same statistics in the plainest PyTorch: Φ of all slices, float64 and then float32."""
+    """The same statistics in plain PyTorch: Φ of all slices in float64, summed in float32."""
     u = (x.double() - rbf.shift) * rbf.scale
     k = rbf.variance * torch.exp(-torch.cdist(u, rbf.inducing).square() / 2)
     phi = (k @ rbf.projection.mT).float()  # (N, P)
@@ -55,12 +55,12 @@ def eager(x: Tensor, rbf: RBF, theta: Tensor, target: Tensor) -> tuple[Tensor, T
 
 
 def off(value: Tensor, truth: Tensor) -> float:
-    """Largest error over the largest value."""
+    """Largest error relative to the largest value."""
     return float((value - truth).abs().max() / truth.abs().max())
 
 
 def gram_rows() -> list[list[str]]:
-    """`rbf_gram` for one replicate and for 18."""
+    """Rows of `rbf_gram` for one replicate and for 18."""
     sizes = [(752_803, 128, 200, 1), (752_803, 128, 200, 18)]
     if DEVICE.type == "cpu":
         sizes = [(20_000, 128, 200, 1), (5_000, 128, 200, 18)]
@@ -68,7 +68,7 @@ def gram_rows() -> list[list[str]]:
 
 
 def _gram_row(n: int, d: int, m: int, replicates: int) -> list[str]:
-    """Of one size."""
+    """Row of `rbf_gram` for one size."""
     case = random_case(n, d, m, replicates)
     truth = rbf_gram(*case, impl="torch")[0]
     on_gpu = DEVICE.type == "cuda"
@@ -81,7 +81,7 @@ def _gram_row(n: int, d: int, m: int, replicates: int) -> list[str]:
     bar = "≥ 40 % of fp32 rate" + ("; ≥ 3 x eager; peak ≤ 1/5 of eager" if replicates > 1 else "")
 
     def made(timings: Mapping[str, Timing]) -> list[str]:
-        # of "eager" it is told only: the longer a library's float32 sum, the less is left of its figures
+        # the error of "eager" is only reported: a library's float32 sum loses accuracy with its length
         errors = {name: off((calls | {"compiled": compiled})[name]()[0], truth) for name in timings}
         told = ", ".join(f"{error:.0e} ({name})" for name, error in errors.items())
         size = f"N={n:,}, D={d}, M={m}, R={replicates}; G off by {told}"
@@ -98,7 +98,7 @@ def _gram_row(n: int, d: int, m: int, replicates: int) -> list[str]:
 
 
 def _verdict(timings: Mapping[str, Timing], flops: int, replicates: int) -> str:
-    """Whether the bars are met."""
+    """Whether the targets are met, with the measured ratios."""
     ours, plain, other = timings["triton"], timings["eager"], timings.get("compiled")
     rate = flops / ours.median / float32_rate()
     faster = plain.median / ours.median
@@ -114,10 +114,10 @@ def _verdict(timings: Mapping[str, Timing], flops: int, replicates: int) -> str:
 
 
 def one_sweep() -> Timing:
-    """A fit of 50 sweeps less one of 10, over 40: Φ is made in both; inducing points are chosen before."""
+    """Time of a sweep: difference of fits with 50 and 10 sweeps over 40; Φ is computed in both."""
     bags = on_device(copies(rsna(), 8), DEVICE)
     settings = HeadSettings(density="gamma", precision="mixed", tolerance=1e-300)
-    # the k-means of a fit takes longer than 40 sweeps, and is no part of one
+    # computed beforehand: k-means takes longer than 40 sweeps
     points = place_points(bags, settings)
 
     def sweeps(count: int) -> None:
@@ -131,7 +131,7 @@ def one_sweep() -> Timing:
 
 
 def sweep_rows() -> list[list[str]]:
-    """One sweep of G-VGPMIL, from fits of 50 and of 10; and the grid of 90 fits."""
+    """Rows of a sweep of G-VGPMIL (`one_sweep`) and of the grid of 90 fits."""
     features = rsna()
     jobs = grid_jobs(features)
     bags = on_device(bags_of(features), DEVICE)[:3]
@@ -150,7 +150,10 @@ def sweep_rows() -> list[list[str]]:
 
 @torch.no_grad()
 def whitening() -> str:
-    """Why Φ is made before anything is summed: what float32 sums over K become when they are whitened."""
+    """Errors of float32 sums over K that are whitened afterwards, against sums over the whitened Φ.
+
+    They show why Φ is computed before summation.
+    """
     features = rsna()
     rows = []
     for times, m, length in ((1, 100, 16), (1, 200, 1), (8, 100, 16), (8, 200, 1)):

@@ -2,8 +2,8 @@
 
     python -m benchmarks.keywords [--parts sets,calibration,gibbs,collection,headct] [--every 1] [--write]
 
-The documents are those of `benchmarks.keywords_data`. As in the thesis, methods without probabilities take
-the share of words that VBSS selects over all documents, and TextRank and YAKE are given the known words.
+The documents are those of `benchmarks.keywords_data`. As in the thesis, methods without probabilities select
+the same share of words as VBSS over all documents, and TextRank and YAKE receive the known words.
 """
 
 import csv
@@ -41,9 +41,9 @@ from ich_mil.reports.rank import semi_supervised, textrank
 from ich_mil.reports.vbss import Prior
 
 SETS = {"Inspec": 1, "SemEval2010": 3}
-"""Occurrences a word needs."""
+"""Minimum number of occurrences of a word, by data set."""
 TRUE = 0.76
-"""α in both sets."""
+"""True α of both sets."""
 
 
 def rounded(values: Sequence[float]) -> str:
@@ -51,7 +51,7 @@ def rounded(values: Sequence[float]) -> str:
 
 
 def sets(every: int, write: bool) -> None:
-    """Tables 1.2 and 1.5 of the thesis, and the size of PubMed's graphs."""
+    """Reproduce tables 1.2 and 1.5 of the thesis, and report the sizes of the PubMed graphs."""
     for name, min_count in SETS.items():
         documents = load(TEXTS, name, min_count=min_count, seed=SEED)[::every]
         began = process_time()
@@ -95,7 +95,7 @@ def sets(every: int, write: bool) -> None:
         record(f"Keywords of {name}", command_of("sets", every), text, write=write)
     graphs = load_pubmed(TEXTS, number=30, seed=SEED)
     began = process_time()
-    for graph in graphs:  # no keys: known are the first five of TextRank, for the time alone
+    for graph in graphs:  # no keys; the first five words of TextRank serve as known words for the timing
         known = np.zeros(len(graph.stems), dtype=bool)
         known[np.argsort(-textrank(graph))[:KNOWN]] = True
         vbss(graph, known)
@@ -111,7 +111,7 @@ def sets(every: int, write: bool) -> None:
 
 
 def _baselines(documents: Sequence[Document]) -> dict[str, tuple[list[np.ndarray], bool]]:
-    """Scores of methods without probabilities, and whether they are given the known words."""
+    """Scores of methods without probabilities, and whether they receive the known words."""
     return {
         "SS": ([semi_supervised(d.graph, d.known) for d in documents], False),
         "TextRank": ([textrank(d.graph) for d in documents], True),
@@ -122,14 +122,14 @@ def _baselines(documents: Sequence[Document]) -> dict[str, tuple[list[np.ndarray
 def _at_published(
     documents: Sequence[Document], scores: Sequence[np.ndarray], precision: float, recall: float
 ) -> tuple[float, float, float]:
-    """Measures of the ranking at the number of words that the thesis selected, known words first."""
+    """Precision, recall and F of a ranking at the thesis' number of selected words, known words first."""
     number = recall * sum(int(d.truth.sum()) for d in documents) / precision
     share = number / sum(len(d.truth) for d in documents)
     return measures(by_share(scores, documents, share, force=True), documents)
 
 
 def calibration(every: int, write: bool) -> None:
-    """Estimated against true false discovery rate of new words, before and after recalibration."""
+    """Estimated and true false discovery rate of new words, before and after recalibration."""
     for name, min_count in SETS.items():
         documents = load(TEXTS, name, min_count=min_count, seed=SEED)[::every]
         learned = [vbss(d.graph, d.known).proba for d in documents]
@@ -190,7 +190,7 @@ def calibration(every: int, write: bool) -> None:
 def _cross(
     documents: Sequence[Document], proba: Sequence[np.ndarray], learn: Callable[[np.ndarray], Recalibration]
 ) -> list[np.ndarray]:
-    """Recalibrated p̂ of each document, learned from the documents of the other half."""
+    """Recalibrated p̂ of each document, by a map fitted to the documents of the other half."""
     half = np.arange(len(documents)) % 2
     maps = [learn(half != side) for side in (0, 1)]
     return [np.where(d.known, 1.0, maps[side](p)) for d, p, side in zip(documents, proba, half, strict=True)]
@@ -216,7 +216,7 @@ def _by_hidden(
             np.concatenate([pair[part] for pair, u in zip(hidden, used, strict=True) if u]) for part in (0, 1)
         )
         mask = np.arange(len(first) + len(others)) < len(first)
-        # each of the five fits of a document shows its unknown keywords once
+        # each of the five fits of a document includes its unknown keywords once
         expected = used.sum() * KNOWN * KNOWN * alpha / (1 - alpha)
         return Recalibration.fit_hidden(np.concatenate([first, others]), mask, keywords=float(expected))
 
@@ -224,7 +224,7 @@ def _by_hidden(
 
 
 def headct(every: int, write: bool) -> None:
-    """From the one known word `hemorrhage` to the other words of bleeding."""
+    """Ranks of other bleeding terms in head CT reports, from the single known word `hemorrhage`."""
     with (TEXTS / "headct_sentences.csv").open(newline="") as file:
         sentences = [row["sentence"] for row in csv.DictReader(file)]
     wanted = ("subdural", "subarachnoid", "intraparenchymal", "intraventricular", "hematoma")

@@ -1,9 +1,9 @@
-"""Documents and measures of `benchmarks.keywords`.
+"""Documents and metrics of `benchmarks.keywords`.
 
-Inspec and SemEval-2010 (texts and key phrases) are prepared as in the thesis' section 1.4 where that needs no
-part-of-speech tagger: stop words out, Porter stems, words that occur less than three times out of the long
-texts, documents with at least 11 keywords among their words, five of them known, drawn with a seed. PubMed
-has the authors' stems and no keys.
+Inspec and SemEval-2010 (texts and key phrases) are prepared as in section 1.4 of the thesis, except for its
+part-of-speech tagger: stop words removed, Porter stems, words with less than three occurrences removed from
+the long texts, documents with at least 11 keywords among their words, of which five are known, drawn with a
+seed. PubMed comes with the authors' stems and without keys.
 
 Shapes: n words of a document.
 """
@@ -27,7 +27,7 @@ from ich_mil.reports.vbss import Covariance, Prior, Vbss
 TEXTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "text"
 SEED = 0
 STATED = 0.7
-"""α where it is stated: the upper end of what the thesis suggests."""
+"""Value of α where it is fixed: the upper end of the range suggested in the thesis."""
 GAMMAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 KNOWN, FEWEST = 5, 11
 
@@ -35,7 +35,7 @@ PUBLISHED = {
     "Inspec": [(0.971, 0.273), (0.886, 0.34), (0.774, 0.421), (0.657, 0.527), (0.548, 0.666), (0.447, 0.828)],
     "SemEval2010": [(1, 0.24), (0.979, 0.28), (0.939, 0.315), (0.908, 0.351), (0.835, 0.401), (0.749, 0.463)],
 }
-"""Precision and recall of VBSS at `GAMMAS`: the thesis' tables 1.2 of the appendix, and 1.5."""
+"""Published precision and recall of VBSS at `GAMMAS`: tables 1.2 (appendix) and 1.5 of the thesis."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Document:
     """A document ready for extraction.
 
     Attributes:
-        text: as written.
-        graph: its words.
-        truth: (n,) mask of its keywords.
-        known: (n,) mask of the known ones.
+        text: original text.
+        graph: graph of its n words.
+        truth: (n,) mask of keywords.
+        known: (n,) mask of known keywords.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Document:
 
 
 def load(folder: Path, name: str, *, min_count: int, seed: int) -> list[Document]:
-    """Documents of a LIAAD archive with at least `FEWEST` keywords."""
+    """Load the documents of a LIAAD archive that have at least `FEWEST` keywords."""
     rng, words, documents = np.random.default_rng(seed), Words(), []
     with zipfile.ZipFile(folder / f"{name}.zip") as archive:
         members = [
@@ -79,7 +79,7 @@ def load(folder: Path, name: str, *, min_count: int, seed: int) -> list[Document
 
 
 def load_pubmed(folder: Path, *, number: int, seed: int) -> list[WordGraph]:
-    """Graphs of `number` PubMed documents, which the authors have stemmed and stopped already."""
+    """Load the graphs of `number` PubMed documents, stemmed and without stop words."""
     with zipfile.ZipFile(folder / "PubMed.zip") as archive:
         members = sorted(m for m in archive.namelist() if re.fullmatch(r"docs/PubMed.*\.txt", m))
         chosen = np.random.default_rng(seed).choice(len(members), number, replace=False)
@@ -90,14 +90,14 @@ def load_pubmed(folder: Path, *, number: int, seed: int) -> list[WordGraph]:
 def vbss(
     graph: WordGraph, known: np.ndarray, prior: Prior | None = None, covariance: Covariance = "full"
 ) -> VbssFit:
-    """VBSS on one document."""
+    """Fit VBSS to a document."""
     prior, Q = prior or Prior(), graph.normalised()
     model = Vbss(spectrum_of(Q), prior.theta0(Q, known), known, prior, covariance=covariance)
     return ascend(model, max_sweeps=500 if covariance == "printed" else 2000)
 
 
 def yake_scores(document: Document) -> np.ndarray:
-    """YAKE score (n,) of each word, the higher the better: the best of its written forms."""
+    """YAKE score (n,) of each word, higher is better: the best score of its inflected forms."""
     words, scores = Words(), np.full(len(document.truth), -np.inf)
     place = {stem: i for i, stem in enumerate(document.graph.stems)}
     found = yake.KeywordExtractor(lan="en", n=1, top=100_000, dedupLim=1.0).extract_keywords(document.text)
@@ -109,7 +109,7 @@ def yake_scores(document: Document) -> np.ndarray:
 
 
 def top(scores: np.ndarray, number: int, forced: np.ndarray | None = None) -> np.ndarray:
-    """Mask (n,) of the highest scores; `forced` words come first."""
+    """Mask (n,) of the `number` highest scores; `forced` words are taken first."""
     first = np.zeros(len(scores), dtype=bool) if forced is None else forced
     chosen = np.zeros(len(scores), dtype=bool)
     chosen[np.lexsort((-scores, ~first))[:number]] = True
@@ -117,7 +117,7 @@ def top(scores: np.ndarray, number: int, forced: np.ndarray | None = None) -> np
 
 
 def measures(chosen: Sequence[np.ndarray], documents: Sequence[Document]) -> tuple[float, float, float]:
-    """Precision, recall and F of all documents together."""
+    """Precision, recall and F, pooled over all documents."""
     hit = sum(int((c & d.truth).sum()) for c, d in zip(chosen, documents, strict=True))
     total = sum(int(c.sum()) for c in chosen)
     wanted = sum(int(d.truth.sum()) for d in documents)
@@ -128,7 +128,7 @@ def measures(chosen: Sequence[np.ndarray], documents: Sequence[Document]) -> tup
 def by_share(
     scores: Sequence[np.ndarray], documents: Sequence[Document], share: float, *, force: bool
 ) -> list[np.ndarray]:
-    """The top share of each document's words."""
+    """Mask of the top share of the words of each document."""
     return [
         top(s, round(share * len(s)), d.known if force else None)
         for s, d in zip(scores, documents, strict=True)
@@ -136,14 +136,14 @@ def by_share(
 
 
 def share_of(chosen: Sequence[np.ndarray]) -> float:
-    """Chosen words over all words."""
+    """Share of chosen words among all words."""
     return sum(int(c.sum()) for c in chosen) / sum(len(c) for c in chosen)
 
 
 def at_level(
     proba: Sequence[np.ndarray], documents: Sequence[Document], gamma: float, *, count_known: bool
 ) -> list[np.ndarray]:
-    """Words selected in each document at level γ."""
+    """Mask of the words selected in each document at level γ."""
     return [
         select(p, d.known, gamma=gamma, count_known=count_known)
         for p, d in zip(proba, documents, strict=True)
@@ -153,7 +153,7 @@ def at_level(
 def rates(
     chosen: Sequence[np.ndarray], proba: Sequence[np.ndarray], documents: Sequence[Document], *, known: bool
 ) -> tuple[int, float, float]:
-    """Number of discoveries, their estimated and their true false discovery rate; known words in or out."""
+    """Number of discoveries, estimated and true false discovery rate, with or without known words."""
     counted = [c if known else c & ~d.known for c, d in zip(chosen, documents, strict=True)]
     number = sum(int(c.sum()) for c in counted)
     said = sum(float((1 - p[c]).sum()) for c, p in zip(counted, proba, strict=True))
@@ -162,7 +162,7 @@ def rates(
 
 
 def hidden_scores(document: Document, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
-    """p̂ of each known word hidden in turn, and of the words nobody labelled in the same fits."""
+    """p̂ of known words, each hidden in turn, and p̂ of the unlabelled words in the same fits."""
     hidden, others = [], []
     for place in np.flatnonzero(document.known):
         known = document.known.copy()
@@ -174,5 +174,5 @@ def hidden_scores(document: Document, prior: Prior) -> tuple[np.ndarray, np.ndar
 
 
 def command_of(part: str, every: int) -> str:
-    """The command line of one part of `benchmarks.keywords`."""
+    """Command line of a part of `benchmarks.keywords`."""
     return f"python -m benchmarks.keywords --parts {part}" + (f" --every {every}" if every > 1 else "")

@@ -1,4 +1,4 @@
-"""Agreement with Gibbs sampling, and speed: the parts `gibbs` and `collection` of `benchmarks.keywords`."""
+"""Agreement with Gibbs sampling, and speed, of VBSS: parts `gibbs`, `collection` of `benchmarks.keywords`."""
 
 from time import perf_counter, process_time
 
@@ -13,12 +13,12 @@ from ich_mil.reports.spectrum import DenseSpectrum
 from ich_mil.reports.vbss import Prior
 
 CHAIN = 10_000
-"""Kept draws of a long chain."""
+"""Number of draws kept of a long chain."""
 LINKS: tuple[Link, Link] = ("probit", "logistic")
 
 
 def gibbs(every: int, write: bool) -> None:
-    """VBSS against the probit Gibbs sampler of the same model, and the time of both and of BSS."""
+    """Compare VBSS with the probit Gibbs sampler of the same model, in p̂ and time, and with BSS in time."""
     documents = load(TEXTS, "Inspec", min_count=1, seed=SEED)
     chosen = [documents[i] for i in np.random.default_rng(SEED).choice(len(documents), 10, replace=False)]
     head = ["document", "words", "p̂", "Φ(m)", "p̂ as printed", "between chains", "correlation of p̂"]
@@ -73,7 +73,7 @@ def _chain(document: Document, prior: Prior, link: Link, sweeps: int, seed: int)
 def _time_to(
     error: float, document: Document, prior: Prior, link: Link, limit: np.ndarray
 ) -> tuple[int, float]:
-    """Sweeps and seconds after which a chain, from its start, is as near to its limit as `error`."""
+    """Number of sweeps and seconds until the mean error of a chain against `limit` is at most `error`."""
     new = ~document.known
     for sweeps in (25, 50, 100, 200, 400, 800, 1600, 3200):
         began = process_time()
@@ -85,7 +85,7 @@ def _time_to(
 
 
 def collection(every: int, write: bool) -> None:
-    """Synthetic collections of reports of 200 words, and one of more than 10^5 different words."""
+    """Time on synthetic collections of 200-word reports, one of them with more than 10^5 distinct words."""
     rows = []
     for reports, vocabulary in (
         (1250, 20_000),
@@ -119,7 +119,7 @@ def collection(every: int, write: bool) -> None:
 
 
 def synthetic(reports: int, vocabulary: int) -> tuple[list[str], list[str]]:
-    """Reports of 200 words drawn by Zipf's law, and the vocabulary by falling frequency."""
+    """Reports of 200 words drawn by Zipf's law, and the vocabulary by decreasing frequency."""
     rng = np.random.default_rng(SEED)
     share = np.cumsum(1 / np.arange(1, vocabulary + 1))
     drawn = np.searchsorted(share / share[-1], rng.random((reports, 200)))

@@ -1,15 +1,15 @@
-"""Does a map point at the bleed: the pointing game and the energy inside, where the bleed's place is known.
+"""Localisation metrics of heatmaps against masks of blood: pointing game and energy inside the mask.
 
-In: maps of slices, masks of blood and of the head, the patient of each slice. Out: one number a slice for
-each measure, and their means with intervals, patients resampled.
+In: heatmaps of slices, masks of blood and of the head, the patient of each slice. Out: each metric per slice,
+and means with bootstrap intervals over patients.
 
-* Pointing game (Zhang et al. 2018, 10.1007/s11263-017-1059-x): the share of slices whose map has its maximum
-  on the mask, or within a tolerance of it. The point is the middle of the largest cell: it is where the map
-  has its maximum when it is drawn over the picture, linear between the middles of cells. Where several cells
-  are the largest, the share of them that hit counts: a flat map scores by chance.
-* Energy inside (Wang et al. 2020, arXiv 1910.01279): the share of the map's positive part that lies on the
-  mask. A map that knows nothing spreads over the head, and reaches the mask's share of the head's area;
-  `gain` is how many times more it is.
+* Pointing game (Zhang et al. 2018, 10.1007/s11263-017-1059-x): share of slices whose map has its maximum on
+  the mask, or within a tolerance of the mask. The point is the centre of the largest cell, where the map has
+  its maximum when it is interpolated linearly between cell centres. If several cells tie, the share of them
+  on the mask counts, so that a flat map scores by chance.
+* Energy inside (Wang et al. 2020, arXiv 1910.01279): share of the positive part of the map that lies on the
+  mask. An uninformative map, uniform over the head, reaches the mask's share of the head area; `gain` is the
+  ratio of the energy to this share.
 
 Shapes: k slices, h x w cells of a map, H x W pixels of a mask.
 """
@@ -26,22 +26,22 @@ from torch import Tensor
 from ich_mil.evaluate.bootstrap import Interval, of_proportion, patient_bootstrap
 
 TOLERANCE = 0.03
-"""The literature's tolerance as a share of the picture's side: 15 pixels of pictures 500 wide."""
+"""Tolerance as a share of the image side; the literature uses 15 pixels for images 500 pixels wide."""
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Localisation:
-    """How well the maps of k slices point.
+    """Localisation metrics of the maps of k slices.
 
     Attributes:
         strict: (k,) 1 where the maximum lies on the mask, else 0; a share where several cells tie.
         near: (k,) the same with `TOLERANCE`.
-        energy: (k,) share of the positive part on the mask; 0 where a map has none.
-        area: (k,) the mask's share of the head, what a map that knows nothing reaches.
-        means: of `strict`, `near`, `energy` and `area` over slices, and `gain`, mean energy over mean area.
-        intervals: of `means`, by name.
+        energy: (k,) share of the positive part on the mask; 0 for a map without positive part.
+        area: (k,) the mask's share of the head area, the energy of an uninformative map.
+        means: means over slices of `strict`, `near`, `energy` and `area`; `gain`, mean energy / mean area.
+        intervals: intervals of `means`, by name.
     """
 
     strict: NDArray[np.float64]
@@ -53,17 +53,17 @@ class Localisation:
 
 
 def localise(maps: Tensor, masks: Mask, heads: Mask, patients: Sequence[str], *, seed: int) -> Localisation:
-    """The pointing game and the energy inside, with 95 % intervals.
+    """Compute the pointing game and the energy inside the mask, with 95 % intervals.
 
     Args:
-        maps: (k, h, w) evidence for blood, of the masks' field of view.
-        masks: (k, H, W) blood; every slice has some.
-        heads: (k, H, W) what belongs to the head.
+        maps: (k, h, w) evidence for blood, with the field of view of the masks.
+        masks: (k, H, W) masks of blood, none empty.
+        heads: (k, H, W) masks of the head, none empty.
         patients: k patient keys; whole patients are resampled.
-        seed: of the resamples.
+        seed: seed of the resamples.
 
     Raises:
-        ValueError: shapes that do not fit, a mask or a head without a pixel, or a map that is not finite.
+        ValueError: shapes that do not match, an empty mask or head, or a map that is not finite.
     """
     if len({len(maps), len(masks), len(heads), len(patients)}) > 1 or masks.shape != heads.shape:
         raise ValueError(
@@ -101,13 +101,13 @@ def hits(maps: Tensor, masks: Mask, *, tolerance: float) -> NDArray[np.float64]:
     Args:
         maps: (k, h, w).
         masks: (k, H, W).
-        tolerance: largest distance in pixels from the pixel of the maximum to the nearest one of the mask.
+        tolerance: largest distance in pixels between the maximum and the nearest pixel of the mask.
     """
     found = np.empty(len(maps))
     height, width = masks.shape[1:]
     for i, (one, mask) in enumerate(zip(maps.numpy(force=True), masks, strict=True)):
         y, x = np.nonzero(one == one.max())
-        # the pixel in which the middle of the cell lies
+        # the pixel that contains the centre of the cell
         rows = ((y + 0.5) * height / one.shape[0]).astype(np.int64)
         columns = ((x + 0.5) * width / one.shape[1]).astype(np.int64)
         distance = ndimage.distance_transform_edt(~mask)
@@ -116,9 +116,9 @@ def hits(maps: Tensor, masks: Mask, *, tolerance: float) -> NDArray[np.float64]:
 
 
 def energy_inside(maps: Tensor, masks: Mask) -> NDArray[np.float64]:
-    """The share (k,) of each map's positive part that lies on the mask; 0 where there is none.
+    """Share (k,) of the positive part of each map on the mask; 0 for a map without positive part.
 
-    A cell that is partly on the mask counts with that part.
+    A cell that the mask covers in part counts in proportion.
 
     Args:
         maps: (k, h, w).

@@ -1,16 +1,19 @@
-"""How fast DICOM files become a prepared set, and how much memory that takes.
+"""Speed and memory of the preparation of DICOM files.
 
     python -m benchmarks.prepare speed [--root RSNA_FOLDER] [--studies 16] [--rounds 5] [--write]
     python -m benchmarks.prepare scale [--scans 100 1000 10000] [--write]
 
-`speed`: slices a second on one core, side by side in one process and in turn: (a) the plain way,
-`pydicom.dcmread`, rescale in float64 and three windows by `np.clip`; (b) pydicom's pixel read alone, the
-floor; ours is the whole of `prepare`: headers, pixels, HU, order, anatomy, ledger, write and fsync; and ours
-with the three windows of every slice on top. Files are in the page cache. Without `--root` phantom studies of
-512 x 512 pixels are written.
+`speed`: slices per second on one core, by methods that run in turn in one process:
 
-`scale`: linked copies of a few small phantom studies, one process a size. Peak memory of the main process and
-of the largest worker, seconds of the first run and of a second one that finds nothing to do.
+* (a) plain code: `pydicom.dcmread`, rescale in float64 and three windows by `np.clip`;
+* (b) pydicom's pixel read alone, the lower bound of the time;
+* ours, the whole of `prepare`: headers, pixels, HU, order, anatomy, ledger, write and fsync;
+* ours plus the three windows of every slice; ours with one worker per core.
+
+Files are in the page cache. Without `--root` phantom studies of 512 x 512 pixels are written.
+
+`scale`: hard-linked copies of a few small phantom studies, one process per size. Reports peak memory of the
+main process and of the largest worker, and seconds of the first run and of a second run without changes.
 """
 
 import argparse
@@ -39,8 +42,8 @@ from ich_mil.windows import PRESETS, apply_windows
 
 WINDOWS = PRESETS["winners"]
 COPIED = 5
-"""Phantom studies that are linked again and again."""
-# nothing but prepare is imported: the benchmark's own process has torch in it
+"""Number of phantom studies to copy by hard links."""
+# a separate program that imports prepare only: the process of the benchmark also holds torch
 _ONCE = """
 import sys, time
 from pathlib import Path
@@ -58,7 +61,7 @@ print(seconds, peak(own), max(map(peak, own.children(recursive=True)), default=0
 
 
 def plain(path: Path) -> list[np.ndarray]:
-    """(a) One slice as most scripts do it: float64 HU, three windows."""
+    """Read a slice by method (a), the code of most scripts: float64 HU, three windows."""
     ds = dcmread(path)
     hu = ds.pixel_array.astype(np.float64) * float(ds.RescaleSlope) + float(ds.RescaleIntercept)
     return [
@@ -68,7 +71,7 @@ def plain(path: Path) -> list[np.ndarray]:
 
 
 def ours(root: Path, jobs: int, *, windows: bool) -> float:
-    """Seconds of the whole of prepare into a new folder; with `windows` every slice is windowed too."""
+    """Seconds of `prepare` into a new folder; with `windows` also of windowing every slice."""
     with tempfile.TemporaryDirectory(dir=root.parent) as out:
         started = perf_counter()
         prepared = prepare("rsna", root, Path(out) / "set", jobs=jobs)
@@ -80,7 +83,7 @@ def ours(root: Path, jobs: int, *, windows: bool) -> float:
 
 
 def each(work: Callable[[Path], object], paths: list[Path]) -> float:
-    """Seconds of `work` on each file, its result thrown away at once."""
+    """Seconds of `work` on all files; results are discarded."""
     started = perf_counter()
     for path in paths:
         work(path)
@@ -88,7 +91,7 @@ def each(work: Callable[[Path], object], paths: list[Path]) -> float:
 
 
 def speed(arguments: argparse.Namespace) -> None:
-    """Measure and record milliseconds a slice."""
+    """Measure and record milliseconds per slice."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         root = arguments.root
@@ -107,7 +110,7 @@ def speed(arguments: argparse.Namespace) -> None:
         for round_ in range(arguments.rounds + 1):
             for name, work in ways.items():
                 seconds = work()
-                if round_:  # the first warms up
+                if round_:  # the first round is the warm-up
                     taken[name].append(seconds / len(paths))
     medians = {name: statistics.median(values) for name, values in taken.items()}
     rows = [
@@ -126,7 +129,7 @@ def speed(arguments: argparse.Namespace) -> None:
 
 
 def link_copies(root: Path, n_scans: int) -> None:
-    """A CQ500 layout of `n_scans` scans: hard links to the files of a few phantom studies."""
+    """Write a CQ500 layout of `n_scans` scans, as hard links to the files of a few phantom studies."""
     base = root.parent / "base"
     write_cq500(base, n_studies=COPIED, seed=0, size=64)
     studies = sorted(base.glob("CQ500CT*"))
@@ -170,14 +173,14 @@ def scale(arguments: argparse.Namespace) -> None:
 
 
 def _measure_run(root: Path, out: Path) -> list[float]:
-    """Seconds of one run, and peak kilobytes of its process and of its largest worker."""
+    """Seconds of a run, peak kilobytes of its process, and peak kilobytes of its largest worker."""
     words = [sys.executable, "-c", _ONCE, str(root), str(out), str(cpu_count())]
     told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     return [float(word) for word in told.splitlines()[-1].split()]
 
 
 def main() -> None:
-    """Run one part."""
+    """Run the requested part."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

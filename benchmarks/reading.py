@@ -1,12 +1,13 @@
-"""How fast scans come from a prepared set: read by threads, or by the processes of torch's `DataLoader`.
+"""Speed of reading scans from a prepared set: by threads, and by the processes of torch's `DataLoader`.
 
     python -m benchmarks.reading --prepared FOLDER [--bags 4] [--steps 30] [--workers 0 1 2]
                                  [--bleeds 0.0] [--write]
 
-Each way reads the same steps, without end and ahead as far as it does. A step has arrived when its HU lie on
-the GPU; without one, when they lie in memory that was there before, to which the process that trains copies
-them: what a GPU would get from pinned memory. The ways run in turn, after what they have read ahead meanwhile
-is used up. Processes hand pixels on through shared memory, as torch does by itself.
+All readers read the same endless sequence of steps, each with its own read-ahead. A step is complete when its
+HU are on the GPU. Without a GPU, it is complete when the training process has copied its HU to preallocated
+memory, in place of the transfer from pinned memory. The readers run in turn; batches read ahead during
+another reader's turn are consumed before timing. Processes pass pixels through shared memory, torch's
+default.
 """
 
 import statistics
@@ -31,7 +32,7 @@ ROUNDS = 5
 
 
 class Pixels(Dataset[list[Tensor]]):
-    """An item is the HU of a step, as a worker process of torch hands them on."""
+    """Dataset whose items are the HU of a step, for the worker processes of torch."""
 
     def __init__(self, scans: VariedScans) -> None:
         self.scans = scans
@@ -41,13 +42,13 @@ class Pixels(Dataset[list[Tensor]]):
 
 
 class Place:
-    """Where steps are wanted."""
+    """Destination of the pixels: the GPU, or preallocated memory."""
 
     def __init__(self) -> None:
         self.memory = torch.empty(0, dtype=torch.int16)
 
     def take(self, hu: Sequence[Tensor]) -> int:
-        """Have a step there; its bytes."""
+        """Copy the HU of a step to the destination; number of bytes."""
         if DEVICE.type == "cuda":
             here = [one.to(DEVICE, non_blocking=True) for one in hu]
             torch.cuda.synchronize()
@@ -62,12 +63,12 @@ class Place:
 
 @dataclass
 class Way:
-    """How steps are read.
+    """A reader of steps.
 
     Attributes:
-        name: of it.
-        ahead: steps read ahead.
-        coming: HU of one step after the other, without end.
+        name: name in the table.
+        ahead: number of steps read ahead.
+        coming: endless iterator over the HU of steps.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Way:
     coming: Iterator[Sequence[Tensor]]
 
     def seconds(self, steps: int, place: Place) -> tuple[float, int]:
-        """Of so many steps, and their bytes."""
+        """Time of `steps` steps in seconds, and their number of bytes."""
         for _ in range(self.ahead):
             place.take(next(self.coming))
         started = perf_counter()
@@ -84,13 +85,13 @@ class Way:
 
 
 def by_threads(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], workers: int) -> Way:
-    """As the program reads."""
+    """Reader of `ich_mil`, with threads."""
     batches = loader(scans, workers=workers, steps=cycle(keys), device=DEVICE)
     return Way(f"{workers} threads", AHEAD * workers, (batch.hu for batch in batches))
 
 
 def by_processes(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], workers: int) -> Way:
-    """As torch reads."""
+    """Reader of torch's `DataLoader`, with processes."""
     batches: DataLoader[list[Tensor]] = DataLoader(
         Pixels(scans),
         batch_size=None,
@@ -102,7 +103,7 @@ def by_processes(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], work
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Run the benchmark and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--bags", type=int, default=4)
@@ -125,7 +126,7 @@ def main() -> None:
     for turn in range(ROUNDS + 1):
         for way in ways:
             seconds, size = way.seconds(chosen.steps, place)
-            if turn:  # the first is the warm-up
+            if turn:  # the first round is the warm-up
                 found[way.name].append(seconds / chosen.steps * 1e3)
                 rates[way.name].append(size / seconds / 1e9)
     rows = [

@@ -1,4 +1,4 @@
-"""Where measurements go: printed, and appended to RESULTS.md with date, machine and commit."""
+"""Print benchmark results, and append them to RESULTS.md with date, machine and commit."""
 
 import argparse
 import datetime
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
 def commit() -> str:
-    """Short hash of the commit that is measured, with a + where files differ from it; "unknown" in a copy."""
+    """Short hash of the current commit, with a + if files are modified; "unknown" without a repository."""
     words = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
@@ -26,7 +26,7 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """Cores, processor, load when asked, Python and torch."""
+    """Description of the machine: cores, processor, current load, versions of Python and torch."""
     model = "unknown processor"
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -44,14 +44,14 @@ def machine() -> str:
 
 
 def command_line(about: str | None) -> argparse.ArgumentParser:
-    """A parser with `--write`, which is for `record`; `--help` tells what the file says of itself."""
+    """Argument parser with `--write` (for `record`) and the description `about`, the module's docstring."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="append to RESULTS.md")
     return parser
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 

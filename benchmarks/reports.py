@@ -1,14 +1,15 @@
-"""Labels from radiology reports: sentences against gold, scans end to end, throughput.
+"""Labels from radiology reports: accuracy on sentences and scans, throughput.
 
     python -m benchmarks.reports [--shared ../shared] [--negspacy PYTHON] [--write]
 
 * Sentences: macro F of the five labels on `headct_gold.csv`, and F of present against the rest, with 95 %
-  intervals of 2,000 resamples of sentences; in two parts, since the rules were written with the first in
-  view. Beside it a regular expression, and negspacy alone: PYTHON is an interpreter that has it.
-* Scans: simulated reports of CT-ICH part a (`benchmarks.reports_simulated`), and whether `ich-mil prepare`
-  takes the `labels.csv` of the command for the DICOM studies.
-* Throughput: 10,000 reports of 200 words from real sentences, every one made unique by a number, so that
-  nothing is cached.
+  intervals of 2,000 resamples of sentences. Results are given for two parts, since the rules were written
+  with the first part in view. Baselines: a regular expression, and negspacy alone; PYTHON is an interpreter
+  with negspacy.
+* Scans: simulated reports of CT-ICH part a (`benchmarks.reports_simulated`), and `ich-mil prepare` on the
+  DICOM studies with the resulting `labels.csv`.
+* Throughput: 10,000 reports of 200 words from real sentences, each made unique by a number, so that no
+  sentence is cached.
 """
 
 import json
@@ -34,7 +35,7 @@ from ich_mil.reports.read import Report
 
 RESAMPLES = 2000
 UNSEEN = (218, 422)
-"""Sentences with ids between these were not looked at before the first measurement (commit 24e9b33)."""
+"""Sentences with ids between these were not seen before the first evaluation (commit 24e9b33)."""
 BLOOD = re.compile(r"h(a)?emorrhag|h(a)?ematoma|bleed|\bblood|\b[sie][da]h\b")
 NEGATED = re.compile(r"\b(no|not|without|negative for|resolved)\b")
 HEDGED = re.compile(
@@ -57,14 +58,14 @@ json.dump(told, sys.stdout)
 
 
 def expression(sentence: str) -> str:
-    """The baseline: a word for blood, with a negation or a hedge anywhere in the sentence."""
+    """Baseline label by regular expressions: word for blood, negation or hedge anywhere in the sentence."""
     if not BLOOD.search(sentence):
         return "none"
     return "absent" if NEGATED.search(sentence) else "uncertain" if HEDGED.search(sentence) else "present"
 
 
 def negspacy(python: str, sentences: Sequence[str]) -> list[str]:
-    """Labels by negspacy, which knows present and absent alone."""
+    """Labels by negspacy: present, absent or none."""
     words = [python, "-W", "ignore", "-c", NEGSPACY]
     text = json.dumps(list(sentences))
     told = subprocess.run(words, input=text, check=True, capture_output=True, text=True)
@@ -72,7 +73,7 @@ def negspacy(python: str, sentences: Sequence[str]) -> list[str]:
 
 
 def scores(truth: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """F of each label, NaN where the truth has none of it; truth and told are places in `LABELS`."""
+    """F of each label, NaN if absent in `truth`; `truth` and predictions `told` are indices in `LABELS`."""
     counts = np.bincount(len(LABELS) * truth + told, minlength=len(LABELS) ** 2).reshape(len(LABELS), -1)
     there = counts.sum(1)
     f = 2 * np.diag(counts) / np.maximum(there + counts.sum(0), 1)
@@ -99,7 +100,7 @@ def _row(name: str, gold: pd.DataFrame, labels: Sequence[str]) -> list[str]:
 
 
 def sentences(gold: pd.DataFrame, python: str | None) -> str:
-    """The table of sentence labels."""
+    """Result table of sentence labels."""
     unseen = gold.id.between(*UNSEEN, inclusive="neither")
     parts = {
         "rules, all": gold,
@@ -114,7 +115,7 @@ def sentences(gold: pd.DataFrame, python: str | None) -> str:
 
 
 def recovered(simulated: Sequence[Simulated]) -> list[object]:
-    """Shares of reports whose outcome and kinds come back."""
+    """Table cells: shares of reports whose outcome and kinds of bleed are recovered."""
     reports = [Report(str(i), str(i), one.text) for i, one in enumerate(simulated)]
     labels = label_scans(read_sentences(reports))
     right = [a.outcome == b.outcome for a, b in zip(labels, simulated, strict=True)]
@@ -136,7 +137,7 @@ def recovered(simulated: Sequence[Simulated]) -> list[object]:
 
 
 def accepted(shared: Path, simulated: Sequence[Simulated]) -> str:
-    """Run the command and `prepare` on the studies of part a; what came of it."""
+    """Run `ich-mil reports` and `prepare` on the studies of part a, and describe the result."""
     first = {one.scan: one for one in reversed(simulated) if one.outcome != "uncertain"}
     with tempfile.TemporaryDirectory() as scratch:
         root, out = Path(scratch) / "studies", Path(scratch) / "labels"
@@ -171,7 +172,7 @@ def accepted(shared: Path, simulated: Sequence[Simulated]) -> str:
 
 
 def throughput(lines: Sequence[str], *, reports: int = 10_000, words: int = 200) -> str:
-    """Seconds for reports of real sentences, none twice."""
+    """Seconds for reports of real sentences, all unique."""
     rng = np.random.default_rng(0)
     made = []
     for i in range(reports):

@@ -1,8 +1,9 @@
-"""Simulated reports of the CT-ICH patients of part a, from their slice labels.
+"""Simulate radiology reports of the CT-ICH patients of part a from their slice labels.
 
-In: `hemorrhage_diagnosis.csv`. Out: `Simulated` reports with what must come of them. Two sources of
-sentences: templates, written for this file in the forms that real reports have (negation, hedging, earlier
-examinations, other places, sections), and the labelled real sentences of `headct_gold.csv`, read at run time.
+In: `hemorrhage_diagnosis.csv`. Out: `Simulated` reports with their expected labels. Sentences come from two
+sources: templates written for this file, in the forms of real reports (negation, hedging, earlier
+examinations, other locations, sections), and the labelled real sentences of `headct_gold.csv`, read at run
+time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,7 +90,7 @@ HISTORIES = (
     "REASON FOR EXAM: Altered mental status.",
 )
 HEDGED = 0.1
-"""Share of reports with nothing but hedges, which must be left out."""
+"""Share of reports with hedged statements only, which must be left out."""
 NAMES = {
     "edh": "epidural",
     "iph": "parenchymal",
@@ -101,7 +102,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """One report; `outcome` is positive, negative or uncertain."""
+    """Simulated report with its expected `outcome` (positive, negative or uncertain) and kinds of bleed."""
 
     scan: str
     text: str
@@ -110,7 +111,7 @@ class Simulated:
 
 
 def patients_of(table: Path) -> dict[int, tuple[str, ...]]:
-    """Kinds of bleed of each patient of part a, as `shared/tools/ctich_to_dicom.py` divides them."""
+    """Kinds of bleed of each patient of part a, as defined by `shared/tools/ctich_to_dicom.py`."""
     slices = pd.read_csv(table, encoding="utf-8-sig")
     kinds = slices.groupby("PatientNumber")[list(KINDS.values())].max()
     bleed = slices.groupby("PatientNumber").No_Hemorrhage.min().eq(0)
@@ -124,7 +125,7 @@ def patients_of(table: Path) -> dict[int, tuple[str, ...]]:
 
 
 def from_templates(patients: Mapping[int, Sequence[str]], *, draws: int, seed: int) -> list[Simulated]:
-    """`draws` reports of each patient."""
+    """Simulate `draws` reports of each patient from templates."""
     rng = np.random.default_rng(seed)
 
     def fill(template: str, kind: str = "sdh") -> str:
@@ -153,7 +154,10 @@ def from_templates(patients: Mapping[int, Sequence[str]], *, draws: int, seed: i
 def from_gold(
     patients: Mapping[int, Sequence[str]], gold: pd.DataFrame, *, draws: int, seed: int
 ) -> list[Simulated]:
-    """The same with real sentences: one of each kind of the patient or a denial, and two others."""
+    """Simulate reports from real sentences.
+
+    A report has a sentence for each kind of bleed of the patient, or a denial, and two other sentences.
+    """
     rng = np.random.default_rng(seed)
     beside = gold[gold.label.isin(["none", "other"])].sentence.to_numpy()
     denials = gold[gold.label == "absent"].sentence.to_numpy()
@@ -168,7 +172,7 @@ def from_gold(
             if not kinds:
                 body.append(rng.choice(denials))
             elif len(body) == 2:
-                continue  # no real sentence names this kind
+                continue  # no real sentence names a kind of this patient
             rng.shuffle(body)
             text = "\n".join([str(rng.choice(HISTORIES)), "FINDINGS:", *(str(one) for one in body)])
             reports.append(Simulated(str(patient), text, "positive" if kinds else "negative", tuple(kinds)))

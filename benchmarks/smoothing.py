@@ -1,16 +1,16 @@
-"""Smoothing along z: in the model, afterwards, of the features, or not at all, on scans with labelled slices.
+"""Compare smoothing along z in the model, of its probabilities and of its features, on labelled slices.
 
     python -m benchmarks.smoothing [--data $D] [--run RUN --prepared SET] --out FOLDER [--write]
 
-Pictures of CT-ICH: $D is the folder of `benchmarks.ctich`, whose frozen networks are read (those of `ROWS`;
-the others rank slices no better than chance). Head on 28 scans of part a, stopped on its other 9, as the
-network was; measured on part b. Nine scans are too few to calibrate on (for some networks the slope came out
-negative), so the probabilities are the head's own. Phantoms: RUN is a finished `make demo`, SET its prepared
-training set; measured on its test scans, calibrated on its validation scans.
+CT-ICH: $D is the folder of `benchmarks.ctich`, with its frozen networks. The networks of `ROWS` are used; the
+others rank slices no better than chance. The head is fitted to 28 scans of part a, with early stopping on the
+other 9, the same split as for the network, and evaluated on part b. Nine scans are too few for calibration
+(some networks got a negative slope), so the probabilities are uncalibrated. Phantoms: RUN is a finished
+`make demo`, SET its prepared training set; calibration on its validation scans, evaluation on its test scans.
 
-`smooth_mm` is chosen by the validation loss of the fit, from scan labels; no label of a slice is used for
-anything but measuring. Numbers of several networks are means over them. Intervals draw patients, and those of
-differences draw the same ones for both.
+`smooth_mm` is chosen by the validation loss of the fit, from scan labels; slice labels are used for
+evaluation only. Results of several networks are averaged. Intervals are bootstrap intervals over patients;
+differences are paired.
 
 Shapes: B scans, N slices, K scans with slices of both kinds, R resamples.
 """
@@ -42,16 +42,16 @@ from ich_mil.gp.smoothing import blocks_of, smoothing_weights
 from ich_mil.models.frozen import load_cnn, stored_features
 
 ROWS = ("+ mean of the map", "+ bleeds", "+ controls", "+ warm-up", "+ 96 px")
-"""Networks of `benchmarks.ctich` that average the last map; the others rank slices by chance."""
+"""Networks of `benchmarks.ctich` that average the last feature map; the others rank slices by chance."""
 SEEDS = (0, 1, 2)
 WIDTHS = (2.5, 5.0, 10.0)
-"""mm tried beside 0; slices of CT-ICH lie 5 mm apart."""
+"""Candidate widths in mm, besides 0; the slice spacing of CT-ICH is 5 mm."""
 HEAD = HeadSettings(density="gamma", n_inducing=50)
 PLAIN, CHOSEN = "no smoothing", "in the model, width chosen"
 CONTROL = f"control: in the model, {WIDTHS[1]:g} mm, slices in random order"
 METRICS = ("slice AUC inside positive scans", "slice AUC, all", "slice log-loss", "scan AUC")
 FLOOR = 1e-6
-"""A probability of exactly 0 or 1 counts as this far from it in the log-loss."""
+"""Probabilities are clipped to [`FLOOR`, 1 - `FLOOR`] in the log-loss."""
 
 
 class Said(NamedTuple):
@@ -62,7 +62,7 @@ class Said(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Features of one frozen network."""
+    """Features of a frozen network for training, validation and held-out scans."""
 
     name: str
     learn: FeatureSet
@@ -71,7 +71,7 @@ class Sets(NamedTuple):
 
 
 def ctich_sets(data: Path, out: Path) -> Iterator[Sets]:
-    """What each network that is there makes of part a, divided as it was for it, and of part b."""
+    """Features of parts a (split as for the network) and b by each trained network."""
     a, b = (open_prepared(data / f"prep_{name}") for name in ("rsna", "rsna_b"))
     for row in ROWS:
         for seed in SEEDS:
@@ -99,7 +99,7 @@ def _split(features: FeatureSet, splits: pd.DataFrame, name: str) -> FeatureSet:
 
 
 def demo_sets(run: Path, prepared: Path, out: Path) -> Sets:
-    """What the network of a finished run makes of the scans it was trained, stopped and tested on."""
+    """Features of the training, validation and test scans of a finished run by its network."""
     model = load_cnn(run)
     one, splits = open_prepared(prepared), pd.read_csv(run / "splits.csv", dtype={"scan": str})
     features = stored_features(
@@ -112,7 +112,7 @@ def demo_sets(run: Path, prepared: Path, out: Path) -> Sets:
 
 
 def weighted(features: FeatureSet, values: Tensor, width: float) -> Tensor:
-    """W times values (N, ...) of each scan."""
+    """Smooth values (N, ...) along z: smoothing matrix of each scan times its values."""
     assert features.positions_mm is not None
     z = features.positions_mm
     return torch.cat(
@@ -121,7 +121,7 @@ def weighted(features: FeatureSet, values: Tensor, width: float) -> Tensor:
 
 
 def shuffled(features: FeatureSet) -> FeatureSet:
-    """The same scans, each with its slices' places exchanged: neighbours are then no neighbours."""
+    """Control: the same scans with the slice positions of each scan permuted at random."""
     assert features.positions_mm is not None
     generator = torch.Generator().manual_seed(0)
     z = features.positions_mm
@@ -130,7 +130,7 @@ def shuffled(features: FeatureSet) -> FeatureSet:
 
 
 def judge(settings: HeadSettings, sets: Sets) -> tuple[Said, float]:
-    """A head's calibrated probabilities of the held-out scans, and its validation loss."""
+    """Fit and calibrate a head by `settings`; probabilities of the held-out scans, and validation loss."""
     learn, watch = (Bags(one.x.double(), one.offsets, one.labels, one.positions_mm) for one in sets[1:3])
     head, report = fit(*learn[:3], settings=settings, positions=learn.positions, validation=watch)
     held = sets.held
@@ -146,7 +146,7 @@ def judge(settings: HeadSettings, sets: Sets) -> tuple[Said, float]:
 
 
 def judge_all(settings: HeadSettings, sets: Sets) -> tuple[dict[str, Said], float]:
-    """Every way of smoothing, and the width that was chosen for the one in the model."""
+    """Probabilities by every kind of smoothing, and the width chosen for smoothing in the model."""
     said, losses = {}, {}
     said[PLAIN], losses[0.0] = judge(settings, sets)
     for width in WIDTHS:
@@ -166,7 +166,7 @@ def judge_all(settings: HeadSettings, sets: Sets) -> tuple[dict[str, Said], floa
 
 
 def statistics(runs: list[Said], held: FeatureSet, counts: np.ndarray) -> np.ndarray:
-    """`METRICS` (4, R), means over runs; counts (N, R) say how often each slice was drawn."""
+    """`METRICS` (4, R) of R resamples, means over runs; counts (N, R) of draws of each slice."""
     labels, truth = held.slice_labels.numpy(), held.labels.numpy()
     scan_counts = counts[held.offsets[:-1].numpy()]  # (B, R)
     of_slice = np.repeat(np.arange(held.n_scans), held.offsets.diff().numpy())
@@ -176,9 +176,7 @@ def statistics(runs: list[Said], held: FeatureSet, counts: np.ndarray) -> np.nda
         drawn = scan_counts[scans]  # (K, R)
         p = np.clip(run.slices, FLOOR, 1 - FLOOR)
         loss = -np.log(np.where(labels == 1, p, 1 - p))
-        with np.errstate(
-            invalid="ignore"
-        ):  # no scan with both kinds was drawn: NaN, and the draw is left out
+        with np.errstate(invalid="ignore"):  # NaN, dropped later, if no scan with both classes was drawn
             found.append(
                 [
                     inside @ drawn / drawn.sum(axis=0),
@@ -191,7 +189,7 @@ def statistics(runs: list[Said], held: FeatureSet, counts: np.ndarray) -> np.nda
 
 
 def figures(name: str, found: list[dict[str, Said]], held: FeatureSet) -> list[str]:
-    """Cells of one way: each metric with its interval, and its difference from no smoothing."""
+    """Table cells of a kind of smoothing: metrics and differences from no smoothing, with intervals."""
     mine, plain = ([one[way] for one in found] for way in (name, PLAIN))
     patients = np.repeat(np.array(held.patients), held.offsets.diff().numpy())
 
@@ -217,7 +215,7 @@ def figures(name: str, found: list[dict[str, Said]], held: FeatureSet) -> list[s
 
 
 def report(title: str, sets: list[Sets], settings: HeadSettings) -> str:
-    """The table of one data set."""
+    """Result table of a data set."""
     found, widths = zip(*(judge_all(settings, one) for one in sets), strict=True)
     held = sets[0].held
     both = sum(len(held.slice_labels[block].unique()) == 2 for block in blocks_of(held.offsets))
@@ -231,7 +229,7 @@ def report(title: str, sets: list[Sets], settings: HeadSettings) -> str:
 
 
 def main() -> None:
-    """Measure the sets that were named and print their tables."""
+    """Evaluate the given sets and print their tables."""
     parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, help="folder of benchmarks.ctich")
     parser.add_argument("--run", type=Path, help="folder of a finished demo")

@@ -1,12 +1,12 @@
-"""Does a network learn as well from steps of about equal length as from steps drawn at random?
+"""Compare training with steps of about equal numbers of slices and training with shuffled steps.
 
     make demo    # writes the scans
     python -m benchmarks.step_order [--seeds 0 1 2 ...] [--out FOLDER] [--write]
 
-`StepSampler` deals scans to steps so that all have about equally many slices. It is compared with a plain
-shuffle on the demo's scans, in the demo's settings, for nine epochs without early stop. All runs train on the
-same scans; the seed draws weights and order. Two runs at a time, a thread each. Each course is kept in
-FOLDER/<order>-<seed>.csv and not made again.
+`StepSampler` balances the number of slices over the steps of an epoch. It is compared with a plain shuffle on
+the scans and settings of the demo, for nine epochs without early stopping. All runs train on the same scans;
+the seed determines weights and order. Two runs are trained in parallel, with one thread each. Learning curves
+are stored in FOLDER/<order>-<seed>.csv and reused.
 """
 
 import tempfile
@@ -33,11 +33,11 @@ CONFIG = "configs/demo.yaml"
 SPLIT_SEED = 0
 EPOCHS = 9
 LEARNED = 0.9
-"""Validation AUC from which a network is said to have learned."""
+"""Validation AUC at which a network counts as trained."""
 
 
 class ShuffledSteps(StepSampler):
-    """Steps of an epoch as a plain shuffle deals them."""
+    """Sampler whose steps are a plain shuffle of the scans."""
 
     def plan(self) -> list[list[int]]:
         """The scans of each step of this epoch."""
@@ -50,7 +50,7 @@ ORDERS: dict[str, type[StepSampler]] = {"balanced": StepSampler, "random": Shuff
 
 
 def course(config: RunConfig, order: str, seed: int) -> pd.DataFrame:
-    """What `log.csv` says of one run: columns epoch, train_loss, val_loss, val_auc."""
+    """Train a run; its learning curve from `log.csv`: columns epoch, train_loss, val_loss, val_auc."""
     torch.set_num_threads(1)
     prepared = open_prepared(config.prepared / "train")
     split = config.split
@@ -72,7 +72,7 @@ def course(config: RunConfig, order: str, seed: int) -> pd.DataFrame:
 
 
 def kept(folder: Path, config: RunConfig, order: str, seed: int) -> pd.DataFrame:
-    """`course`, or what an earlier call has kept of it."""
+    """Learning curve from `course`, stored in and read from `folder`."""
     file = folder / f"{order}-{seed}.csv"
     if not file.is_file():
         write_text(file, course(config, order, seed).to_csv(index=False))
@@ -80,7 +80,7 @@ def kept(folder: Path, config: RunConfig, order: str, seed: int) -> pd.DataFrame
 
 
 def summary(courses: dict[str, list[pd.DataFrame]]) -> str:
-    """Both orders: quartiles of the AUC by epoch, and when runs had learned."""
+    """Tables for both orders: quartiles of the AUC per epoch, and number of runs above `LEARNED`."""
     auc = {order: np.array([one.val_auc for one in runs]) for order, runs in courses.items()}
     epochs = range(auc["balanced"].shape[1])
     rows = []
@@ -107,7 +107,7 @@ def summary(courses: dict[str, list[pd.DataFrame]]) -> str:
 
 
 def main() -> None:
-    """Run all, print the tables."""
+    """Run all trainings and print the tables."""
     parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--out", type=Path, default=Path("checkpoints/step_order"))

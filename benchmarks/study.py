@@ -1,11 +1,11 @@
-"""One study from DICOM to all outputs: how long a radiologist waits.
+"""Time of a prediction from DICOM files to all outputs, for one study.
 
     python -m benchmarks.study [--rounds 5] [--write]
 
-A synthetic study of 40 slices of 512 x 512 pixels is judged by `ich-mil predict --dicom`, each time by a new
-process into a new folder: reading, the default CNN at 256 x 256, the head (M = 100, 1,000 samples), heatmaps
-of 8 slices, page, worklist, and all DICOM results. The CNN is trained for one epoch on a handful of studies:
-time does not depend on what it has learned.
+`ich-mil predict --dicom` runs on a synthetic study of 40 slices of 512 x 512 pixels, each time in a new
+process and a new folder: reading, the default CNN at 256 x 256, the head (M = 100, 1,000 samples), heatmaps
+of 8 slices, page, worklist, and all DICOM results. The CNN is trained for one epoch on 16 studies, since
+timing does not depend on its weights.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ BAR_S, BAR_MB = 20, 5
 
 
 def write_study(folder: Path) -> None:
-    """One positive study as a scanner would send it."""
+    """Write a positive study in the form of a scanner's export."""
     phantom = make_phantom(
         np.random.default_rng(0), bleeds=["subdural"], site=SITE_A, size=SIZE, n_slices=SLICES
     )
@@ -46,7 +46,7 @@ def write_study(folder: Path) -> None:
 
 
 def train(folder: Path) -> Path:
-    """A run with the default CNN at 256 x 256."""
+    """Train a run with the default CNN at 256 x 256; its folder."""
     write_rsna(folder / "site", n_studies=16, seed=0, size=64)
     config = folder / "config.yaml"
     config.write_text(
@@ -59,7 +59,7 @@ def train(folder: Path) -> Path:
 
 
 def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
-    """Seconds of each stage within one process, imports left out."""
+    """Seconds of each stage within one process, without imports."""
     taken = []
     start = perf_counter()
     predictor = Predictor(model)
@@ -75,7 +75,7 @@ def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()

@@ -1,6 +1,6 @@
-"""VGPMIL as printed: explicit inverses, unwhitened u, loops over bags and slices.
+"""Textbook implementation of VGPMIL: explicit inverses, unwhitened u, loops over bags and slices.
 
-What the engine is measured against: Castro-Macías et al. 2024, Eq. 25-28, logistic density.
+Baseline for the speed of the engine: Castro-Macías et al. 2024, Eq. 25-28, logistic density.
 `tests/gp/test_vgpmil.py` checks the engine against the same equations.
 
 Shapes: B bags, N slices, D features, M inducing points.
@@ -15,7 +15,7 @@ from torch import Tensor
 def sweeps(
     x: Tensor, offsets: Tensor, labels: Tensor, z: Tensor, *, length: float, log_h: float, count: int
 ) -> Tensor:
-    """The mean μ (N,) after `count` sweeps, from π known in negative bags and ½ in positive ones.
+    """Posterior mean μ (N,) after `count` sweeps, starting from π = 0 in negative and ½ in positive bags.
 
     Args:
         x: (N, D) standardised features.
@@ -24,7 +24,7 @@ def sweeps(
         z: (M, D) inducing points.
         length: ℓ.
         log_h: log H.
-        count: sweeps.
+        count: number of sweeps.
     """
 
     def k(a: Tensor, b: Tensor) -> Tensor:

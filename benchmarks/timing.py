@@ -1,7 +1,7 @@
-"""Timings of calls on the GPU, or on the CPU where there is none, and the rows of the table of kernels.
+"""Time calls on the GPU, or on the CPU without a GPU, and format the rows of the table of kernels.
 
-On a GPU by events around each call after a warm-up, with the most memory it held; on a CPU by the wall clock,
-without memory. What is compared runs in turn, so that a busy machine is busy for all.
+On a GPU, calls are timed by CUDA events after a warm-up, with their peak memory; on a CPU by the wall clock,
+without memory. Compared calls run in turn, so that load of the machine affects all of them.
 """
 
 import statistics
@@ -18,23 +18,23 @@ from benchmarks.record import table
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 HEAD = ["op", "size", "machine", "eager", "compiled", "triton", "peak memory", "bar", "met"]
-"""Columns of the table. "compiled" is `torch.compile` of "eager"; on a CPU neither it nor Triton is run."""
+"""Columns of the table. "compiled" is `torch.compile` of "eager"; on a CPU only "eager" is run."""
 
 NO_DEVICE = "not measured: no CUDA device"
 
 WARM_UP = 3
 
 CYCLES = 2_000_000
-"""Some 1 ms in which a GPU waits before a call, so that what the host needs to launch is not counted."""
+"""GPU cycles (about 1 ms) to wait before a call, so that the launch time of the host is not counted."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What repeated calls took.
+    """Time and memory of repeated calls.
 
     Attributes:
-        median, low, high: seconds.
-        peak: most bytes a call held beyond what was there before it; None on a CPU.
+        median, low, high: median and range in seconds.
+        peak: largest number of bytes allocated by a call above the level before it; None on a CPU.
     """
 
     median: float
@@ -43,7 +43,7 @@ class Timing:
     peak: int | None
 
     def __str__(self) -> str:
-        """Median and range."""
+        """Median and range in ms or s."""
         unit, factor = ("ms", 1e3) if self.median < 1 else ("s", 1.0)
         low, high = self.low * factor, self.high * factor
         return f"{self.median * factor:.3g} {unit} ({low:.3g}-{high:.3g})"
@@ -69,7 +69,7 @@ def once(call: Callable[[], object]) -> tuple[float, int | None]:
 
 
 def in_turn(calls: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, Timing]:
-    """Each call `rounds` times, one after the other, after a warm-up: 3 calls on a GPU, 1 on a CPU."""
+    """Time `rounds` rounds of all calls in turn, after a warm-up of 3 calls on a GPU, 1 on a CPU."""
     for call in calls.values():
         for _ in range(WARM_UP if DEVICE.type == "cuda" else 1):
             call()
@@ -87,34 +87,34 @@ def beside_compiled(
     rounds: int,
     made: Callable[[Mapping[str, Timing]], list[str]],
 ) -> list[str]:
-    """The row that `made` makes of timings, those of "compiled" among them.
+    """Table row, computed by `made` from the timings of all calls and of "compiled".
 
-    To compile may take longer than there is a GPU, so the row without it is told before.
+    Compilation may outlast the time on the GPU, so the row without "compiled" is printed first.
     """
     print(table(HEAD, [made(in_turn(calls, rounds=rounds))]), file=sys.stderr, flush=True)
     return made(in_turn({**calls, "compiled": compiled}, rounds=rounds))
 
 
 def summary(values: list[tuple[float, int | None]]) -> Timing:
-    """Median and range of what `once` found."""
+    """Summarise results of `once`: median, range and peak memory."""
     seconds, peaks = [value[0] for value in values], [value[1] for value in values if value[1] is not None]
     return Timing(statistics.median(seconds), min(seconds), max(seconds), max(peaks, default=None))
 
 
 def measure(call: Callable[[], object], *, rounds: int) -> Timing:
-    """One call, `rounds` times after a warm-up."""
+    """Time a call `rounds` times after a warm-up."""
     return in_turn({"call": call}, rounds=rounds)["call"]
 
 
 def row(op: str, size: str, timings: Mapping[str, Timing], *, bar: str, met: str = NO_DEVICE) -> list[str]:
-    """A row of the table.
+    """Format a row of the table.
 
     Args:
-        op: its name.
-        size: of the problem.
-        timings: of "eager", "compiled", "triton", those that were run.
-        bar: what is asked for.
-        met: what was found, "yes: ..." or "no: ...".
+        op: name of the op.
+        size: size of the problem.
+        timings: timings of "eager", "compiled" and "triton", as far as run.
+        bar: target.
+        met: verdict, "yes: ..." or "no: ...".
     """
     peaks = [f"{name} {t.peak / 1e6:,.0f} MB" for name, t in timings.items() if t.peak is not None]
     cells = [str(timings[name]) if name in timings else "-" for name in ("eager", "compiled", "triton")]
@@ -123,7 +123,7 @@ def row(op: str, size: str, timings: Mapping[str, Timing], *, bar: str, met: str
 
 @cache
 def machine_name() -> str:
-    """The card, or the threads of the CPU."""
+    """Name of the GPU, or number of CPU threads."""
     if DEVICE.type == "cuda":
         return torch.cuda.get_device_name()
     return f"CPU, {torch.get_num_threads()} threads"
@@ -131,7 +131,7 @@ def machine_name() -> str:
 
 @cache
 def copy_bandwidth() -> float:
-    """Bytes a second read and written by a copy of 1 GiB (CPU: 256 MiB)."""
+    """Bytes per second, read plus written, of a copy of 1 GiB (CPU: 256 MiB)."""
     source = torch.ones(2**28 if DEVICE.type == "cuda" else 2**26, device=DEVICE)
     target = torch.empty_like(source)
     return 2 * source.nbytes / measure(lambda: target.copy_(source), rounds=9).median
@@ -139,7 +139,7 @@ def copy_bandwidth() -> float:
 
 @cache
 def float32_rate() -> float:
-    """Floating-point operations a second of a float32 product, without tf32."""
+    """Floating-point operations per second of a float32 matrix product, without TF32."""
     n = 8192 if DEVICE.type == "cuda" else 2048
     a, b = torch.randn(2, n, n, device=DEVICE)
     before = torch.get_float32_matmul_precision()

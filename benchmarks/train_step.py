@@ -1,9 +1,9 @@
-"""Seconds of one CNN training step on the CPU, with glibc's defaults and with `keep_freed_memory`.
+"""Seconds of a CNN training step on the CPU, with glibc's defaults and with `keep_freed_memory`.
 
     python -m benchmarks.train_step [--image-size 96] [--slices 148] [--steps 12] [--rounds 3]
 
-The two settings run in turn, each round in a process of its own, because the allocator cannot be set back.
-Prints median and range over all steps but the first two of each round.
+The two settings run in turn, each round in a new process, because the allocator cannot be reset. Prints
+median and range over all steps except the first two of each round.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def measure(image_size: int, slices: int, steps: int, keep: bool) -> list[float]
 
 
 def main() -> None:
-    """Run both settings in turn and print a line each."""
+    """Run both settings in turn and print one line per setting."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

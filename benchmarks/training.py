@@ -1,14 +1,17 @@
-"""Where the time of a CNN training step goes, and what the input pipeline adds to it.
+"""Time of a CNN training step: parts of the step, and overhead of the input pipeline.
 
     python -m benchmarks.training --prepared FOLDER [--image-size 512] [--bags 4] [--steps 12]
                                   [--workers 0] [--write]
 
-FOLDER is a prepared set with labels (`ich-mil prepare`). The steps are those of `train.py`: HU read and
-packed, sent to the device, made into varied pictures there, then forward, backward, Adam; bfloat16 on a
-GPU. Two loops run in turn over the same batches: the whole one, and the model's own step alone on pictures
-that are already there. What the first takes longer is what the pipeline adds. A third one waits after each
-part and tells their shares. Then the frozen CNN over the same scans; then the pictures of one step by torch
-op by op, by `torch.compile`, which may take long to compile, and, on a GPU, by the kernel.
+FOLDER is a prepared set with labels (`ich-mil prepare`). The steps are those of `train.py`: read and pack HU,
+copy to the device, window and augment there, then forward, backward, Adam; bfloat16 on a GPU. Measured:
+
+* overhead of the input pipeline: two loops alternate over the same batches, the whole step, and the model's
+  own step on images already in memory; the difference is the overhead;
+* share of each part, by a third loop that synchronises after each part;
+* extraction of features by the frozen CNN over the same scans;
+* windowing and augmentation of one step, op by op in torch, by `torch.compile` (whose compilation may take
+  long) and, on a GPU, by the kernel.
 """
 
 import sys
@@ -46,10 +49,10 @@ PARTS = ("read", "move", "pictures", "forward", "backward", "Adam")
 
 
 class Steps:
-    """A CNN, its optimiser and the batches of some steps."""
+    """A CNN, its optimiser, and the batches of a number of steps."""
 
     def __init__(self, prepared: PreparedSet, image_size: int, bags: int, steps: int, workers: int) -> None:
-        """Take `steps` batches, of as many epochs as that needs."""
+        """Take `steps` batches, from as many epochs as needed."""
         torch.manual_seed(0)
         scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
         self.scans = VariedScans(scans, seed=0, augmented=True, bleeds=0.0, controls=0.0)
@@ -59,7 +62,7 @@ class Steps:
             self.keys += list(sampler)[: steps - len(self.keys)]
             sampler.set_epoch(sampler.epoch + 1)
         self.workers = workers
-        # without an end: a round would else begin by waiting for its first step, as an epoch does
+        # endless, so that a round does not start by waiting for its first step, as an epoch does
         self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys), device=DEVICE))
         model = AttentionCnn(EncoderSettings(size=image_size), CnnSettings()).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
@@ -72,17 +75,17 @@ class Steps:
         self.seen: list[tuple[Tensor, Batch]] = []
 
     def batches(self) -> Iterator[Batch]:
-        """The steps, read anew."""
+        """Read the batches of all steps."""
         yield from islice(self.coming, len(self.keys))
 
     def settle(self) -> None:
-        """Use up what workers have read ahead meanwhile, in whole rounds: the next batch is the first."""
+        """Consume the batches read ahead by workers, in whole rounds, so that the next batch is the first."""
         for _ in range(-(-AHEAD * self.workers // len(self.keys))):
             for _ in self.batches():
                 pass
 
     def learn(self, pictures: Tensor, batch: Batch) -> None:
-        """The model's own step."""
+        """Run the model's own step: forward, backward, Adam."""
         with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
             loss = self.module.loss(self.module.model(pictures, batch.offsets), batch.labels)
         self.optimiser.zero_grad()
@@ -90,13 +93,13 @@ class Steps:
         self.optimiser.step()
 
     def whole(self) -> None:
-        """All steps with their input."""
+        """Run all steps with their input pipeline."""
         for batch in self.batches():
             here = batch.to(DEVICE)
             self.learn(self.pictures(here), here)
 
     def alone(self) -> None:
-        """All steps on pictures that are there."""
+        """Run all steps on images kept in memory."""
         if not self.seen:
             self.seen = [
                 (self.pictures(here), here) for here in (batch.to(DEVICE) for batch in self.batches())
@@ -105,7 +108,7 @@ class Steps:
             self.learn(pictures, batch)
 
     def parts(self) -> dict[str, float]:
-        """Seconds of each part, all steps together, waiting after each."""
+        """Seconds of each part, summed over all steps, with synchronisation after each part."""
         taken = dict.fromkeys(PARTS, 0.0)
         last = perf_counter()
 
@@ -135,10 +138,10 @@ class Steps:
 
 
 def step_report(steps: Steps) -> str:
-    """What input adds to a step, and the shares of its parts."""
+    """Overhead of the input pipeline per step, and the share of each part."""
     count = len(steps.keys)
     slices = sum(int(steps.scans.scans.sizes[place]) for key in steps.keys for _, place in key)
-    steps.alone()  # pictures are made, and kept where they are
+    steps.alone()  # warm-up, which also keeps the images in memory
     steps.whole()
     values: dict[str, list[tuple[float, int | None]]] = {"whole": [], "alone": []}
     for _ in range(ROUNDS):
@@ -160,7 +163,7 @@ def step_report(steps: Steps) -> str:
         [part, f"{seconds / count * 1e3:.1f} ms", f"{seconds / total:.1%}"] for part, seconds in taken.items()
     ]
     head = f"{count} steps of {slices / count:.0f} slices, {slices / (whole * count):.0f} slices/s."
-    # both of a pair were run one after the other: what slows the machine slows both
+    # paired: both loops of a pair ran in succession, under the same load of the machine
     added = [long[0] / short[0] - 1 for long, short in zip(values["whole"], values["alone"], strict=True)]
     verdict = (
         f"The input pipeline adds {median(added):+.1%} to the model's own step (bar on a GPU: 5 %): the "
@@ -172,7 +175,7 @@ def step_report(steps: Steps) -> str:
 
 
 def pictures_report(steps: Steps, image_size: int) -> str:
-    """The pictures of one step, varied, channels last, by each way; all have the same noise."""
+    """Time of the augmented images of a step, channels last, by each implementation, with equal noise."""
     batch = next(iter(steps.batches())).to(DEVICE)
     if len({hu.shape[1:] for hu in batch.hu}) > 1:
         return "Pictures by each way: not measured, the slices of the first step differ in shape."
@@ -188,7 +191,7 @@ def pictures_report(steps: Steps, image_size: int) -> str:
         return channels_last(shifted(pictures, grids[scan], noise, width))
 
     def noise() -> Tensor:
-        """As the program draws it: generators cannot be compiled."""
+        """Noise as drawn in training, outside `torch.compile`, which does not support generators."""
         parts = []
         for one, n in zip(batch.variations, sizes, strict=True):
             drawn = _noise(one, torch.empty(n, 1, image_size, image_size, device=DEVICE))
@@ -206,7 +209,7 @@ def pictures_report(steps: Steps, image_size: int) -> str:
         ways["kernel"] = lambda: by("triton")
     wanted = by("torch")
     for name, way in ways.items():
-        # a pixel within rounding of where a window ends may fall on either side of it
+        # rounding may move a pixel at the edge of a window to either side
         apart = float(((way() - wanted).abs() > 1e-3).float().mean())
         assert apart < 1e-5, f"{name}: {apart:.2g} of the values differ"
     rows = [
@@ -218,12 +221,12 @@ def pictures_report(steps: Steps, image_size: int) -> str:
 
 
 def channels_last(pictures: Tensor) -> Tensor:
-    """As the encoder reads them."""
+    """Convert images to the memory format of the encoder."""
     return pictures.contiguous(memory_format=torch.channels_last)
 
 
 def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> str:
-    """The frozen CNN over all scans."""
+    """Time of the frozen CNN over all scans."""
     scans = list(prepared.scans.index)
     model = steps.module.model.eval()
     started = perf_counter()
@@ -234,7 +237,7 @@ def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> s
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Run the benchmark and print the tables."""
     parser = command_line(__doc__)
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--image-size", type=int, default=512)
@@ -254,7 +257,7 @@ def main() -> None:
         partial(pictures_report, steps, chosen.image_size),
     ):
         text.append(part())
-        print(text[-1], file=sys.stderr, flush=True)  # what is found is not lost with what follows
+        print(text[-1], file=sys.stderr, flush=True)  # intermediate results survive a later failure
     if DEVICE.type == "cpu":
         text.append("On a GPU: not measured.")
     command = f"python -m benchmarks.training --prepared FOLDER --image-size {chosen.image_size}"

@@ -1,4 +1,4 @@
-"""`python -m ich_mil` is the command `ich-mil`, and calls itself so."""
+"""Entry point of `python -m ich_mil`, the same as the command `ich-mil`."""
 
 from ich_mil.cli import main
 

@@ -1,7 +1,7 @@
-"""The commands of `ich-mil`, and `train.py`.
+"""Command line of `ich-mil` and `train.py`.
 
-Bad input ends with one line on standard error and exit code 2. Each command imports what it needs:
-training alone takes seconds to import, and a node that does not judge itself should not hold it in memory.
+Bad input prints one line on standard error and exits with code 2. Each command imports its own modules: the
+import of training takes seconds, and a DICOM node that does not predict itself should not hold it in memory.
 """
 
 import argparse
@@ -30,11 +30,11 @@ PROMISE: dict[str, Any] = {
     "confidence": 0.9,
     "method": "risk_control",
 }
-"""What `triage` promises where nothing else is asked for."""
+"""Defaults of `triage`: guaranteed sensitivity and specificity, confidence and method."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `ich-mil`; returns the exit code."""
+    """Run `ich-mil` and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="ich-mil", description="Intracranial hemorrhage in head CT, with uncertainty."
     )
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["train"]:  # its options are the fields of the configuration
+    if words[:1] == ["train"]:  # options are the fields of the configuration
         return _guard(lambda: _train(words[1:], whole=False))
     if "TORCHELASTIC_RUN_ID" in os.environ:
         print(f"error: torchrun is for 'train' alone, not for {' '.join(words[:1])!r}", file=sys.stderr)
@@ -187,7 +187,7 @@ def _number(text: str, allowed: str, fits: Callable[[float], bool]) -> float:
 
 
 def train_main(arguments: Sequence[str]) -> int:
-    """`train.py`: the whole pipeline; returns the exit code."""
+    """Run `train.py`, the whole pipeline, and return the exit code."""
     return _guard(lambda: _train(list(arguments), whole=True))
 
 
@@ -213,7 +213,7 @@ def _train(words: list[str], *, whole: bool) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Neither output nor warnings: one voice is enough where every process finds the same."""
+    """Suppress output and warnings within the block: those of other ranks would repeat those of rank 0."""
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -367,7 +367,7 @@ def _report(chosen: argparse.Namespace) -> None:
 
 def _guard(work: Callable[[], None]) -> int:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started this
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
@@ -378,10 +378,10 @@ def _guard(work: Callable[[], None]) -> int:
             print(f"error: {told}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            # Python then ends as one that SIGINT has ended: a shell's loop ends with it
+            # re-raised: Python then ends as if killed by SIGINT, which also ends a loop of the shell
             sys.excepthook = _say_stopped
             raise
-        except BrokenPipeError:  # the reader of our output went away, as `head` does
+        except BrokenPipeError:  # the reader of our output has ended, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except (OSError, MemoryError, RuntimeError) as error:
@@ -400,14 +400,14 @@ def _say_stopped(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 def _of_the_machine(error: Exception) -> str:
-    """What is wrong with the machine; '' where the error may be the program's."""
+    """Message for an error of the machine (memory, disk, permissions); '' for other errors."""
     text = str(error)
     if isinstance(error, BrokenExecutor):
         return (
             "a worker process was killed (out of memory, or by a decoder); run the same command with fewer "
             "--jobs, what is done is kept"
         )
-    # torch, which is not imported here, has no error class of its own for the memory of a CPU
+    # matched by text: torch is not imported here, and has no error class for CPU memory
     if "CUDA out of memory" in text:
         return (
             f"the GPU's memory ran out ({text.splitlines()[0]}); end what else runs on it, or set "
@@ -432,6 +432,6 @@ def _show_warning(
     file: object = None,
     line: object = None,
 ) -> None:
-    """Our own warnings as one line; those of libraries are for developers."""
+    """Print warnings of `ich_mil` as one line; warnings of libraries are for developers and are dropped."""
     if f"{os.sep}ich_mil{os.sep}" in filename:
         print(f"warning: {message}", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""One YAML a run, typed by dataclasses; unknown keys and values out of range are refused.
+"""Configuration of a run and of a grid, as frozen dataclasses.
 
-In: a YAML file and command-line overrides (`--head.beta 1.5`). Out: a frozen `RunConfig`. Settings of a part
-live beside that part (`EncoderSettings`, `CnnSettings`, `TrainingSettings`, `HeadSettings`); this file puts
-them together.
+In: a YAML file and command-line overrides (`--head.beta 1.5`). Out: a `RunConfig` or `GridConfig`; unknown
+keys and values out of range are refused. The settings of a component are defined beside it
+(`EncoderSettings`, `CnnSettings`, `TrainingSettings`, `HeadSettings`); this file combines them.
 """
 
 import json
@@ -28,18 +28,19 @@ SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
 
 @dataclass(frozen=True)
 class SetSettings:
-    """One data set.
+    """Settings of a data set.
 
     Attributes:
         layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), `slices` (single slices, pictures or
             DICOM, with a labels.csv), or `features` (a public feature CSV).
-        root: the folder, or the CSV; environment variables as `$NAME` are filled in, and `{member}` by the
-            number of the member in an ensemble.
-        name: what outputs call it, best with whether it is real or synthetic; empty: its folder.
-        window: [level, width] in HU of 8-bit pictures; needed for them.
-        slice_labels: train on the labels of slices: a scan all of whose slices are labelled is used as scans
-            of one slice each, in the CNN and in the head. Other scans keep their scan label.
-        networks: whether networks are trained on this set; heads always are.
+        root: path of the folder or CSV; `$NAME` is replaced by the environment variable, `{member}` by the
+            number of the ensemble member.
+        name: name in outputs, preferably stating whether the data are real or synthetic; default: the name of
+            its folder.
+        window: [level, width] in HU of 8-bit pictures; required for these.
+        slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
+            each, in the CNN and in the head; other scans keep their scan label.
+        networks: train networks on this set; heads are trained on every set.
     """
 
     layout: SetLayout
@@ -54,32 +55,32 @@ class SetSettings:
 
     @property
     def picture_window(self) -> Window | None:
-        """`window`, checked."""
+        """`window` after validation; None where not set."""
         return None if self.window is None else parse_window(self.window, layout=self.layout)
 
     @property
     def path(self) -> Path:
-        """`root`, filled in. `ConfigError` if that cannot be."""
+        """`root` with variables and `~` expanded. Raises `ConfigError` for an unknown one."""
         return filled_path("root", self.root)
 
     def of_member(self, number: int) -> "SetSettings":
-        """The set that member `number` of an ensemble reads."""
+        """The settings of this set for member `number` of an ensemble."""
         return replace(self, root=str(member_path(self.root, number)))
 
 
 def member_path(root: Path | str, number: int) -> Path:
-    """`root` with the number of a member of an ensemble in place of `{member}`."""
+    """`root` with `{member}` replaced by the number of an ensemble member."""
     return Path(str(root).replace("{member}", str(number)))
 
 
 @dataclass(frozen=True)
 class SplitSettings:
-    """How the training set is divided, by patient.
+    """Settings of the split of the training set, by patient.
 
     Attributes:
-        validation: share for early stopping and calibration; 0 calibrates on held-out folds (features only).
-        test: share held out from everything.
-        file: a CSV with columns scan,split that is used instead of a draw.
+        validation: share for early stopping and calibration; 0: calibrate on held-out folds (features only).
+        test: share held out from training, stopping and calibration.
+        file: CSV with columns scan,split, used in place of a random split.
     """
 
     validation: float = 0.2
@@ -96,16 +97,16 @@ class SplitSettings:
 
 @dataclass(frozen=True)
 class GridConfig:
-    """Many heads on one feature table: every combination of settings, on every fold and seed.
+    """Settings of a grid of heads on a feature table: all combinations of settings, folds and seeds.
 
     Attributes:
         out: folder of the result table.
-        train: the features to train on; a set of layout `features`.
-        grid: names of head settings, and the values each takes.
-        head: all other settings.
-        external: features of another set, on which every head is measured too.
-        folds: cross-validation folds over patients; 0 trains on everything.
-        seeds: of the folds and of k-means.
+        train: features to train on; a set of layout `features`.
+        grid: head settings by name, each with a list of values.
+        head: head settings that are not in the grid.
+        external: features of another set, on which every head is also evaluated.
+        folds: number of cross-validation folds over patients; 0: train on all scans.
+        seeds: seeds of the folds and of k-means.
     """
 
     out: Path
@@ -140,7 +141,7 @@ class GridConfig:
         self.cells()
 
     def cells(self) -> list[dict[str, Any]]:
-        """Every combination of the grid. `ValueError` if a head cannot be made of one."""
+        """All combinations of the grid. Raises `ValueError` for an invalid combination."""
         cells = [dict(cell) for cell in ParameterGrid(self.grid)]
         heads = [replace(self.head, **cell) for cell in cells]
         own = sorted({"alpha", "beta"} & set(self.grid))
@@ -150,42 +151,42 @@ class GridConfig:
 
     @property
     def hash(self) -> str:
-        """12 hex digits that name these settings, but for `out`."""
+        """Digest of these settings except `out`, 12 hex digits."""
         return settings_digest(asdict(self) | {"out": ""})
 
 
 PLACES = ("out", "prepared", "pages", "jobs", "workers")
-"""Fields that say where results go and how many work, `training.workers` too: they change no number."""
+"""Fields without effect on results: output folders, pages and worker counts (`training.workers` too)."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything a run depends on.
+    """Configuration of a run.
 
     Attributes:
-        out: the run's folder: model, predictions, figures, report.
-        train: the set to train on.
-        also: more sets to train on; scans of all of them are divided together.
-        external: the set to validate on.
-        prepared: folder of the prepared sets (`train`, `also_1`, `also_2` ... and `external` below it).
-        thickness_mm: thin slices are averaged to about this; 0 leaves them as they are.
-        contrast_words: a CSV of the site with columns phrase,meaning; it outranks the built-in table.
-        split: how the scans to train on are divided.
-        encoder: the slice encoder, and the pictures it reads.
-        cnn: what follows the encoder.
-        training: how the CNN is trained.
-        head: the Gaussian process.
-        members: networks, each with a head, whose predictions are pooled. Member k takes `seed` + k and
-            `head.seed` + k; all members share one split.
-        encoders: encoders of the members in turn; empty: all have `encoder`.
-        start: a finished run whose networks training starts from (`--from`); `headct-base` is the bundled
-            one. Their settings are used in place of `encoder` and `cnn`, but for `encoder.freeze`.
-        samples: posterior samples a prediction.
-        bootstrap: resamples an interval.
-        pages: study pages written, highest probability first, of the last set there is of validation, test
-            and external scans.
-        jobs: worker processes in prepare; 0 means one a core.
-        seed: of the split, the CNN and the samples; the head has its own.
+        out: folder of the run: model, predictions, figures, report.
+        train: set to train on.
+        also: further sets to train on; the scans of all sets are split together.
+        external: set to validate on.
+        prepared: folder of the prepared sets, with subfolders `train`, `also_1`, `also_2` ... and `external`.
+        thickness_mm: target thickness in mm to which thin slices are averaged; 0: no averaging.
+        contrast_words: site-specific CSV with columns phrase,meaning; it overrides the built-in table.
+        split: split of the scans to train on.
+        encoder: slice encoder and its input images.
+        cnn: network after the encoder.
+        training: training of the CNN.
+        head: Gaussian-process head.
+        members: number of networks, each with a head, whose predictions are pooled. Member k uses `seed` + k
+            and `head.seed` + k; all members share one split.
+        encoders: encoders of the members in turn; empty: `encoder` for all members.
+        start: finished run whose networks initialise training (`--from`); `headct-base` is the bundled run.
+            The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`.
+        samples: posterior samples per prediction.
+        bootstrap: bootstrap resamples per interval.
+        pages: number of study pages, highest probability first, of the last available set of validation,
+            test and external scans.
+        jobs: worker processes of `prepare`; 0: one per core.
+        seed: seed of the split, the CNN and the samples; the head has a seed of its own.
     """
 
     out: Path
@@ -230,11 +231,11 @@ class RunConfig:
 
     @property
     def training_sets(self) -> dict[str, SetSettings]:
-        """The sets to train on, by the name of their folder below `prepared`."""
+        """The sets to train on, keyed by the name of their folder below `prepared`."""
         return {"train": self.train} | {f"also_{i}": one for i, one in enumerate(self.also, 1)}
 
     def member(self, number: int) -> "RunConfig":
-        """The run of one member, 0 to `members` - 1: its folder, its seeds and the split of member 0."""
+        """Configuration of member 0..`members` - 1: its own folder and seeds, the split of member 0."""
         if self.members == 1:
             return self
         split = self.split
@@ -255,23 +256,27 @@ class RunConfig:
 
     @property
     def workers(self) -> int:
-        """Worker processes in prepare."""
+        """Number of worker processes of `prepare`."""
         return self.jobs or cpu_count()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, paths as text: what JSON and YAML can hold."""
+        """Plain values for JSON and YAML; paths become text."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
         return values
 
     @property
     def hash(self) -> str:
-        """12 hex digits that name these settings; the fields in `PLACES` take no part."""
+        """Digest of these settings except the fields in `PLACES`, 12 hex digits."""
         alike = replace(self, training=replace(self.training, workers=0))
         return settings_digest({k: v for k, v in asdict(alike).items() if k not in PLACES})
 
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:
-    """A run's configuration from `--config FILE` and overrides, as on the command line of `program`.
+    """Read the configuration of a run from `--config FILE` and overrides, as on the command line.
+
+    Args:
+        arguments: command-line arguments.
+        program: name of the command in `--help`.
 
     Raises:
         ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
@@ -281,5 +286,5 @@ def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> 
 
 
 def read_grid(arguments: Sequence[str]) -> GridConfig:
-    """A grid's configuration, likewise."""
+    """Read the configuration of a grid, like `read_config`."""
     return read_settings(GridConfig, arguments, program="ich-mil grid")

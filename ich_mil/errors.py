@@ -1,6 +1,7 @@
-"""The errors a user can cause. Each carries one line: what is wrong, where, and what to do about it.
+"""Exception classes for bad input and configuration.
 
-The commands print that line and exit with code 2; library users catch `IchMilError`.
+Each message is one line: what is wrong, in which file or setting, and what to do about it. The commands print
+it and exit with code 2; library users catch `IchMilError`.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 
 class IchMilError(Exception):
-    """Base of every error that bad input can cause."""
+    """Base class of all errors that bad input can cause."""
 
 
 class ConfigError(IchMilError):
@@ -21,13 +22,15 @@ class DataError(IchMilError):
 
 
 class DiskFullError(DataError):
-    """There is no room for what is written: the disk, or our share of it, is full."""
+    """The disk, or the user's quota on it, is full."""
 
 
 class ScanError(DataError):
-    """One of several scans that cannot be used, known by its place.
+    """A scan of a batch that cannot be used.
 
-    `scan` is its number, `reason` what is wrong with it and what to do.
+    Attributes:
+        scan: index in the batch.
+        reason: what is wrong, and what to do.
     """
 
     def __init__(self, scan: int, reason: str) -> None:
@@ -36,11 +39,15 @@ class ScanError(DataError):
 
 
 class DicomError(IchMilError):
-    """One DICOM file that is refused.
+    """A refused DICOM file.
 
-    `code` is its ledger code (`ich_mil.ledger.Code`), `study_uid` and `series_uid` what it is of and
-    `sop_uid` its own name, '' where not known; `orientation` its direction cosines, None where it has none;
-    `is_dicom` is False where nothing in it shows that it is DICOM at all, or nothing could be seen.
+    Attributes:
+        code: ledger code (`ich_mil.ledger.Code`).
+        study_uid: StudyInstanceUID; '' where unknown.
+        series_uid: SeriesInstanceUID; '' where unknown.
+        sop_uid: SOPInstanceUID; '' where unknown.
+        orientation: direction cosines of ImageOrientationPatient; None where missing.
+        is_dicom: False for a file that could not be opened, or without any sign of DICOM content.
     """
 
     def __init__(self, message: str, *, code: str) -> None:
@@ -56,12 +63,12 @@ class ModelError(IchMilError):
 
 
 class ProcessError(IchMilError):
-    """Another process of the same run cannot be reached, or has ended before its time."""
+    """Another process of the same run cannot be reached, or has ended early."""
 
 
 @contextmanager
 def named(source: Path | str) -> Iterator[None]:
-    """Name the file, folder or set of the data in the `DataError`s of this block."""
+    """Prefix each `DataError` raised in this block with `source`, a file, folder or data set."""
     try:
         yield
     except DataError as error:

@@ -1,4 +1,8 @@
-"""Whole files or none: everything the project writes goes through a temporary name, fsync and a rename."""
+"""Atomic file writes, folder locks and digests.
+
+Every file of the project is written under a temporary name, synced and renamed: a reader sees the whole file
+or none.
+"""
 
 import csv
 import errno
@@ -26,16 +30,16 @@ def _umask() -> int:
 
 
 _UMASK = _umask()
-"""Looked up once: the call sets it for a moment, which no other thread may see."""
+"""Read once, at import: `os.umask` reads by setting, which later would affect other threads."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path that takes the name of `path` if the block ends well, else is removed.
+    """Yield a temporary path that is renamed to `path` after the block, or removed after an error.
 
     Raises:
-        DiskFullError: with the file's name and what to do.
-        DataError: the folder cannot be written, likewise.
+        DiskFullError: the disk or quota is full.
+        DataError: the folder cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -43,15 +47,15 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        with suppress(OSError):  # some file systems have no modes
-            temporary.chmod(0o666 & ~_UMASK)  # some writers make files only their owner can read
+        with suppress(OSError):  # some file systems have no permissions
+            temporary.chmod(0o666 & ~_UMASK)  # some libraries write files that only their owner can read
         temporary.replace(path)
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         about = getattr(error, "filename", None)
         if isinstance(about, str) and Path(about) not in (temporary, path, *path.parents):
-            raise  # of another file, that the block reads
-        # safetensors puts the system's error into words
+            raise  # the error concerns another file, one that the block reads
+        # safetensors gives the error number in its message only
         if number is None and (told := re.search(r"(?:\(os error|Os { code:) (\d+)", str(error))):
             number = int(told[1])
         if number in (errno.ENOSPC, errno.EDQUOT):
@@ -69,19 +73,23 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 _HELD: set[TextIO] = set()
-"""The locks of this process. A child that is forked lets go of them: else they were held until it ends."""
+"""Lock files of this process. A forked child closes them, or the locks would last until the child ends."""
 os.register_at_fork(after_in_child=lambda: [file.close() for file in _HELD])
 
 
 @contextmanager
 def alone(folder: Path, *, doing: str) -> Iterator[None]:
-    """Hold a folder for one process; the system lets go of it when the process ends, however it ends.
+    """Lock a folder for this process; the operating system releases the lock when the process ends.
 
-    Some file systems have no such locks (Lustre, NFS): then nothing holds the folder, and a line says so.
-    After an error the lock goes again, and the folders made for it, unless they hold something by then.
+    On file systems without locks (some Lustre and NFS mounts) the folder is not locked, and a line says so.
+    After an error the lock file is removed, and so are the folders created for it that are still empty.
+
+    Args:
+        folder: the folder; created where missing.
+        doing: present participle for the message to other processes, such as `writing`.
 
     Raises:
-        DataError: another process holds it, or it cannot be written.
+        DataError: another process has locked the folder, or it cannot be written.
     """
     lock = folder / ".lock"
     try:
@@ -94,7 +102,7 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.fstat(file.fileno()).st_nlink > 0  # else the one before us has just removed it
+            held = os.fstat(file.fileno()).st_nlink > 0  # 0: its previous owner has just removed the file
         except (BlockingIOError, PermissionError):
             held = False
         except OSError as error:
@@ -108,7 +116,7 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
         try:
             yield
         except (Exception, KeyboardInterrupt):
-            with suppress(OSError):  # the first folder that holds something stays, and all above it
+            with suppress(OSError):  # stop at the first folder that is not empty
                 for one in made:
                     if one == lock:
                         one.unlink()
@@ -120,7 +128,7 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
 
 
 def check_apart(out: Path, root: Path) -> None:
-    """Refuse with a `ConfigError` to write results into the folder that is read, or below it."""
+    """Raise `ConfigError` if the output folder `out` is the input folder `root` or lies below it."""
     if out.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
             f"{out}: lies in the folder that is read ({root}), where results would be taken for parts of "
@@ -129,14 +137,14 @@ def check_apart(out: Path, root: Path) -> None:
 
 
 def remove_leftovers(*folders: Path) -> None:
-    """Remove temporary files that a killed run left in these folders."""
+    """Remove the temporary files of a killed run from these folders."""
     for folder in folders:
         for path in folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write `array` as a .npy file. Unlike `np.save` a full disk is told by its error number."""
+    """Write `array` as a .npy file. Unlike `np.save`, this keeps the error number of a full disk."""
     array = np.ascontiguousarray(array)
     with whole_file(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
@@ -144,19 +152,19 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, whole or not at all."""
+    """Write `text` to `path` atomically, in UTF-8."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, whole or not at all."""
+    """Write `content` to `path` atomically."""
     with whole_file(path) as temporary:
         temporary.write_bytes(content)
 
 
 def copy_files(source: Path, to: Path, *names: str) -> None:
-    """Copy files of these names, those that are there, from one folder to another, each whole."""
+    """Copy the named files that exist in `source` to the folder `to`, each atomically."""
     for name in names:
         if (source / name).is_file():
             with whole_file(to / name) as temporary:
@@ -164,20 +172,20 @@ def copy_files(source: Path, to: Path, *names: str) -> None:
 
 
 def file_stem(name: str) -> str:
-    """`name` as part of a file's name: what is no letter and no digit becomes `_`."""
+    """`name` with `_` for each character that is neither a letter nor a digit."""
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON to `path`, whole or not at all."""
+    """Write `value` as indented JSON to `path` atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 class CsvRows:
-    """Writes rows to an open CSV file, its columns first.
+    """Write a header and rows to an open CSV file, with correct quoting of carriage returns.
 
-    A carriage return, which a file name may hold, ends a row unless its field is quoted, and `csv.writer`
-    quotes only what ends its own lines.
+    A carriage return, which a file name may contain, ends a row unless its field is quoted. `csv.writer`
+    quotes only its own line terminator, so rows with a carriage return are quoted in full.
     """
 
     def __init__(self, file: TextIO, columns: Sequence[str]) -> None:
@@ -192,12 +200,12 @@ class CsvRows:
 
 
 def escaped(text: str) -> str:
-    """`text` with what is no Unicode, as in file names of old archives, written as escapes."""
+    """`text` with invalid Unicode, as in file names of old archives, replaced by escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def settings_digest(values: Mapping[str, Any]) -> str:
-    """12 hex digits that name settings, in whatever order they stand; a path counts as its text."""
+    """Digest of settings, 12 hex digits, independent of their order; paths count as text."""
     return digest(json.dumps(values, default=str, sort_keys=True).encode())
 
 

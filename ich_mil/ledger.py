@@ -1,7 +1,7 @@
-"""The ledger: a line for each file refused, each value corrected, each choice made.
+"""Ledger of a prepared set: one entry per refused file, corrected value or choice.
 
-In: entries from reading, ordering and choosing. Out: `ledger.csv` with columns `scan,file,code,detail`.
-Nothing leaves a data set without a line here.
+In: entries from reading files, ordering slices and choosing series. Out: `ledger.csv` with columns
+`scan,file,code,detail`. No slice is dropped without an entry.
 """
 
 from collections import Counter
@@ -14,9 +14,9 @@ from ich_mil.files import CsvRows
 
 
 class Code(StrEnum):
-    """What happened to a file or a scan."""
+    """Code of a ledger entry."""
 
-    # refused: the file takes no part
+    # refused: the file is not used
     NOT_DICOM = "not-dicom"
     NOT_CT = "not-ct"
     LOCALIZER = "localizer"
@@ -36,9 +36,9 @@ class Code(StrEnum):
     OTHER_ORIENTATION = "other-orientation"
     NO_HEAD = "no-head"
     SERIES_NOT_CHOSEN = "series-not-chosen"
-    """Another series stands for the scan."""
+    """Another series was chosen for the scan."""
     SCAN_EMPTY = "scan-empty"
-    # corrected: the value was changed by a stated rule
+    # corrected: a value was changed by a documented rule
     INTERCEPT_12_BIT = "intercept-12-bit"
     ALREADY_HU = "already-hu"
     PADDING = "padding"
@@ -46,51 +46,51 @@ class Code(StrEnum):
     HU_CLIPPED = "hu-clipped"
     AVERAGED = "averaged"
     THINNED = "thinned"
-    """Of thick slices that overlap only some are taken."""
-    # noted: used as it is
+    """Only some of the overlapping thick slices are used."""
+    # noted: used unchanged
     SERIES_CHOSEN = "series-chosen"
-    """Why this series stands for the scan."""
+    """Reason for the choice of this series."""
     SERIES_JOINED = "series-joined"
-    """One scan that was stored in several parts."""
+    """The scan was stored in several series, joined here."""
     SERIES_KIND = "series-kind"
-    """The series that stands for the scan is no plain axial one of the head."""
+    """The chosen series is not a plain axial series of the head."""
     CONTRAST_UNSURE = "contrast-unsure"
-    """Its description is not understood, or contradicts its header, in whether a contrast agent was given."""
+    """Contrast agent unknown: the series description is not understood, or contradicts the header."""
     PART_OF_HEAD = "part-of-head"
-    """The series that stands for the scan covers less than a head."""
+    """The chosen series covers less than a head."""
     GAP = "gap"
     SPACING_CHANGES = "spacing-changes"
     TILTED = "tilted"
     FLIPPED = "flipped"
     PIXELS_NOT_SQUARE = "pixels-not-square"
-    """Rows are not as far apart as columns."""
+    """Row and column spacing differ."""
     CENTRE_MOVES = "centre-moves"
     OTHER_PICTURE = "other-picture"
-    """Of two slices in one place, which differ, one takes no part."""
+    """Two different slices at the same position; one of them is not used."""
     OTHER_RESCALE = "other-rescale"
-    """Most slices of the series have another RescaleSlope or RescaleIntercept."""
+    """RescaleSlope or RescaleIntercept differs from most slices of the series."""
     LOSSY = "lossy"
-    """Its pixels were compressed with loss, or have the grey values of an 8-bit picture."""
+    """The pixels were compressed with loss, or have the grey values of an 8-bit image."""
     COARSE = "coarse-grey"
-    """Its grey values are so far apart that blood and brain may look alike."""
+    """The grey values are too coarse to tell blood from brain reliably."""
     SOP_REPEATED = "sop-repeated"
     MODALITY_MISSING = "modality-missing"
     SEVERAL_PATIENTS = "several-patients"
-    """Its files, of whichever series, name several: one of them may not have been looked at."""
+    """The files of the study name several patients; the scan of one of them may not have been used."""
     PATIENT_MISSING = "patient-missing"
     SAME_SLICES = "same-slices"
-    """It is another scan under a second name, and counts as of its patient."""
+    """Duplicate of another scan; both count as the same patient."""
     LEARNED_FROM = "learned-from"
-    """The model was trained or calibrated on this scan or others of the patient."""
+    """The model was trained or calibrated on this scan, or on another scan of the patient."""
     UNLIKE = "unlike-training"
-    """The features of its slices are unlike those of the training scans."""
+    """The slice features are unlike those of the training scans."""
     LABEL_REPEATED = "label-repeated"
     LABEL_CLASH = "label-clash"
     LABEL_UNUSED = "label-unused"
 
 
 CHOICES = frozenset({Code.SERIES_CHOSEN, Code.SERIES_NOT_CHOSEN, Code.SERIES_JOINED, Code.NO_HEAD})
-"""Which series stands for a scan."""
+"""Codes of the choice of a series."""
 _UNSEEN = frozenset(
     {
         Code.MULTI_FRAME,
@@ -104,7 +104,7 @@ _UNSEEN = frozenset(
         Code.NOISE,
     }
 )
-"""Slices, or what may hold slices, of which nothing could be seen."""
+"""Files that are or may be slices, but whose pixels could not be used."""
 REFUSED = _UNSEEN | frozenset(
     {
         Code.NOT_DICOM,
@@ -118,7 +118,7 @@ REFUSED = _UNSEEN | frozenset(
         Code.SCAN_EMPTY,
     }
 )
-"""What takes no part."""
+"""Codes of files and scans that are not used."""
 CORRECTED = frozenset(
     {
         Code.INTERCEPT_12_BIT,
@@ -130,7 +130,7 @@ CORRECTED = frozenset(
         Code.THINNED,
     }
 )
-"""What was changed by a stated rule."""
+"""Codes of values changed by a documented rule."""
 INCOMPLETE = _UNSEEN | frozenset(
     {
         Code.SERIES_KIND,
@@ -143,14 +143,14 @@ INCOMPLETE = _UNSEEN | frozenset(
         Code.UNLIKE,
     }
 )
-"""A part of the scan was not seen, or not as the model knows it: that it shows no bleed says little."""
+"""Part of the scan was not seen, or is unlike the training scans: such a scan is never called negative."""
 PASSING = frozenset({Code.NOT_OPENED, Code.NO_DECODER})
-"""Refusals that may be over by the next run: it tries again."""
+"""Temporary refusals; the next run tries these files again."""
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One line of the ledger; `scan` or `file` is empty where the line is not about one."""
+    """Ledger entry; `scan` or `file` is empty where it does not apply."""
 
     scan: str
     file: str
@@ -159,10 +159,10 @@ class LedgerEntry:
 
 
 class LedgerWriter:
-    """Writes `ledger.csv` line by line and counts the codes. A context manager.
+    """Context manager that writes `ledger.csv` entry by entry and counts the codes.
 
     Attributes:
-        codes: how often each code has been written.
+        codes: number of entries per code.
     """
 
     def __init__(self, path: Path) -> None:
@@ -177,7 +177,7 @@ class LedgerWriter:
         self._file.close()
 
     def write(self, entries: Iterable[LedgerEntry]) -> None:
-        """Write `entries` in the order given."""
+        """Write entries in their order."""
         for entry in entries:
             self.codes[str(entry.code)] += 1
             self._rows.write((entry.scan, entry.file, entry.code, entry.detail))

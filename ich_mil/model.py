@@ -1,15 +1,15 @@
-"""A trained run as one object: the frozen CNN, the Gaussian-process head, its calibration, and who it is.
+"""Trained model: frozen CNN, Gaussian-process head, calibration and provenance of a run or an ensemble.
 
-In: the folder of a run, or of an ensemble of runs. Out: `TrainedModel`, which turns prepared scans or
-features into predictions. An ensemble is the mixture of its members: their posterior samples are pooled, so
-that the spread between networks is part of the uncertainty,
+In: the folder of a run, or of an ensemble of runs. Out: `TrainedModel`, which computes predictions from
+prepared scans or features. An ensemble is the mixture of its members. Their posterior samples are pooled, so
+that the uncertainty includes the spread between networks:
 
     E p = mean of the members' means        Var p = mean of their variances + variance of their means
 
-Each sample goes through its member's own Platt scaling and then through that of the mixture. Averages of
-calibrated probabilities are under-confident: on held-out scans of the RSNA features of three CNN runs the
-log-loss is 0.230 without the second step and 0.221 with it (15 divisions into five folds, better in each).
-`ensemble.json` holds that step.
+Each sample passes through the Platt scaling of its member, then through that of the mixture, which is stored
+in `ensemble.json`. The second step is needed because averages of calibrated probabilities are
+under-confident. On held-out scans of the RSNA features of three CNN runs the log-loss is 0.230 without it and
+0.221 with it (15 divisions into five folds, better in each).
 
 Shapes: B scans, L samples.
 """
@@ -46,9 +46,9 @@ from ich_mil.ranks import device
 RUN_FORMAT = "ich_mil.run.5"
 ENSEMBLE, ENSEMBLE_FORMAT = "ensemble.json", "ich_mil.ensemble.1"
 FINISHED = ("head.json", ENSEMBLE)
-"""What a run's folder holds only when the run, or the ensemble, is finished."""
+"""Files written last: their presence marks a finished run or ensemble."""
 REFERENCE = "reference.safetensors"
-"""Name of the file with the reference scans of a drift test; see `ich_mil.pipeline.drift`."""
+"""File name of the reference scans of the drift test; see `ich_mil.pipeline.drift`."""
 KEPT = (
     "config.yaml",
     "splits.csv",
@@ -62,11 +62,11 @@ KEPT = (
     "head.safetensors",
     "head.json",
 )
-"""Files of a finished run that a copy of its model holds."""
+"""Files that `copy_run` copies."""
 BUNDLED = "headct-base"
-"""Name of the model that comes with the program."""
+"""Name of the model bundled with the package."""
 LEAST_SAMPLES = 200
-"""Posterior samples of a member, unless the settings ask for fewer in all: its interval needs so many."""
+"""Minimum of posterior samples per member, needed for its interval, unless the settings ask for fewer."""
 FAMILIES = {
     "psi": "VGPMIL",
     "large_margin": "LM-VGPMIL",
@@ -82,15 +82,16 @@ CALIBRATIONS = {
 
 @dataclass(frozen=True)
 class Member:
-    """One network with its head.
+    """A network with its head.
 
     Attributes:
-        folder: of its run.
-        cnn: None for a run on public features.
-        head: with its calibration.
-        own: of an ensemble's member the head's calibration, after which that of the ensemble is applied; None
-            where the model's calibration is the head's, or where the head has none.
-        seed: of the samples.
+        folder: folder of its run.
+        cnn: frozen CNN; None for a run on public features.
+        head: Gaussian process with its calibration.
+        own: for a member of an ensemble, the head's calibration, applied before that of the ensemble; None
+            for a single run, or where the head is not calibrated.
+        seed: seed of the samples.
+        likeness: check of the likeness to the training scans; None where the run has none.
     """
 
     folder: Path
@@ -101,11 +102,11 @@ class Member:
     likeness: Likeness | None
 
     def calibration(self, joint: Calibration | None) -> Calibration | None:
-        """What makes probabilities of the head's logits: `own`, followed by the `joint` one of the model."""
+        """Calibration of the head's logits: `own`, followed by the `joint` calibration of the model."""
         return self.own.then(joint) if self.own and joint else self.own or joint
 
     def sampled(self, features: FeatureSet, samples: int) -> dict[str, Any]:
-        """What the posterior is sampled for, and how."""
+        """Keyword arguments of the sampling functions of `ich_mil.gp`."""
         return {
             "x": features.x.double(),
             "offsets": features.offsets,
@@ -116,25 +117,25 @@ class Member:
         }
 
     def logits(self, features: FeatureSet, samples: int) -> Tensor:
-        """Sampled logits (2, L, B) of scans and of what stands for their slices, after `own` if any."""
+        """Sampled logits (2, L, B) of `scan_samples`, by scan rule and by slice rule, after `own` if any."""
         both = torch.stack(scan_samples(self.head, **self.sampled(features, samples)))
         return both if self.own is None else self.own.logits(both)
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A finished run, or an ensemble of several: its members' posterior samples are pooled.
+    """A finished run, or an ensemble of runs whose posterior samples are pooled.
 
     Attributes:
-        folder: of the run.
-        members: one of a single run.
-        calibration: of a single run the head's; of an ensemble the joint one of the pooled samples. None
-            where there is none.
-        provenance: which model it is, for what it says.
-        thickness_mm: what thin slices were averaged to; 0 means they were not.
-        samples: posterior samples a prediction, of each member.
-        bootstrap: resamples an interval.
-        seed: of resamples and heatmaps.
+        folder: folder of the run or ensemble.
+        members: networks with their heads; a single run has one.
+        calibration: calibration of the head of a single run, or joint calibration of the pooled samples of an
+            ensemble; None where there is none.
+        provenance: identity of the model, stored with its results.
+        thickness_mm: target thickness in mm of averaged thin slices; 0: no averaging.
+        samples: posterior samples per prediction, of each member.
+        bootstrap: bootstrap resamples per interval.
+        seed: seed of resamples and heatmaps.
     """
 
     folder: Path
@@ -147,7 +148,7 @@ class TrainedModel:
     seed: int
 
     def check_input(self, *, pictures: bool) -> None:
-        """Raise `ModelError` if the run reads features and pictures are offered, or the other way round."""
+        """Raise `ModelError` unless the model reads this kind of input: pictures, or else features."""
         cnn = self.members[0].cnn
         if pictures and cnn is None:
             raise ModelError(
@@ -157,14 +158,14 @@ class TrainedModel:
             raise ModelError(f"{self.folder}: has a CNN of its own; it cannot read the features of another")
 
     def features(self, prepared: PreparedSet, path: Path) -> Views:
-        """Each member's frozen CNN over every scan of a prepared set.
+        """Features of all scans of a prepared set by the frozen CNN of each member.
 
-        They are kept in `path`, and beside it in `features_1.safetensors`, ... where `path` is
-        `features.safetensors`.
+        They are stored in `path`; those of further members of an ensemble are stored beside it, as
+        `features_1.safetensors`, ... for `path` = `features.safetensors`.
         """
         members = []
         for number, member in enumerate(self.members):
-            assert member.cnn is not None  # check_input comes first
+            assert member.cnn is not None  # the caller has called check_input
             members.append(
                 stored_features(
                     path.with_stem(f"{path.stem}_{number}") if number else path,
@@ -176,7 +177,7 @@ class TrainedModel:
         return Views.of(members)
 
     def predict(self, views: Views) -> Predictions:
-        """Calibrated probabilities with sampled uncertainty, of the scans and slices of `views.features`."""
+        """Calibrated probabilities, with sampled uncertainty, of the scans and slices of `views.features`."""
         drawn = [
             sample_probabilities(
                 member.head,
@@ -188,27 +189,28 @@ class TrainedModel:
         return summarise(pool(drawn, views.places))
 
     def logits(self, views: Views) -> Tensor:
-        """Pooled logits (2, L, B) before `calibration`, of scans and of what stands for their slices."""
+        """Pooled logits (2, L, B) before `calibration`, by scan rule and by slice rule."""
         pairs = zip(self.members, views.members, strict=True)
         return torch.cat([member.logits(view, self.samples) for member, view in pairs], 1)
 
     def unlikeness(self, views: Views) -> np.ndarray:
-        """(B,) mean over members of the scan's score over its threshold: above 1 the scan is unlike training.
+        """Unlikeness of scans to the training scans, (B,); above 1 a scan is unlike them.
 
-        Members without such a check take no part; without any it is NaN.
+        Mean over members of the ratio of score to threshold. Members without a likeness check are left out;
+        NaN if no member has a check.
         """
         pairs = zip(self.members, views.members, strict=True)
         known = [one.likeness.scores(view) / one.likeness.threshold for one, view in pairs if one.likeness]
         return np.mean(known, axis=0) if known else np.full(views.features.n_scans, np.nan)
 
     def explain(self, views: Views, predictions: Predictions) -> Counterfactuals:
-        """What each slice did for its scan: the calibrated probability without it."""
+        """Calibrated scan probability without each slice, and without each run of positive slices."""
         return mean_counterfactuals(
             [
                 counterfactuals(
                     member.head,
                     **member.sampled(view, self.samples),
-                    slice_mean=predictions.slice_mean.round(decimals=DIGITS),  # runs: of what is written
+                    slice_mean=predictions.slice_mean.round(decimals=DIGITS),  # as written to the files
                     places=places,
                     threshold=THRESHOLD,
                     calibration=member.calibration(self.calibration),
@@ -238,13 +240,13 @@ def _calibration(calibration: Calibration | None, site: dict[str, Any] | None, o
 
 
 def check_no_run(out: Path) -> None:
-    """Refuse with a `ConfigError` to write results among the files of a run."""
+    """Raise `ConfigError` if the output folder is the folder of a run."""
     if (out / "run.json").is_file():
         raise ConfigError(f"{out}: is the folder of a run; choose another --out")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """`run.json` of a run. `ModelError` if there is none, or one that is damaged or of another version."""
+    """Read `run.json` of a run. Raises `ModelError` if it is missing, damaged or of another version."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         found = about.get("format")
@@ -266,15 +268,15 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def made_of(about: dict[str, Any]) -> str:
-    """How a model was made of finished runs: `recalibrated`, `joined`, or '' for one that was trained."""
+    """Derivation of a model from finished runs: `recalibrated`, `joined`, or '' for a trained model."""
     return "recalibrated" if "site" in about else "joined" if "joined" in about else ""
 
 
 def load_model(folder: str | Path) -> TrainedModel:
-    """The model of a run, or the bundled one by its name `BUNDLED`.
+    """Load the model of a run or ensemble, or the bundled model by its name `BUNDLED`.
 
     Raises:
-        ModelError: the run is not finished, or of another version.
+        ModelError: the run is not finished, damaged, or of another version.
     """
     folder = Path(folder)
     if str(folder) == BUNDLED and not folder.exists():
@@ -355,22 +357,25 @@ def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
 
 
 def ensemble_member(model: TrainedModel) -> Member:
-    """A single run as a member of an ensemble."""
+    """Convert a single run to a member of an ensemble."""
     return replace(model.members[0], own=model.members[0].head.calibration)
 
 
 def samples_each(samples: int, members: int) -> int:
-    """Posterior samples of each member, so that all together draw about `samples`."""
+    """Number of posterior samples of each member, about `samples` over all members."""
     return samples if members == 1 else min(samples, max(samples // members, LEAST_SAMPLES))
 
 
 def copy_run(run: Path, to: Path) -> None:
-    """Copy the model of a finished run, without features and results; the last file says that it is whole."""
+    """Copy the model of a finished run, without features and results.
+
+    `head.json` is copied last: it marks the copy as finished.
+    """
     copy_files(run, to, *KEPT)
 
 
 def save_calibration(model: TrainedModel, calibration: Calibration, folder: Path) -> None:
-    """Write the model's calibration, and the head of a single run: a folder with it is a finished run."""
+    """Write the calibration of the model, for a single run with its head; this marks `folder` as finished."""
     if len(model.members) > 1:
         write_ensemble(calibration, folder)
         return
@@ -380,6 +385,6 @@ def save_calibration(model: TrainedModel, calibration: Calibration, folder: Path
 
 
 def write_ensemble(calibration: Calibration | None, folder: Path) -> None:
-    """Write the joint calibration of an ensemble; a folder with it is a finished ensemble."""
+    """Write the joint calibration of an ensemble; this marks `folder` as finished."""
     about = None if calibration is None else asdict(calibration)
     write_json(folder / ENSEMBLE, {"format": ENSEMBLE_FORMAT, "calibration": about})

@@ -1,8 +1,8 @@
-"""What a user takes away: for each scan and each of its slices one probability with its uncertainty.
+"""Results of a prediction: probability, uncertainty and decision of each scan and slice.
 
-In: features, the head's predictions, and for prepared scans where each slice came from. Out: `Results`, which
-`predictions.json` holds field by field, and `predictions.csv`, one row a scan or slice. Pages and DICOM
-results are made from `Results`: what they say stands here.
+In: features, the head's predictions, and for prepared scans the origin of each slice. Out: `Results`, stored
+field by field in `predictions.json`, and `predictions.csv`, one row per scan or slice. Pages and DICOM
+results are written from `Results` alone.
 """
 
 import json
@@ -30,9 +30,9 @@ from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 FORMAT = "ich_mil.predictions.5"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
-"""How scans are decided where no triage thresholds were given."""
+"""Decision rule without triage thresholds, for users."""
 WHOLE_ONLY = "a scan that was not seen whole is never called negative"
-"""Added to how scans are decided: see `ich_mil.ledger.INCOMPLETE`."""
+"""Addition to every decision rule, for users; see `ich_mil.ledger.INCOMPLETE`."""
 COLUMNS = [
     "level",
     "scan",
@@ -53,23 +53,23 @@ COLUMNS = [
     "corrections",
 ]
 DIGITS = 6
-"""Decimals of every probability, the same in both files."""
+"""Decimals of probabilities in both files."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Which model spoke.
+    """Identity of the model behind some results.
 
     Attributes:
-        name: what kind of model, such as 'G-VGPMIL α=1 β=2.5'.
-        version: version of the program.
-        weights: digest of all that makes the numbers: CNN and head with windows and calibration, thickness,
-            samples and seed. Two models with the same one say the same.
-        config: hash of the configuration it was trained with.
-        calibration: how scan probabilities were calibrated; empty if they were not.
-        trained_on: the sets it learned from, with their numbers of scans.
+        name: kind of model, such as 'G-VGPMIL α=1 β=2.5'.
+        version: version of `ich_mil`.
+        weights: digest of all that determines predictions: CNN and head with windows and calibration,
+            thickness, samples and seed. Models with equal digests give equal predictions.
+        config: hash of the training configuration.
+        calibration: method of calibration of scan probabilities; empty if they are not calibrated.
+        trained_on: training sets with their numbers of scans.
     """
 
     name: str
@@ -82,18 +82,18 @@ class Provenance:
 
 @dataclass(frozen=True)
 class SliceResult:
-    """One slice.
+    """Result of a slice.
 
     Attributes:
-        slice: place in the scan, 0 = lowest.
-        name: SOP instance UID; of a slice averaged from thin ones, that of the middle one.
-        position_mm: along the scan; None where unknown.
+        slice: index in the scan, 0 = lowest.
+        name: SOPInstanceUID; for an average of thin slices, that of the middle slice.
+        position_mm: position along the scan in mm; None where unknown.
         probability: mean over posterior samples.
-        std: standard deviation over them.
-        interval_95: their central 95 %.
-        scan_without: scan probability had this slice not been there; None where it is the only one.
+        std: standard deviation over posterior samples.
+        interval_95: central 95 % of posterior samples.
+        scan_without: scan probability without this slice; None for the only slice of a scan.
         label: 0, 1 or None.
-        corrections: ledger codes of corrections to it.
+        corrections: ledger codes of corrections to the slice.
     """
 
     slice: int
@@ -109,11 +109,11 @@ class SliceResult:
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbouring slices that all reach `THRESHOLD`.
+    """Run of consecutive slices whose probability reaches `THRESHOLD`.
 
     Attributes:
-        first: its lowest slice.
-        last: its highest slice, included.
+        first: index of the lowest slice.
+        last: index of the highest slice, inclusive.
         scan_without: scan probability without these slices; None where no other slice is left.
     """
 
@@ -124,23 +124,23 @@ class Run:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """One scan.
+    """Result of a scan.
 
     Attributes:
         scan: scan id.
-        patient: patient key; of twins all their names, joined (`ich_mil.data.twins`).
+        patient: patient key; for duplicate scans all patient names, joined (`ich_mil.data.twins`).
         probability: calibrated mean over posterior samples.
-        std: standard deviation over them.
-        interval_95: their central 95 %.
-        decision: `positive`, `negative`, or `look`: no prediction, please look (`ich_mil.evaluate.triage`).
-            A scan that was not seen whole is never `negative`.
+        std: standard deviation over posterior samples.
+        interval_95: central 95 % of posterior samples.
+        decision: `positive`, `negative`, or `look`: undecided, for a radiologist to read
+            (`ich_mil.evaluate.triage`). A scan of which a part was not seen is never `negative`.
         label: 0, 1 or None.
-        runs: from below.
-        slices: from below.
-        ledger: what was refused, corrected or noted in its input.
-        pixels: digest of the pixels of its slices, from below; empty of a feature table.
-        unlikeness: how far its texture is from that of the training scans, over the distance that at most
-            5 % of scans like them exceed (`ich_mil.evaluate.likeness`); None of a model without such a check.
+        runs: runs of positive slices, from the lowest up.
+        slices: slices, from the lowest up.
+        ledger: ledger entries of refusals, corrections and notes on its input.
+        pixels: digest of the pixels of its slices, from the lowest up; empty for a feature table.
+        unlikeness: distance of its texture from the training scans, divided by the threshold that at most
+            5 % of similar scans exceed (`ich_mil.evaluate.likeness`); None for a model without this check.
     """
 
     scan: str
@@ -159,14 +159,14 @@ class ScanResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All of `predictions.json`.
+    """Content of `predictions.json`.
 
     Attributes:
-        set: `new`, or the part of a run (`validation`, `test`, `external`).
-        model: which model spoke.
-        decided_by: in words, how `decision` was made.
-        scans: in the order of the features.
-        ledger: lines about no scan of the prepared set: of files and studies that were left out.
+        set: `new`, or the set of a run (`validation`, `test`, `external`).
+        model: identity of the model.
+        decided_by: decision rule, in words.
+        scans: results of scans, in the order of the features.
+        ledger: ledger entries of files and studies that belong to no scan of the prepared set.
     """
 
     set: str
@@ -177,7 +177,7 @@ class Results:
 
 
 def is_promised(decided_by: str) -> bool:
-    """Whether these words of `Results.decided_by` are those of thresholds with a promise."""
+    """Whether the decision rule `Results.decided_by` is that of triage thresholds with a guarantee."""
     return not decided_by.startswith(BY_INTERVAL)
 
 
@@ -193,20 +193,23 @@ def make_results(
     learned: Collection[str] = (),
     unlikeness: np.ndarray,
 ) -> Results:
-    """Put together what is known of each scan.
+    """Combine features, predictions and ledger entries to the results of each scan.
 
     Args:
-        features: B scans.
-        predictions: of the same scans.
-        explained: likewise.
-        prepared: a set that holds these scans, and maybe others; None for a feature table.
+        features: features of B scans.
+        predictions: predictions of the same scans.
+        explained: counterfactual probabilities of the same scans.
+        prepared: prepared set that contains these scans, possibly among others; None for a feature table.
         set_name: see `Results.set`.
-        model: which model spoke.
-        triage: thresholds to decide by; None decides by the interval.
-        learned: `ich_mil.data.splits.keys_of` the scans the model was trained or calibrated on; a scan with
-            one of these keys gets a line.
-        unlikeness: (B,) of `TrainedModel.unlikeness`, NaN where it is not known; a scan above 1 gets a line,
+        model: identity of the model.
+        triage: thresholds of the decision; None: decision by the interval.
+        learned: keys (`ich_mil.data.splits.keys_of`) of the scans the model was trained or calibrated on; a
+            scan with one of these keys gets a ledger entry.
+        unlikeness: (B,) from `TrainedModel.unlikeness`, NaN where unknown; a scan above 1 gets a ledger entry
             and is never negative.
+
+    Returns:
+        Results of the B scans, in their order.
     """
     lines = {} if prepared is None else prepared.ledger_by_scan
     scans = []
@@ -249,7 +252,7 @@ def _pixels(slices: pd.DataFrame) -> str:
 
 
 def check_judged(results: Results, prepared: PreparedSet) -> None:
-    """`DataError` unless the prepared slices of every scan, and their pixels, are those that were judged."""
+    """Raise `DataError` unless the prepared slices and their pixels are those of the predictions."""
 
     def same(scan: ScanResult) -> bool:
         if scan.scan not in prepared.scans.index:
@@ -272,17 +275,17 @@ def _decision(probability: float, interval: Interval, triage: Triage | None) -> 
 
 
 def whole_only(decision: str, ledger: Iterable[LedgerEntry]) -> str:
-    """The decision on a scan; `LOOK` in place of `NEGATIVE` where a part of the scan was not seen."""
+    """Replace the decision `NEGATIVE` by `LOOK` for a scan of which a part was not seen."""
     return LOOK if decision == NEGATIVE and incomplete(ledger) else decision
 
 
 def incomplete(ledger: Iterable[LedgerEntry]) -> list[Code]:
-    """Why a scan was not seen whole; empty where it was."""
+    """Ledger codes of the reasons why a part of a scan was not seen; empty for a complete scan."""
     return sorted({entry.code for entry in ledger} & INCOMPLETE)
 
 
 def in_no_study(ledger: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """Refused files that may be slices, and of which nothing says to what scan they belong."""
+    """Refused files that may be slices of an unknown scan."""
     return [entry for entry in ledger if not entry.scan and entry.code in REFUSED & INCOMPLETE]
 
 
@@ -314,11 +317,11 @@ def _slices(
 
 
 def results_table(results: Results) -> pd.DataFrame:
-    """One row a scan, followed by its slices from the lowest up; columns as in `COLUMNS`.
+    """Convert results to a table: a row per scan, followed by a row per slice from the lowest up.
 
-    `low` and `high` bound the central 95 % of the posterior samples; `decided_by` is `thresholds`, those of a
-    triage, or `interval`, which promises nothing; `label` is empty where unknown. `unlikeness` above 1: a
-    scan unlike those of `trained_on`.
+    Columns as in `COLUMNS`. `low` and `high` bound the central 95 % of the posterior samples. `decided_by` is
+    `thresholds` (of a triage) or `interval` (no guarantee). `label` is empty where unknown. `unlikeness`
+    above 1 marks a scan unlike those of `trained_on`.
     """
     rows: list[dict[str, Any]] = []
     decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
@@ -371,10 +374,10 @@ def write_results(results: Results, folder: Path) -> None:
 
 
 def read_results(folder: Path) -> Results:
-    """What `write_results` wrote.
+    """Read the results that `write_results` wrote.
 
     Raises:
-        DataError: missing, damaged, of another version, without a scan, or with one twice.
+        DataError: the file is missing, damaged or of another version, has no scan, or has a scan twice.
     """
     path = folder / "predictions.json"
     try:
@@ -414,7 +417,7 @@ def _read_scan(content: dict[str, Any]) -> ScanResult:
 
 
 def _numbers(content: dict[str, Any]) -> dict[str, Any]:
-    """Probability, deviation and interval. `ValueError` if one is no number."""
+    """Probability, deviation and interval. Raises `ValueError` for one that is not a number in range."""
     low, high = map(float, content["interval_95"])
     probability, std = float(content["probability"]), float(content["std"])
     if not all(0 <= value <= 1 for value in (low, high, probability)):

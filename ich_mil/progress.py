@@ -1,4 +1,4 @@
-"""Progress for long loops: a bar on a terminal, plain lines in a log file."""
+"""Progress reports of long loops: a bar on a terminal, plain lines in a log file."""
 
 import sys
 import time
@@ -10,32 +10,32 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 PLAIN_SECONDS = 15.0
-"""On something that is not a terminal a line is printed at most this often."""
+"""Shortest time between two progress lines where the output is not a terminal."""
 
 
 def say(text: str) -> None:
-    """Print one line at once, so that a log shows it when it happens."""
+    """Print a line and flush, so that a log shows it without delay."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 @cache
 def say_once(text: str) -> None:
-    """`say`, unless this process has said it."""
+    """Print a line at most once in this process."""
     say(text)
 
 
 def progress(
     items: Iterable[T], *, total: int, what: str, unit: str = "scan", weight: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
-    """Yield `items`, telling how far it is.
+    """Yield `items` and report progress.
 
     Args:
-        items: what is done, one after the other.
-        total: units in all.
-        what: names the work.
-        unit: names one unit of it.
-        weight: units of an item.
+        items: the items to iterate over.
+        total: number of units in total.
+        what: name of the work.
+        unit: name of a unit, singular.
+        weight: number of units of an item.
     """
     if sys.stderr.isatty():
         with tqdm(total=total, desc=what, unit=unit, leave=False) as bar:

@@ -1,8 +1,8 @@
-"""Processes that work on one thing together, one a GPU or a machine: `torchrun` starts them.
+"""Distributed computation over the processes (ranks) of `torchrun`, one per GPU or machine.
 
-Every process, a rank, runs the same program on the same data. Where work can be divided each takes its share
-of the scans, and sums over all ranks put the whole together: each rank then has the same numbers, to the bit,
-and takes the same decisions. A program that was started alone is one rank of one.
+All ranks run the same program on the same data. Divisible work is split by scans, and results are summed over
+all ranks. All ranks then hold bit-identical numbers and take the same decisions. Without `torchrun` there is
+a single rank.
 
 Shapes: B bags (scans).
 """
@@ -21,18 +21,18 @@ from torch import Tensor
 from ich_mil.errors import ConfigError, ProcessError
 
 PATIENCE = datetime.timedelta(hours=12)
-"""So long the others wait for rank 0 to prepare scans; else as long as torch does by default, minutes."""
+"""Timeout of the other ranks while rank 0 prepares scans; elsewhere torch's default (minutes) applies."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those it works with.
+    """The rank of this process, and collective operations over all ranks.
 
-    All ranks must call what waits for the others (all but `first` and `share`) in the same order.
+    All methods except `first` and `share` are collective: all ranks must call them in the same order.
 
     Attributes:
-        rank: of this process, from 0.
-        size: how many there are.
+        rank: rank of this process, from 0.
+        size: number of ranks.
     """
 
     rank: int = 0
@@ -40,22 +40,22 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, the one that writes files."""
+        """Whether this is rank 0, which alone writes files."""
         return self.rank == 0
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum over all ranks, elementwise; `value` itself where there is one."""
+        """Elementwise sum over all ranks; `value` itself for a single rank."""
         return self._reduce(value, dist.ReduceOp.SUM)
 
     def most(self, value: Tensor) -> Tensor:
-        """The largest over all ranks, elementwise; NaN where one is NaN."""
+        """Elementwise maximum over all ranks; NaN where any rank has NaN."""
         if self.size == 1:
             return value
         nan = self.total(value.isnan().to(value))
         return self._reduce(value, dist.ReduceOp.MAX).masked_fill(nan > 0, torch.nan)
 
     def same(self, value: Tensor) -> Tensor:
-        """Rank 0's value."""
+        """Broadcast the value of rank 0."""
         if self.size == 1:
             return value
         value = value.contiguous().clone()
@@ -63,21 +63,21 @@ class Ranks:
         return value
 
     def agree(self, module: torch.nn.Module) -> None:
-        """Give `module` rank 0's numbers, in place: machines may round differently."""
+        """Copy rank 0's parameters and buffers into `module`, in place: machines may round differently."""
         for value in module.state_dict().values():
             value.copy_(self.same(value))
 
     def share(self, sizes: Tensor) -> Tensor:
-        """The bags of this rank: about as many slices on each.
+        """Indices of the bags of this rank, balanced by number of slices.
 
-        The longest bag goes first, each to the rank that has the fewest slices so far.
+        Greedy: bags by decreasing size, each to the rank with the fewest slices so far.
 
         Args:
-            sizes: (B,) slices of each bag.
+            sizes: (B,) number of slices of each bag.
 
         Returns:
-            (C,) int64, rising; every bag is in the share of one rank. With fewer bags than ranks some
-            have none.
+            (C,) int64, ascending. Every bag belongs to exactly one rank. With fewer bags than ranks some
+            ranks have none.
         """
         loads, mine = [0] * self.size, []
         for bag in sizes.argsort(descending=True, stable=True).tolist():
@@ -89,14 +89,14 @@ class Ranks:
 
     @contextmanager
     def first_ahead(self) -> Iterator[None]:
-        """Rank 0 goes through this block before all others: what it makes they find made."""
+        """Run this block on rank 0 first, then on the other ranks, which find its files written."""
         if self.size == 1:
             yield
             return
-        # a new group waits for all in a way that hears of no end, this does: one may have failed by now
+        # new_group waits without noticing a failed rank; this all-reduce notices
         self.total(torch.zeros(1))
         group = dist.new_group(backend="gloo", timeout=PATIENCE)
-        assert isinstance(group, dist.ProcessGroup)  # every rank is in it
+        assert isinstance(group, dist.ProcessGroup)  # the group contains every rank
         if not self.first:
             dist.barrier(group)
         yield
@@ -112,16 +112,16 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""One process that does everything."""
+"""A single process without `torchrun`."""
 
 
 def device() -> torch.device:
-    """Where this process computes: the GPU it was given, where there is one."""
+    """The GPU of this process, or the CPU where there is no GPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def these_ranks() -> Ranks:
-    """The ranks of the process group this process is in; `ALONE` where it is in none."""
+    """`Ranks` of the current process group; `ALONE` without a process group."""
     if not (dist.is_available() and dist.is_initialized()):
         return ALONE
     return Ranks(dist.get_rank(), dist.get_world_size())
@@ -129,14 +129,17 @@ def these_ranks() -> Ranks:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Work together with the other processes that `torchrun` has started, within this block.
+    """Join the process group of `torchrun` for the duration of this block.
 
-    In it, and after an error in it, SIGTERM ends this process with a message that says how to go on.
+    Within the block, and after an error in it, SIGTERM ends this process with a message on how to resume.
+
+    Yields:
+        The rank of this process; `ALONE` without `torchrun`.
 
     Raises:
-        ConfigError: more processes than GPUs on a machine that has some, or machines have different numbers
-            of processes.
-        ProcessError: another process cannot be reached, or has ended in the middle of the block.
+        ConfigError: more processes than GPUs on a machine with GPUs, or machines with different numbers of
+            processes.
+        ProcessError: another process cannot be reached, or has ended within the block.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
@@ -144,27 +147,27 @@ def joined() -> Iterator[Ranks]:
     ranks = _meet()
 
     def told(*_: object) -> None:
-        """An exception would be lost in a destructor."""
+        """Print the message and end; an exception raised here could be lost in a destructor."""
         os.write(2, f"error: {_ended(ranks, 'was told to end')}\n".encode())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    # torchrun sends it to those that are left when one has failed, also while they tell of an error
+    # torchrun sends SIGTERM to the remaining processes after a failure, even while they report an error
     before = signal.signal(signal.SIGTERM, told)
     try:
         yield ranks
     except RuntimeError as error:
-        # gloo has no error class of its own
+        # gloo has no error class
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise _ended(ranks, "has lost another one") from error
-    # not after an error: the others are in the middle of something, and `torchrun` ends them
+    # not after an error: the other ranks are still running, and `torchrun` ends them
     dist.destroy_process_group()
     signal.signal(signal.SIGTERM, before)
 
 
 def _meet() -> Ranks:
-    """Find the other processes that `torchrun` has started, and take a GPU, where there are any."""
+    """Initialise the process group and select the GPU of this process, where there is one."""
     here = int(os.environ["LOCAL_WORLD_SIZE"])
     backend = "gloo"
     if torch.cuda.is_available():
@@ -194,7 +197,7 @@ def _meet() -> Ranks:
 
 
 def _ended(ranks: Ranks, how: str) -> ProcessError:
-    """Why this process ends before its time."""
+    """The error for a process that ends early for the reason `how`."""
     return ProcessError(
         f"process {ranks.rank + 1} of {ranks.size} {how}; torchrun tells below what came first, and a "
         "process that failed says why itself; 'torchrun ... train.py ... --resume' goes on"

@@ -1,7 +1,7 @@
-"""Settings from YAML and the command line into a dataclass, typed and checked.
+"""Typed settings from YAML files and the command line.
 
-In: words such as `--config FILE --head.beta 1.5`. Out: the dataclass; unknown keys and values out of range
-are refused in one line.
+In: command-line arguments such as `--config FILE --head.beta 1.5`. Out: an instance of a dataclass. Unknown
+keys and values out of range raise a `ConfigError` of one line.
 """
 
 import json
@@ -22,11 +22,11 @@ from ich_mil.errors import ConfigError
 C = TypeVar("C")
 
 SEEDS = 2**32
-"""Seeds lie below it; scikit-learn takes no larger ones."""
+"""Upper bound of seeds, exclusive: the limit of scikit-learn."""
 
 
 def check_seeds(name: str, *seeds: int) -> None:
-    """Raise `ValueError` unless the setting `name` has at least one seed, each from 0 to below `SEEDS`."""
+    """Raise `ValueError` unless the setting `name` has one or more distinct seeds in 0..`SEEDS` - 1."""
     check_list(name, seeds)
     for seed in seeds:
         if not 0 <= seed < SEEDS:
@@ -34,7 +34,7 @@ def check_seeds(name: str, *seeds: int) -> None:
 
 
 def check_list(name: str, values: Sequence[object]) -> None:
-    """Raise `ValueError` unless the setting `name` has at least one value, and none twice."""
+    """Raise `ValueError` unless the setting `name` has one or more values without repetition."""
     if not values:
         raise ValueError(f"{name} needs at least one value")
     if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
@@ -42,7 +42,13 @@ def check_list(name: str, values: Sequence[object]) -> None:
 
 
 def check_least(settings: object, part: str = "", **least: float) -> None:
-    """Raise `ValueError` if a field of `settings`, below its `part`, is less than this, infinite or NaN."""
+    """Raise `ValueError` if a field of `settings` is below its lower bound, infinite or NaN.
+
+    Args:
+        settings: an object with these fields.
+        part: prefix of field names in the message, such as `training.`.
+        least: lower bound of each field.
+    """
     for name, bound in least.items():
         value = getattr(settings, name)
         if not bound <= value < math.inf:
@@ -51,7 +57,11 @@ def check_least(settings: object, part: str = "", **least: float) -> None:
 
 
 def filled_path(name: str, text: str) -> Path:
-    """The path in the setting `name`, its `$NAME` and `~` filled in. `ConfigError` if one is not known."""
+    """Expand `$NAME` and `~` in the path given by the setting `name`.
+
+    Raises:
+        ConfigError: an unset environment variable or unknown home folder.
+    """
     filled = os.path.expandvars(text)
     left = re.search(r"\$(\w+|\{\w+\})", filled)
     if left:
@@ -63,7 +73,7 @@ def filled_path(name: str, text: str) -> Path:
 
 
 def check_about(path: Path, about: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the JSON file `path` is there and says anything but `about`."""
+    """Raise `ConfigError` if the JSON file `path` exists and differs from `about`."""
     if not path.is_file():
         return
     try:
@@ -75,7 +85,7 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
 
 
 def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
-    """Every mapping of a YAML document, at any depth."""
+    """All mappings of a YAML document, at any depth."""
     if isinstance(node, yaml.MappingNode):
         yield node
         for _, value in node.value:
@@ -86,11 +96,11 @@ def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
 
 
 def _check_names(path: str) -> None:
-    """Raise `ValueError` if a name stands twice in one mapping of a YAML file: its reader takes the last."""
+    """Raise `ValueError` if a mapping of a YAML file has a key twice: PyYAML silently keeps the last."""
     try:
         document = yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader)
     except (OSError, ValueError, yaml.YAMLError):
-        return  # the parser says what is wrong with the file
+        return  # the parser reports the error
     for mapping in _mappings(document):
         lines: dict[str, int] = {}
         for name, _ in mapping.value:
@@ -103,13 +113,16 @@ def _check_names(path: str) -> None:
 
 
 def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
-    """A dataclass of settings from `--config FILE` and overrides, as on the command line.
+    """Read a dataclass of settings from `--config FILE` and overrides, as on the command line.
 
     Args:
         kind: the dataclass.
-        arguments: the words.
-        program: what `--help` calls the command.
-        more: what `--help` tells at its end.
+        arguments: command-line arguments.
+        program: name of the command in `--help`.
+        more: last paragraph of `--help`.
+
+    Returns:
+        An instance of `kind`.
 
     Raises:
         ConfigError: unknown key, key given twice, wrong type, value out of range, missing field or file;
@@ -126,16 +139,16 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
         made = parser.instantiate(parser.parse_args(list(arguments)))
         return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
     except (ArgumentError, ValueError, TypeError, OverflowError) as error:
-        # one line, with all that the settings come from
+        # the message starts with the files and options that the settings come from
         given = [Path(file).name for file in files]
         given += [word for word in words if word[:2] == "--" and word != "--config"]
         told = " ".join(str(error).split())
-        if told.startswith("Unexpected config:"):  # the library's words for a file without a mapping
+        if told.startswith("Unexpected config:"):  # jsonargparse, for a file without a mapping
             told = "holds no settings; write lines 'name: value' as the files in configs/ do"
-        elif "argument after ** must be a mapping" in told:  # Python's, of a list
+        elif "argument after ** must be a mapping" in told:  # Python, for a list
             told = "a list stands where settings have names; write lines 'name: value' below 'head:', say"
         elif isinstance(error, UnicodeDecodeError):
             told = "is no UTF-8 text; save it in UTF-8"
-        elif not files and "arguments" in told:  # the library's words: required, or unrecognized ones
+        elif not files and "arguments" in told:  # argparse: required or unrecognized arguments
             told = f"{told}; settings stand in a file, such as those in configs/: --config FILE"
         raise ConfigError(f"{', '.join(given)}: {told}" if given else told) from error

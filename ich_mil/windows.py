@@ -1,8 +1,8 @@
-"""Display windows: Hounsfield units to [0, 1], one channel a window.
+"""Display windows: Hounsfield units to [0, 1], one channel per window.
 
 In: (n, H, W) int16 HU. Out: (n, C, H, W) float32, channel c = clip((HU - (level - width/2)) / width, 0, 1).
-This is the linear window of DICOM PS3.3 C.11.2.1.3.2 (LINEAR_EXACT), which the papers' notebooks use. On the
-CPU each int16 value is windowed once and pixels are looked up; on a GPU they are computed: the same floats.
+This is the linear window of DICOM PS3.3 C.11.2.1.3.2 (LINEAR_EXACT), which the papers' notebooks use. The CPU
+uses a lookup table of all int16 values, the GPU computes each pixel; both give the same floats.
 
 Presets: `papers`, the authors' public notebooks; `winners`, the RSNA 2019 winning solution.
 """
@@ -25,7 +25,7 @@ PRESETS: dict[str, Windows] = {
 
 
 def parse_windows(value: str | Sequence[Sequence[float]]) -> Windows:
-    """A preset's name, or a list of [level, width] pairs in HU, as `Windows`.
+    """Convert a preset's name, or a list of [level, width] pairs in HU, to `Windows`.
 
     Raises:
         ValueError: unknown preset, not pairs, a number that is not finite, or a width that is not positive.
@@ -45,17 +45,17 @@ def parse_windows(value: str | Sequence[Sequence[float]]) -> Windows:
 
 
 def apply_windows(hu: Tensor, windows: Windows) -> Tensor:
-    """Window a stack of slices.
+    """Apply display windows to a stack of slices.
 
     Args:
         hu: (n, H, W) int16 Hounsfield units.
-        windows: C pairs (level, width) in HU, as `parse_windows` gives them.
+        windows: C pairs (level, width) in HU, from `parse_windows`.
 
     Returns:
         (n, C, H, W) float32 in [0, 1].
 
     Raises:
-        TypeError: `hu` is no int16 tensor.
+        TypeError: `hu` is not an int16 tensor.
         ValueError: `hu` is not a stack of slices.
     """
     if not isinstance(hu, Tensor) or hu.dtype != torch.int16:
@@ -67,7 +67,7 @@ def apply_windows(hu: Tensor, windows: Windows) -> Tensor:
 
 def _compute(hu: Tensor, windows: Windows) -> Tensor:
     """(HU - level) / width + 1/2, clipped to [0, 1], in float32."""
-    # so the host need not wait for a GPU, as it would if the tensor were made there
+    # a non-blocking copy: creating the tensor on the GPU would make the host wait
     both = torch.tensor(windows, dtype=torch.float32).to(hu.device, non_blocking=True)
     level, width = both.mT[..., None, None]
     return hu.float()[:, None].sub(level).div_(width).add_(0.5).clamp_(0.0, 1.0)  # (n, C, H, W)
@@ -75,29 +75,29 @@ def _compute(hu: Tensor, windows: Windows) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _tables(windows: Windows) -> np.ndarray:
-    """(C, 65536) float32: each int16 value windowed, in the order of its bits read as uint16."""
+    """Lookup tables (C, 65536) float32 of all int16 values, indexed by their bits read as uint16."""
     every = np.arange(1 << 16).astype(np.uint16).view(np.int16)
     return _compute(torch.from_numpy(every)[None, None], windows)[0, :, 0].numpy()
 
 
 def _look_up(hu: Tensor, windows: Windows) -> Tensor:
-    """As `_compute`, from tables; slice by slice, so that the places of one slice stay in the cache."""
+    """`_compute` by lookup tables, slice by slice so that the indices of a slice stay in the cache."""
     tables = _tables(windows)
     places = np.empty(hu.shape[1:], dtype=np.intp)  # (H, W)
-    # NumPy asks Linux for huge pages, torch.empty does not: 0.8 ms less a slice.
+    # np.empty requests huge pages from Linux, torch.empty does not: saves 0.8 ms per slice
     pictures = np.empty((len(hu), len(windows), *hu.shape[1:]), dtype=np.float32)
     for picture, of_slice in zip(pictures, hu.numpy().view(np.uint16), strict=True):
         places[...] = of_slice
         for channel, table in zip(picture, tables, strict=True):
-            table.take(places, out=channel, mode="clip")  # every place is in the table, and "raise" copies
+            table.take(places, out=channel, mode="clip")  # all indices are valid; mode "raise" would copy
     return torch.from_numpy(pictures)  # (n, C, H, W)
 
 
 def resize(pictures: Tensor, size: int) -> Tensor:
-    """Resize (n, C, H, W) windowed pictures to (n, C, size, size), antialiased when shrinking.
+    """Resize windowed images (n, C, H, W) to (n, C, size, size), antialiased when shrinking.
 
-    A picture that is not square is first padded with zeros (air in every window) to a square around its
-    centre, so that the head keeps its shape.
+    Images that are not square are first padded with zeros (air in every window) to a centred square, which
+    keeps the aspect ratio of the head.
     """
     height, width = pictures.shape[-2:]
     if height != width:
@@ -110,12 +110,12 @@ def resize(pictures: Tensor, size: int) -> Tensor:
 
 
 def scaled(pictures: Tensor, height: int, width: int) -> Tensor:
-    """Pictures (n, C, H, W) as (n, C, height, width), bilinear, antialiased where they shrink."""
+    """Resize images (n, C, H, W) to (n, C, height, width), bilinear, antialiased when shrinking."""
     return torch.nn.functional.interpolate(
         pictures, size=(height, width), mode="bilinear", antialias=True, align_corners=False
     )
 
 
 def to_pictures(hu: Tensor, windows: Windows, size: int) -> Tensor:
-    """Slices (n, H, W) int16 HU as the pictures (n, C, size, size) a CNN is fed, on their device."""
+    """Window and resize slices (n, H, W) int16 HU to CNN inputs (n, C, size, size), on the same device."""
     return resize(apply_windows(hu, windows), size)

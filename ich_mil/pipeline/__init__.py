@@ -1,5 +1,5 @@
-"""What the commands do, a file each; `train.py` runs train, validate and report in a row.
+"""Implementation of the commands, one file per command.
 
-The files of `ich-mil reproduce`, a benchmark protocol: reproduce, tasks, scoring, heads, look, analyses,
-deployment, protocol_tables.
+`train.py` runs `train`, `validate` and `report` in sequence. `ich-mil reproduce` lives in
+`ich_mil.reproduce`.
 """

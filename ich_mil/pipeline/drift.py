@@ -1,11 +1,11 @@
-"""Drift: do the scans of a batch come from where the scans came that a model was made with?
+"""Detect drift between a batch of predicted scans and the scans of the training site.
 
-In: predictions of a batch, whose folder holds the features of its scans, and a model. Out: what the alarm of
-`ich_mil.evaluate.drift` says, and `drift.json` beside the predictions. No labels are needed.
+In: a folder of predictions, with the features of its scans, and the model. Out: the result of the alarm of
+`ich_mil.evaluate.drift`, and `drift.json` beside the predictions. No labels are needed.
 
-The reference lies in a model's folder as `reference.safetensors`, written at the end of its training: the
-features of scans that its network was not trained on, and the network's own probabilities of them, which
-stand for the scores. Of an ensemble the first member's are compared.
+The reference is written at the end of training, as `reference.safetensors` in the folder of the run. It holds
+feature summaries of scans that the network was not trained on, and the network's probabilities of these
+scans, which serve as scores. An ensemble is represented by its first member.
 """
 
 from dataclasses import asdict
@@ -27,16 +27,16 @@ FORMAT = "ich_mil.drift_reference.1"
 
 
 def _columns(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
-    """(B, 2D + 1) summaries and (B,) scores of scans."""
+    """Feature summaries (B, 2D + 1) and scores (B,) of scans."""
     return summarise(features.x.numpy(), features.offsets.numpy()), features.cnn_scan.double().numpy()
 
 
 def write_reference(features: FeatureSet, folder: Path) -> None:
-    """Keep scans that the network of a run was not trained on; nothing where they are too few.
+    """Write the reference scans of a run; nothing is written for fewer than `LEAST_BATCH` scans.
 
     Args:
-        features: of these scans.
-        folder: of the run.
+        features: features of scans that the network was not trained on.
+        folder: folder of the run.
     """
     if features.n_scans < LEAST_BATCH:
         return
@@ -47,7 +47,16 @@ def write_reference(features: FeatureSet, folder: Path) -> None:
 
 
 def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
-    """The alarm of what `write_reference` wrote. `ModelError`: there is none, or a damaged one."""
+    """Fit the drift alarm to the reference scans of a run.
+
+    Args:
+        folder: folder of the run.
+        rate: false-alarm rate.
+        seed: seed of the fit.
+
+    Raises:
+        ModelError: the run has no reference scans, or their file is damaged.
+    """
     path = folder / REFERENCE
     if not path.is_file():
         raise ModelError(
@@ -66,16 +75,16 @@ def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
 
 
 def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
-    """Compare the scans of predictions with the reference of the model that made them; print what is found.
+    """Compare predicted scans with the reference scans of their model; print and write the result.
 
     Args:
-        folder: of `predict` or `validate`.
-        reference: the model, a run or an ensemble.
-        rate: of false alarms.
+        folder: folder of `predict` or `validate`.
+        reference: folder of the model, a run or an ensemble.
+        rate: false-alarm rate.
 
     Raises:
-        DataError: predictions or features that cannot be read, or of another model; too few scans.
-        ModelError: no finished run, or one without reference scans.
+        DataError: predictions or features that cannot be read, or are of another model; too few scans.
+        ModelError: the run is not finished, or has no reference scans.
         ConfigError: a rate that cannot be resolved.
     """
     model = load_model(reference)

@@ -1,15 +1,15 @@
-"""Ensembles: several runs as one model, whose posterior samples are pooled and calibrated as a whole.
+"""Join finished runs to an ensemble, whose posterior samples are pooled and calibrated jointly.
 
-In: finished runs. Out, in a folder of its own, a model as `predict`, `validate` and `serve` read it:
+In: finished runs. Out: a folder with a model for `predict`, `validate` and `serve`:
 
-    run.json          that of the first member, with the list `members`, and in `joined` where they come from
-    splits.csv        what any member has learned from, and what none has
-    member_0/ ...     a run each
-    cnn_sigmoid.json  what calibrates the mean of the CNNs' own probabilities in the tables
-    ensemble.json     the joint calibration; last, with it the ensemble is finished
+    run.json          that of the first member, with the list `members` and, in `joined`, their origins
+    splits.csv        joint split of the scans of all members
+    member_0/ ...     one run per member
+    cnn_sigmoid.json  calibration of the mean CNN probability in result tables
+    ensemble.json     joint calibration; written last, it marks the ensemble as finished
 
-The joint calibration is fitted to scans that all members held out: their common validation scans, or, where
-no member has validation scans and all were fitted to the same ones, held-out folds of these.
+The joint calibration is fitted to scans held out by all members: their common validation scans. Where no
+member has validation scans and all were fitted to the same scans, it is fitted to held-out folds of these.
 """
 
 from collections.abc import Sequence
@@ -48,17 +48,17 @@ from ich_mil.ranks import device, these_ranks
 
 
 def join_runs(runs: Sequence[Path], out: Path, *, skip_failed: bool) -> None:
-    """Join finished runs, single ones or ensembles, to one model that holds a copy of each.
+    """Join finished runs or ensembles to one model, which holds a copy of each.
 
     Args:
-        runs: their folders.
+        runs: folders of the runs.
         out: folder of the new model.
         skip_failed: leave out runs that cannot be loaded.
 
     Raises:
-        ConfigError: `out` holds a run already; fewer than two members; one of them twice.
-        ModelError: a run that is not finished, is recalibrated, has another slice thickness than the first,
-            or reads features where the first reads pictures.
+        ConfigError: `out` holds a run already; fewer than two members; a member given twice.
+        ModelError: a run that is not finished, is recalibrated, or differs from the first in slice thickness
+            or kind of input (pictures or features).
         DataError: features of the common held-out scans cannot be read, or are of different slices.
     """
     with alone(out, doing="writing"):
@@ -90,7 +90,7 @@ def join_runs(runs: Sequence[Path], out: Path, *, skip_failed: bool) -> None:
 
 
 def _load(runs: Sequence[Path], *, skip_failed: bool) -> list[TrainedModel]:
-    """The models of these runs, which fit together."""
+    """Load the models of these runs and check that they can be joined."""
     models: list[TrainedModel] = []
     for run in runs:
         try:
@@ -121,7 +121,10 @@ def _load(runs: Sequence[Path], *, skip_failed: bool) -> list[TrainedModel]:
 
 
 def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The scans of all members; each is in the split of the member that has learned most from its patient.
+    """Combine the splits of all members.
+
+    A scan belongs to the first split, in the order of `SPLITS`, that any member has assigned to a scan of its
+    patient: a scan is held out only if every member has held out its patient.
 
     Args:
         tables: `splits.csv` of each member.
@@ -141,13 +144,13 @@ def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def finish(out: Path, runs: Sequence[RunConfig]) -> None:
-    """Calibrate the members in `out/member_0`, ... as a whole, and write what makes `out` a finished model.
+    """Fit the joint calibration of the members in `out/member_0`, ... and mark `out` as finished.
 
-    All ranks call it, and the first writes.
+    All ranks must call this function; rank 0 writes.
 
     Args:
         out: folder of the ensemble, with its `run.json` and its members.
-        runs: of the members, with the folders and tables that hold their training features.
+        runs: configurations of the members, which locate their training features.
     """
     config, names = read_run(out)["config"], read_run(out)["members"]
     members = [ensemble_member(load_model(out / name)) for name in names]
@@ -183,10 +186,10 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
 
 
 def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *, refit: bool) -> Tensor:
-    """Calibrated logits (2, L, B) of held-out scans.
+    """Logits (2, L, B) of held-out scans after the member's own calibration.
 
-    With `refit` they are of the scans the head was fitted to, by heads of the same settings that were fitted
-    without a part of them.
+    With `refit`, these are cross-fitted logits of the scans the head was fitted to: heads of the same
+    settings are fitted to the other folds.
     """
     if not refit:
         return member.logits(view, samples)
@@ -194,5 +197,5 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
     bags = Bags(view.x.double().to(device()), view.offsets, view.labels, view.positions_mm)
     with named(member.folder):
         both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
-    assert member.own is not None  # `finish` has seen to that
+    assert member.own is not None  # checked by `finish`
     return member.own.logits(both)

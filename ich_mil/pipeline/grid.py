@@ -1,11 +1,12 @@
-"""A grid of heads on one feature table: every combination of settings, on every fold and seed.
+"""Fit a grid of heads on a feature table: all combinations of settings, folds and seeds.
 
-In: a `GridConfig`. Out, in `config.out`: `grid.csv`, a line for each fit, and `grid.json`, which names the
-settings it belongs to. The table is written anew, whole, after every fit; started again with the same
-settings, the grid goes on after the last line.
+In: a `GridConfig`. Out, in `config.out`: `grid.csv`, one row per fit, and `grid.json` with the digests of its
+settings and data. The table is rewritten atomically after every fit, and a restart with the same settings
+resumes after the last row.
 
-No scan is scored by a head that has seen it, and nothing is tuned on the held-out fold: fits run to their
-end. Scores are those of the posterior mean; probabilities are not calibrated here, so there is no log-loss.
+Every scan is scored by heads that were not fitted to it. Nothing is tuned on the held-out fold: fits run
+without early stopping. Scores are computed from the posterior mean. There is no log-loss, as probabilities
+are not calibrated here.
 """
 
 import math
@@ -42,19 +43,18 @@ GRID_FORMAT = "ich_mil.grid.1"
 
 
 def grid(config: GridConfig) -> pd.DataFrame:
-    """Fit what is not in the table yet.
+    """Run the fits of a grid that are not in its table yet.
 
     Args:
-        config: of the grid.
+        config: configuration of the grid.
 
     Returns:
-        The table: the settings of the grid, seed and fold, how the fit ended, and its metrics.
+        The table, one row per fit: settings of the grid, seed and fold, reason of the stop, and metrics.
 
     Raises:
         ConfigError: the folder holds results of other settings or data, or a kernel cannot be used.
-        DataError: features that cannot be used, or smoothed, or divided into folds; an external set with
-            patients of the training set or with another number of features; a folder that another process is
-            writing.
+        DataError: features that cannot be used, smoothed or divided into folds; an external set with patients
+            of the training set or with another number of features; a folder that another process is writing.
     """
     features = read_feature_csv(config.train.path)
     width = features.x.shape[1]
@@ -85,7 +85,7 @@ def _fill(
     keys: list[dict[str, Any]],
     jobs: list[Job],
 ) -> pd.DataFrame:
-    """Fit what is not in the table yet, and print its summary."""
+    """Run the missing fits, add their rows to the table and print the summary."""
     path = config.out / "grid.csv"
     rows = _rows_of(path, config)
     done = {_key(row, config) for row in rows}
@@ -105,7 +105,7 @@ def _fill(
 
 
 def _rows_of(path: Path, config: GridConfig) -> list[dict[str, Any]]:
-    """The lines that are in the table already. `DataError` if it is damaged."""
+    """Existing rows of the table. Raises `DataError` if the file is damaged."""
     if not path.is_file():
         return []
     try:
@@ -118,7 +118,7 @@ def _rows_of(path: Path, config: GridConfig) -> list[dict[str, Any]]:
 
 
 def summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Mean and standard deviation over seeds and folds of each metric, a line for each cell of the grid."""
+    """Mean and standard deviation of each metric over seeds and folds, one row per cell of the grid."""
     metrics = [
         name
         for name in table.columns.astype(str)
@@ -128,7 +128,7 @@ def summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def _jobs(config: GridConfig, features: FeatureSet) -> tuple[list[dict[str, Any]], list[Job]]:
-    """What names each fit in the table, and the fit."""
+    """Key columns and job of each fit."""
     keys, jobs = [], []
     for seed in config.seeds:
         folds: list[Fold] = [(tuple(range(features.n_scans)), ())]
@@ -142,12 +142,12 @@ def _jobs(config: GridConfig, features: FeatureSet) -> tuple[list[dict[str, Any]
 
 
 def _names(config: GridConfig) -> list[str]:
-    """The columns that tell a fit from the others."""
+    """Names of the key columns, which identify a fit."""
     return [*config.grid, "seed", "fold"]
 
 
 def _key(row: dict[str, Any], config: GridConfig) -> tuple[str, ...]:
-    """A name that a number and its text in the CSV share."""
+    """Key of a row as text, equal for a value and its form in the CSV."""
     values = (row[name] for name in _names(config))
     return tuple(
         f"{float(v):.12g}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v)
@@ -158,7 +158,7 @@ def _key(row: dict[str, Any], config: GridConfig) -> tuple[str, ...]:
 def _measured(
     groups: Iterable[list[Fitted]], features: FeatureSet, external: FeatureSet | None, jobs: list[Job]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The place of each fit and its line in the table, but for the key."""
+    """Index of each fit and its row of the table without the key columns."""
     started = time.perf_counter()
     for group in groups:
         seconds = (time.perf_counter() - started) / len(group)
@@ -183,7 +183,7 @@ def _measured(
 
 
 def _scores(logits: Tensor, features: FeatureSet, settings: HeadSettings, name: str) -> dict[str, float]:
-    """AUC of scans and slices and F1 of slices at ½; NaN for one class, and F1 for no positive one."""
+    """AUC of scans and slices, F1 of slices at p = ½. NaN: AUC with a single class, F1 without positives."""
     scans = scan_logit(logits[None], features.offsets, settings.variant.rule)[0]
     of_scans, of_slices = features.labels != UNKNOWN, features.slice_labels != UNKNOWN
     labels, score = features.slice_labels[of_slices].numpy(), logits[of_slices].numpy()

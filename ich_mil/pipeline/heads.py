@@ -1,4 +1,4 @@
-"""A head fitted to slice features of a run or a protocol, where there is a GPU on it."""
+"""Fit and calibrate a head on slice features of a run or a protocol, on the GPU where there is one."""
 
 from dataclasses import replace
 
@@ -15,23 +15,24 @@ from ich_mil.ranks import device
 def fit_to(
     learn: FeatureSet, watch: FeatureSet | None, settings: HeadSettings, *, mixed: bool = False
 ) -> Head:
-    """Fit and calibrate a head, with the kernel of its preset where the settings leave it open.
+    """Fit and calibrate a head.
 
-    A shorter length scale that is chosen on scans of one site carries over worse to another
-    (benchmarks/RESULTS.md).
+    Kernel parameters missing in the settings are those of the preset. They are not chosen on the data: a
+    shorter length scale chosen on scans of one site transfers worse to another (benchmarks/RESULTS.md).
 
     Args:
-        learn: the scans it is fitted to, B scans of D features a slice.
-        watch: those it is stopped and calibrated on. None: it is calibrated on held-out folds of `learn`, by
+        learn: training scans, B scans with D features per slice.
+        watch: scans for early stopping and calibration. None: calibration on held-out folds of `learn`, by
             patient.
-        settings: of the head.
-        mixed: whether single slices are among `learn`, which do not calibrate where whole scans can.
+        settings: settings of the head.
+        mixed: whether `learn` contains single slices, which are not used for calibration if there are enough
+            whole scans.
 
     Returns:
-        The head, on the device it was fitted on.
+        The head, on the device of the fit.
 
     Raises:
-        DataError: as in `Head.fit`, a scan by its id.
+        DataError: as in `Head.fit`, with the id of the scan.
     """
     preset = settings.variant
     settings = replace(
@@ -56,5 +57,5 @@ def fit_to(
             calibrates=calibrates,
         )
     except ScanError as error:
-        scans = (watch or learn).scans  # those it is calibrated on
+        scans = (watch or learn).scans  # the scans of the calibration
         raise DataError(f"scan {scans[error.scan]!r}: {error.reason}") from error

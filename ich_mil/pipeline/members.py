@@ -1,8 +1,7 @@
-"""Train an ensemble: one configuration to several runs that differ in their seeds, as one model.
+"""Train an ensemble: several runs of one configuration, with different seeds and encoders, as one model.
 
-In: a `RunConfig` with `members` above 1. Out, in `config.out`: `config.yaml`, and what
-`ich_mil.pipeline.ensemble` says. Members are trained one after the other; what is there of each is gone on
-with as that of a single run is.
+In: a `RunConfig` with `members` above 1. Out, in `config.out`: `config.yaml`, and the files that
+`ich_mil.pipeline.ensemble` lists. Members are trained in sequence, and each resumes like a single run.
 """
 
 from contextlib import ExitStack
@@ -26,12 +25,12 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> None:
     """Train all members and calibrate their mixture.
 
     Args:
-        config: of the ensemble.
-        resume: go on with what is in `config.out`; members that are finished are not trained again.
+        config: configuration of the ensemble.
+        resume: continue the ensemble in `config.out`; finished members are not trained again.
 
     Raises:
         IchMilError: as in `ich_mil.pipeline.train.train`, with the number of the member. Members finished
-            before stay.
+            before the error are kept.
     """
     ranks = these_ranks()
     runs = [config.member(number) for number in range(config.members)]
@@ -50,18 +49,18 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> None:
             try:
                 train(run, resume=resume)
             except IchMilError as error:
-                error.args = (f"member {number}: {error}",)  # of whatever class it is
+                error.args = (f"member {number}: {error}",)  # keeps the class of the error
                 raise
             if ranks.first and number == 0:
                 _begin(config)
-        with ranks.first_ahead():  # the others wait for the last head
+        with ranks.first_ahead():  # the other ranks wait for the last head
             finished = (config.out / ENSEMBLE).is_file()
         if not finished:
             finish(config.out, runs)
 
 
 def _begin(config: RunConfig) -> None:
-    """Write what all members share, after the first of them."""
+    """Write the shared files of the ensemble, after its first member is trained."""
     first = config.member(0).out
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
     write_splits(load_splits(first / "splits.csv"), config.out / "splits.csv")

@@ -1,7 +1,7 @@
-"""What is shown of predictions: a page a study, the worklist, DICOM results. All from files, without a model.
+"""Write study pages, the worklist and DICOM results of predictions, from files alone, without a model.
 
-In: a folder with `predictions.json`, `maps/` and `prepared/`, as `ich-mil predict` leaves it. Out: a page
-`scan-*.html` a study, `index.html`, and `dicom/<scan>/*.dcm` where they are asked for.
+In: a folder of `ich-mil predict`, with `predictions.json`, `maps/` and `prepared/`. Out: a page `scan-*.html`
+per study, `index.html`, and on request `dicom/<scan>/*.dcm`.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ from ich_mil.report.study_page import render_study
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown beside the pages.
+    """Options of the output.
 
     Attributes:
         dicom: write DICOM results.
-        names: show names and other texts of the DICOM files on the pages.
+        names: show names and other DICOM texts on the pages.
     """
 
     dicom: bool = False
@@ -36,10 +36,10 @@ class Shown:
 
 
 def show_folder(folder: Path, shown: Shown) -> None:
-    """Make the pages and DICOM results of a folder of predictions again.
+    """Write the pages and DICOM results of a folder of predictions again.
 
     Raises:
-        DataError: it holds no predictions, or no prepared scans.
+        DataError: the folder holds no predictions, or no prepared scans.
     """
     results = read_results(folder)
     if not (folder / "prepared" / "prepared.json").is_file():
@@ -52,16 +52,16 @@ def show_folder(folder: Path, shown: Shown) -> None:
 
 
 def show_predictions(results: Results, prepared: PreparedSet, folder: Path, shown: Shown) -> list[Path]:
-    """Write pages, worklist and DICOM results into `folder`, that of `predictions.json`.
+    """Write pages, worklist and DICOM results into `folder`, the folder of `predictions.json`.
 
-    A scan whose texts or DICOM results cannot be made does not keep others from theirs.
+    If the texts or DICOM results of a scan fail, the other scans are still written.
 
     Returns:
-        The DICOM results.
+        Paths of the DICOM results.
 
     Raises:
-        DataError: in the end, if texts or DICOM results could not be made, with the first reason; at once,
-            if the prepared slices are not those that were judged, or they or maps cannot be read.
+        DataError: after all scans, with the first reason, if texts or DICOM results have failed; immediately,
+            if prepared slices or maps cannot be read, or the slices are not those of the predictions.
     """
     check_judged(results, prepared)
     written: list[Path] = []
@@ -91,7 +91,7 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
 
 
 def remove_shown(folder: Path) -> None:
-    """Remove pages, maps, decisions and DICOM results in `folder`: they are of predictions made again."""
+    """Remove the pages, maps, decisions and DICOM results of earlier predictions from `folder`."""
     for pattern in ("scan-*.html", "index.html", "maps/*.safetensors", "decisions.csv"):
         for path in folder.glob(pattern):
             path.unlink()
@@ -109,7 +109,9 @@ def write_study_page(
     texts: Mapping[str, str] = {},
     run_link: str = "",
 ) -> None:
-    """Write the page of one scan, of a set that `check_judged`, to `path`; its maps lie in `folder`.
+    """Write the page of a scan to `path`, with the maps in `folder`.
+
+    The caller must have checked the prepared set by `check_judged`.
 
     Raises:
         DataError: pixels or maps that cannot be read.

@@ -1,8 +1,8 @@
-"""Predict: new studies to probabilities with uncertainty, and all that is shown of them.
+"""Predict new studies: probabilities with uncertainty, heatmaps, pages and DICOM results.
 
-In: a folder with one study, or with several as a PACS exports them, and a trained model. Out:
-`predictions.csv`, `predictions.json`, `maps/`, `features.safetensors` (of an ensemble also
-`features_1.safetensors`, ...), `prepared/` with the ledger, and what `ich_mil.pipeline.pages` makes of these.
+In: a folder with one study or several, as exported by a PACS, and a trained model. Out: `predictions.csv`,
+`predictions.json`, `maps/`, `features.safetensors` (for an ensemble also `features_1.safetensors`, ...),
+`prepared/` with the ledger, and the files of `ich_mil.pipeline.pages`.
 """
 
 from pathlib import Path
@@ -23,24 +23,25 @@ from ich_mil.report.words import CODES
 
 
 class Predictor:
-    """A trained model, loaded once, for one folder of studies after the other.
+    """A trained model, loaded once, that predicts folders of studies.
 
     Attributes:
         model: the trained model.
-        triage: thresholds to decide by; None decides by the interval.
-        contrast_words: a CSV file of the site's own; None has the table alone.
-        learned: keys of the scans it was trained or calibrated on; empty where it has no list of them.
+        triage: thresholds of the decision; None: decision by the interval.
+        contrast_words: site-specific CSV of phrases; None: built-in table only.
+        learned: keys of the scans the model was trained or calibrated on; empty for a model without
+            `splits.csv`.
     """
 
     def __init__(self, model: Path, triage: Path | None = None, contrast_words: Path | None = None) -> None:
-        """Load.
+        """Load the model and the thresholds.
 
         Raises:
             ConfigError: the contrast words cannot be used.
-            ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
-            DataError: thresholds, or a list of the scans it learned from, that cannot be read.
+            ModelError: `model` is not a finished run with a CNN, or the thresholds belong to another model.
+            DataError: thresholds or `splits.csv` cannot be read.
         """
-        read_site_phrases(contrast_words)  # what is wrong with them is told before any study comes
+        read_site_phrases(contrast_words)  # errors in the file are raised before the first study
         self.contrast_words = contrast_words
         self.model = load_model(model)
         self.model.check_input(pictures=True)
@@ -50,7 +51,12 @@ class Predictor:
         self.triage = None if triage is None else read_triage(triage, weights=weights)
 
     def __call__(self, root: Path, out: Path, *, jobs: int = 1) -> tuple[Results, PreparedSet]:
-        """Predict every study below `root`, with heatmaps, into `out`; what shows earlier predictions goes.
+        """Predict all studies below `root`, with heatmaps, into `out`.
+
+        Pages, maps, decisions and DICOM results of earlier predictions in `out` are removed.
+
+        Returns:
+            The results, and the prepared set of the studies.
 
         Raises:
             DataError: no readable study below `root`.
@@ -95,13 +101,13 @@ def predict_folder(
     contrast_words: Path | None = None,
     shown: Shown,
 ) -> None:
-    """Predict every study below `root`: predictions, pages and, if asked for, DICOM results in `out`.
+    """Predict all studies below `root`, and write predictions, pages and optional DICOM results to `out`.
 
     Raises:
         ConfigError: `out` lies in `root`, or is the folder of a run, or the contrast words cannot be used.
         DataError: no readable study below `root`, thresholds that cannot be read, or a folder that another
             process is writing.
-        ModelError: `model` is no finished run with a CNN, or the thresholds belong to another.
+        ModelError: `model` is not a finished run with a CNN, or the thresholds belong to another model.
     """
     check_apart(out, root)
     check_no_run(out)

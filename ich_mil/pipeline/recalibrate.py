@@ -1,13 +1,15 @@
-"""Recalibrate: a trained model and labelled scans of a site to a model whose probabilities fit that site.
+"""Recalibrate the probabilities of a trained model to labelled scans of a site.
 
-In: a finished run and labelled scans of patients it has not seen. Out, in a folder of its own, a run as
-`predict`, `validate` and `serve` read it: the same CNN and the same Gaussian process, with another intercept
-of the sigmoid that makes scan probabilities (isotonic regression gives way to the sigmoid beneath it), and of
-the one that stands over the CNN's in result tables; and `recalibration.csv`, what that changes. The site's
-patients stand in its `splits.csv`, so that nobody measures it on them.
+In: a finished run and labelled scans of patients it has not seen. Out: a folder with a run for `predict`,
+`validate` and `serve`, and `recalibration.csv` with the metrics before and after. CNN and Gaussian process
+are unchanged. The intercept of the sigmoid that calibrates scan probabilities is refitted, and so is that of
+the sigmoid over the CNN's own probability in result tables. Isotonic regression is replaced by its underlying
+sigmoid. The scans of the site are added to `splits.csv`, so that the model is not evaluated on their
+patients.
 
-One number is fitted, because more pays at no number of scans that was tried (`ich-mil reproduce features`).
-It follows the share of positive scans: scans that were chosen by their label make it wrong.
+Only the intercept is fitted: a refitted slope did not help for any number of scans tried
+(`ich-mil reproduce features`). The intercept depends on the share of positive scans, so scans selected by
+their label give a wrong intercept.
 """
 
 from pathlib import Path
@@ -31,10 +33,10 @@ from ich_mil.pipeline.validate import MeasuredSet, external_set
 from ich_mil.progress import say
 
 LEAST_OF_A_LABEL = 5
-"""Fewer scans of a label, or scans of fewer than `LEAST_SCANS` patients, say too little of a prevalence."""
+"""Minimum of scans per label; with fewer, or below `LEAST_SCANS` patients, prevalence is too uncertain."""
 
 DIVISIONS = 20
-"""Of the patients into parts; what is measured on scans that were not fitted is the mean over them."""
+"""Number of random divisions of the patients into folds; cross-fitted metrics are means over them."""
 
 SHOWN = {"log_loss": "log-loss", "brier": "Brier", "ece": "ECE"}
 
@@ -48,27 +50,27 @@ def recalibrate_run(
     jobs: int,
     contrast_words: Path | None = None,
 ) -> None:
-    """Write the recalibrated model to `out`, and print what it changes.
+    """Write the recalibrated model to `out` and print the change of the metrics.
 
     Args:
-        root: the labelled scans.
-        layout: of `root`.
+        root: folder of the labelled scans, or feature CSV.
+        layout: layout of `root`.
         model: folder of the run.
-        out: folder of the new one; the site's prepared set and features go to `out/site`.
-        jobs: processes that prepare.
-        contrast_words: a CSV file of the site's own.
+        out: folder of the new run; the prepared set and features of the site go to `out/site`.
+        jobs: number of worker processes of the preparation.
+        contrast_words: site-specific CSV of phrases.
 
     Raises:
         ConfigError: `out` holds a run already, or lies in `root`.
-        ModelError: the run is not finished, its probabilities are not calibrated, or it changed meanwhile.
-        DataError: data that cannot be used, a patient the run has seen, too few scans, or scans that the
-            model does not tell apart.
+        ModelError: the run is not finished, is not calibrated, or has changed in the meantime.
+        DataError: data that cannot be used, a patient the run has seen, too few scans, or an AUC of the model
+            of at most 0.5 on these scans.
     """
     check_apart(out, root)
     trained = load_model(model)
     own = trained.calibration
     if own is None and all(member.own for member in trained.members):
-        own = Calibration()  # of a mixture that was left as its members make it
+        own = Calibration()  # identity: an ensemble with calibrated members but no joint calibration
     if own is None:
         raise ModelError(
             f"{model}: its probabilities are uncalibrated (head.calibration is none, or the head did not "
@@ -94,13 +96,13 @@ def recalibrate_run(
             raise ModelError(f"{model}: became another model meanwhile; run the same command again")
         _write_all_but_head(trained, measured, out)
         write_text(out / "recalibration.csv", table.to_csv(index=False))
-        save_calibration(trained, new, out)  # last: with it the run is finished
+        save_calibration(trained, new, out)  # last, as it marks the run as finished
     say(_told(table, own, new))
     say(f"{out}: use it as --model")
 
 
 def _check_out(out: Path) -> None:
-    """Only what a killed recalibration left is gone on with."""
+    """Raise `ConfigError` for a folder with a run, unless it is an interrupted recalibration."""
     if not (out / "run.json").exists():
         return
     if any((out / name).exists() for name in FINISHED) or "site" not in read_run(out):
@@ -130,7 +132,7 @@ def _check_order(table: pd.DataFrame, source: str) -> None:
 
 
 def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) -> pd.DataFrame:
-    """A row a metric: before, after (scans that were not fitted), resampled differences, and of what."""
+    """Table with a row per metric: before, after (cross-fitted), 95 % of resampled differences, counts."""
     labels = features.labels.numpy()
     before = scan_metrics(labels, own.scan(logits).mean(0).numpy())
     found = [cross_fitted(logits, labels, features.patients, own, seed=k) for k in range(DIVISIONS)]
@@ -147,7 +149,7 @@ def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) ->
 
 
 def _write_all_but_head(trained: TrainedModel, measured: MeasuredSet, out: Path) -> None:
-    """First what tells a killed recalibration from a training."""
+    """Write the files of the run except the head; `run.json` is first, as it identifies a recalibration."""
     scans, features = measured.scans, measured.features
     site = {"scans": len(scans), "positive": int(scans.label.sum()), "run": str(trained.folder)}
     write_json(out / "run.json", {**read_run(trained.folder), "site": site})
@@ -162,9 +164,9 @@ def _write_all_but_head(trained: TrainedModel, measured: MeasuredSet, out: Path)
 
 
 def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
-    """The run's own scans, and those of the site among the ones it was calibrated on."""
+    """Split of the recalibrated run: scans of the site are added to the split `validation`."""
     site = scans.rename_axis("scan").reset_index().assign(split="validation")[COLUMNS]
-    # patients the run held out may be used here, and are then held out no more
+    # the site may include patients held out by the run; they are no longer held out
     seen, rows = keys_of(scans), zip(splits.scan, splits.patient, splits.content, strict=True)
     kept = [scan_keys(*row).isdisjoint(seen) for row in rows]
     return pd.concat([splits[kept], site], ignore_index=True)

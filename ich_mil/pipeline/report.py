@@ -1,7 +1,8 @@
-"""Report: one page for a run, and study pages of the set that is furthest from its training.
+"""Write the report of a run, and study pages of its external, test or validation set.
 
-In: the folder of a validated run. Out: in it `report.html`, and where there are pictures `studies/*.html` of
-the most probable scans, as many as the setting `pages` says.
+In: the folder of a validated run. Out, in the same folder: `report.html`, and for a run on pictures
+`studies/*.html` of the `pages` scans with the highest probability. The study pages show the last available
+set of validation, test and external.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ from ich_mil.report.page import study_file_name
 from ich_mil.report.run_page import EvaluatedSet, RunPage, SplitCount, render_run
 
 INFERRED = "Trained on scan labels alone; a slice's probability is inferred, not taught."
-"""Of a run without labels of slices."""
+"""Limitation of a run without slice labels."""
 LIMITS = (
     "The uncertainty is the Gaussian process's for given features, and the spread between the networks of an "
     "ensemble; it does not cover errors that these share.",
@@ -40,15 +41,15 @@ LIMITS = (
 )
 
 SAME = 1e-4
-"""Largest difference between a stored probability and the same computed again, perhaps on another machine."""
+"""Tolerance between stored and recomputed probabilities, which may come from different machines."""
 
 
 def report_run(run: Path) -> None:
-    """Write `report.html` of a validated run, and study pages of its most external set.
+    """Write `report.html` of a validated run, and study pages of its last set.
 
     Raises:
-        ModelError: `run` is not finished, or measured on nothing, or on something else than it finds now.
-        DataError: data that cannot be read, or other slices than were judged.
+        ModelError: `run` is not finished, has no evaluated set, or its sets have changed since evaluation.
+        DataError: data that cannot be read, or slices other than those of the predictions.
     """
     model = load_model(run)
     about = read_run(run)
@@ -64,7 +65,7 @@ def report_run(run: Path) -> None:
         raise ModelError(f"{run}: has no validation, test or external scans, so there is nothing to report")
     curves = _curves(run / "cnn" / "log.csv")
     sets, of_sets = zip(*(_measured(model, one) for one in measured.values()), strict=True)
-    last, results = [*measured.values()][-1], of_sets[-1]  # the most external one
+    last, results = [*measured.values()][-1], of_sets[-1]  # in the order validation, test, external
     links = {}
     if last.prepared is not None:
         folder = run / last.name
@@ -94,11 +95,14 @@ def report_run(run: Path) -> None:
 
 
 def _measured(model: TrainedModel, one: MeasuredSet) -> tuple[EvaluatedSet, Results]:
-    """A set as the page shows it, and what was said of its scans; without a label there is no calibration.
+    """Load the evaluation and the predictions of a set, and check that both still hold.
+
+    Returns:
+        The evaluated set for the page, with calibration tables if any scan has a label; and its results.
 
     Raises:
-        ModelError: it was not measured, by another model, or is another now.
-        DataError: files that cannot be read, or other slices than were judged.
+        ModelError: the set was not evaluated, was evaluated by another model, or has changed since.
+        DataError: files that cannot be read, or slices other than those of the predictions.
     """
     folder, features = model.folder / one.name, one.features
     metrics = folder / "metrics.csv"
@@ -130,7 +134,7 @@ def _measured(model: TrainedModel, one: MeasuredSet) -> tuple[EvaluatedSet, Resu
 
 
 def _curves(log: Path) -> pd.DataFrame | None:
-    """What the training of the CNN told of each epoch; None where none was trained."""
+    """Training log of the CNN, one row per epoch; None where no CNN was trained."""
     if not log.is_file():
         return None
     try:
@@ -143,7 +147,7 @@ def _curves(log: Path) -> pd.DataFrame | None:
 
 
 def _are_of(results: Results, features: FeatureSet, predictions: Predictions) -> bool:
-    """Whether the stored results are those of these scans, with these labels."""
+    """Whether the stored results have these scans, patients, labels and probabilities."""
     labels = [[_known(one.label), *(_known(part.label) for part in one.slices)] for one in results.scans]
     sliced = np.split(features.slice_labels.numpy(), features.offsets[1:-1].numpy())
     return (
@@ -155,7 +159,7 @@ def _are_of(results: Results, features: FeatureSet, predictions: Predictions) ->
 
 
 def _is_of(table: pd.DataFrame, features: FeatureSet, rows: Sequence[Scores]) -> bool:
-    """Whether the table says of the baselines, which stand behind the head in `rows`, what they say now."""
+    """Whether the stored metrics of the baselines (`rows` after the first, the head) match current ones."""
     now = evaluate(
         rows[1:],
         labels=features.labels.numpy(),

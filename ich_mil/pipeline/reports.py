@@ -1,11 +1,11 @@
-"""Reports: radiology reports to key terms, labelled sentences and scan labels.
+"""Extract key terms, sentence labels and scan labels from radiology reports.
 
-In: a table, folder or DICOM objects with reports, and seeds, words known to name blood. Out, in one folder:
+In: a table, folder or DICOM objects with reports, and seeds: words known to name blood. Out, in one folder:
 `terms.csv` (term, probability, fdr), `sentences.csv` (report, sentence, label, kinds, evidence), `labels.csv`
 (scan, label, probability, kinds; for layout `folder`), `left_out.csv` (scan, reason) and `reports.html`. A
-`corrections.csv` (scan, label) that lies there is applied and stays as it is.
+`corrections.csv` (scan, label) in this folder is applied and never changed.
 
-Texts of reports go nowhere else: the console shows counts alone.
+The texts of reports are written to these files only; the console shows counts.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ SEEDS = ("hemorrhage", "hematoma")
 Uncertain = Literal["leave-out", "positive", "negative"]
 CORRECTIONS = "corrections.csv"
 RARE = 3
-"""In a large collection, words of fewer occurrences take no part in the key terms."""
+"""Minimum number of occurrences of a key term in a large collection."""
 LARGE = 1000
-"""Reports of a large collection."""
+"""Minimum number of reports of a large collection."""
 
 
 def label_reports(
@@ -50,21 +50,21 @@ def label_reports(
     columns: Columns | None = None,
     uncertain: Uncertain = "leave-out",
 ) -> list[ScanLabel]:
-    """Label the scans of all reports in `source`, and write what was found to `out`.
+    """Label the scans of all reports in `source`, and write the results to `out`.
 
     Args:
-        source: see `ich_mil.reports.read`.
+        source: table or folder; see `ich_mil.reports.read`.
         out: folder of the results; a `corrections.csv` in it is applied.
-        seeds: words that name blood; those no rule knows are read as such.
-        columns: names of a table's columns.
-        uncertain: label of scans whose reports leave it open.
+        seeds: words that name blood; seeds missing in the rules are added to them.
+        columns: column names of a table.
+        uncertain: label of scans with undecided reports.
 
     Returns:
-        The labels, corrected, in the order of the reports.
+        The labels after corrections, in the order of the reports.
 
     Raises:
-        ConfigError: `out` lies in the folder that is read, or there is no seed.
-        DataError: reports or corrections that cannot be used, seeds that no report has, or a folder that
+        ConfigError: `out` lies in the input folder, or there is no seed.
+        DataError: reports or corrections that cannot be used, seeds that occur in no report, or a folder that
             another process is writing.
     """
     if not seeds:
@@ -98,7 +98,7 @@ def label_reports(
 
 
 def _terms(reports: Sequence[Report], seeds: Sequence[str], source: Path) -> tuple[pd.DataFrame, list[str]]:
-    """The table of key terms, and the selected ones."""
+    """Table of candidate terms, and the selected key terms."""
     texts = [report.text for report in reports]
     used = {word for text in texts for word in split_words(text)}
     known = [seed for seed in seeds if used.issuperset(split_words(seed))]
@@ -120,7 +120,7 @@ def _counts(statements: Sequence[Sequence[Statement]]) -> dict[str, int]:
 
 
 def _shown(labels: Sequence[ScanLabel], statements: Sequence[Sequence[Statement]]) -> list[ShownScan]:
-    """Scans with those of their sentences that state something, the strongest first."""
+    """Scans with their sentences on blood or a normal finding, in the order present, uncertain, absent."""
     by_scan: dict[str, list[Statement]] = {}
     for of_report in statements:
         by_scan.setdefault(of_report[0].scan, []).extend(of_report)
@@ -162,7 +162,10 @@ def _left_out(labels: Sequence[ScanLabel], uncertain: Uncertain) -> pd.DataFrame
 
 
 def _is_left_out(label: ScanLabel, uncertain: Uncertain) -> bool:
-    """Uncertain scans by default; those whose reports disagree, or that a person left out, always."""
+    """Whether a scan gets no label.
+
+    Always for scans with conflicting reports or left out by a correction, otherwise as `uncertain` says.
+    """
     always = label.reason in ("disagree", "corrected")
     return label.outcome == "uncertain" and (always or uncertain == "leave-out")
 
@@ -170,7 +173,7 @@ def _is_left_out(label: ScanLabel, uncertain: Uncertain) -> bool:
 def _tell(
     out: Path, reports: Sequence[Report], labels: Sequence[ScanLabel], uncertain: Uncertain, skipped: int
 ) -> None:
-    """Counts alone: no text of a report."""
+    """Print counts; no text of a report is printed."""
     counts = Counter(one.outcome for one in labels)
     away = Counter(one.reason for one in labels if _is_left_out(one, uncertain))
     say(f"{len(reports)} reports of {len(labels)} scans")

@@ -1,6 +1,6 @@
-"""The sets a run trains on: prepared, read as one, and the scans of them that are used slice by slice.
+"""Training sets of a run: preparation, joint access, and selection of scans for training and calibration.
 
-In: a `RunConfig` whose sets are pictures. Out: one `PreparedSet` of all of them; ids of scans.
+In: a `RunConfig`. Out: a `PreparedSet` that joins all sets of pictures; ids of selected scans.
 """
 
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from ich_mil.gp.calibrate import calibrating
 from ich_mil.progress import say_once
 
 LEAST_WATCHED = 20
-"""Scans of several slices on which a head that learns from single slices too is calibrated, at least."""
+"""Minimum of validation scans with several slices to calibrate a head that also learns single slices."""
 
 
 def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) -> PreparedSet:
-    """Prepare a set of pictures of a run into the folder `name` below `config.prepared`."""
-    assert one.layout != "features"  # those are read, not prepared
+    """Prepare a set of pictures into the folder `name` below `config.prepared`."""
+    assert one.layout != "features"  # feature tables are not prepared
     return prepare(
         one.layout,
         one.path,
@@ -38,7 +38,7 @@ def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) ->
 
 
 def prepare_training(config: RunConfig, *, jobs: int) -> PreparedSet:
-    """Prepare all sets to train on.
+    """Prepare all sets to train on, and join them.
 
     Raises:
         DataError: data that cannot be used, or a scan or slice that is in two sets.
@@ -48,39 +48,39 @@ def prepare_training(config: RunConfig, *, jobs: int) -> PreparedSet:
 
 
 def open_training(config: RunConfig) -> PreparedSet:
-    """Open the sets that `prepare_training` prepared."""
+    """Open the joined sets that `prepare_training` has written."""
     return joined([open_prepared(config.prepared / name) for name in config.training_sets])
 
 
 def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]:
-    """Scans that are trained on slice by slice: of sets that ask for it, those whose slices are all labelled.
+    """Scans to be split into single slices for training: in sets with `slice_labels`, fully labelled scans.
 
     Args:
-        config: the run.
-        features: of its scans, where it trains on a table of features.
+        config: configuration of the run.
+        features: features of its scans, for a run on a feature table.
 
     Raises:
-        DataError: a set that asks for it has no such scan.
+        DataError: a set with `slice_labels` has no scan with a label for every slice.
     """
     return {*_labelled_slices(config, features).scan}
 
 
 def has_single_slices(config: RunConfig) -> bool:
-    """Whether a set of single labelled slices is among those to train on."""
+    """Whether the training sets include a set of single labelled slices (layout `slices`)."""
     return any(one.layout == "slices" for one in config.training_sets.values())
 
 
 def heads_only(config: RunConfig) -> set[str]:
-    """Scans of sets that networks are not trained on."""
+    """Scans of training sets with `networks: false`, used for heads but not for networks."""
     sets = [name for name, one in config.training_sets.items() if not one.networks]
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
 
 
 def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
-    """The sets a run learns from, such as 'RSNA: 2,001 labelled slices, 601 positive; CT-ICH: 55 scans, ...'.
+    """Describe the training sets, as in 'RSNA: 2,001 labelled slices, 601 positive; CT-ICH: 55 scans, ...'.
 
     Args:
-        config: the run.
+        config: configuration of the run.
         splits: columns scan, label, split; scans of the split `test` are not counted.
     """
     learned = splits[splits.split != "test"]
@@ -97,20 +97,20 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
 
 
 def slice_labels_digest(config: RunConfig) -> str:
-    """Digest of the slice labels that a run on pictures is trained on; '' where there are none."""
+    """Digest of the slice labels used for training by a run on pictures; '' where there are none."""
     rows = _labelled_slices(config, None)
     return digest(rows.to_csv(index=False).encode()) if len(rows) else ""
 
 
 def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataFrame:
-    """The slices trained on with their own label: columns scan, sop, slice_label."""
+    """Slices with labels of their own in training: columns scan, sop, slice_label."""
     columns = ["scan", "sop", "slice_label"]
     found: list[pd.DataFrame] = []
     for name, one in config.training_sets.items():
         if not one.slice_labels:
             continue
         if one.layout == "features":
-            assert features is not None  # of a run on a table
+            assert features is not None  # given for a run on a feature table
             sizes = features.offsets.diff().numpy()
             values = (np.repeat(features.scans, sizes), features.slice_names, features.slice_labels.numpy())
             table = pd.DataFrame(dict(zip(columns, values, strict=True)))
@@ -126,11 +126,11 @@ def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataF
 
 
 class HeadScans(NamedTuple):
-    """The scans of a head.
+    """Ids of the scans used by a head.
 
     Attributes:
-        learn: those it is fitted to.
-        watch: those it is stopped and calibrated on; None: held-out folds of `learn` calibrate it.
+        learn: scans of the fit.
+        watch: scans of early stopping and calibration; None: calibration on held-out folds of `learn`.
     """
 
     learn: list[str]
@@ -138,16 +138,16 @@ class HeadScans(NamedTuple):
 
 
 def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> HeadScans:
-    """Split `train` to fit a head to, and the scans of split `validation` to stop and calibrate it on.
+    """Select the scans for the fit of a head (split `train`) and its calibration (split `validation`).
 
-    Beside single slices the validation scans of several slices alone calibrate: bags of one would calibrate
-    the probability of a slice. Where they are fewer than `LEAST_WATCHED` the head is fitted to both splits
-    and calibrated on folds.
+    If the training sets include single slices, only validation scans with several slices are used for
+    calibration: bags of one slice would calibrate the probability of a slice. With fewer than `LEAST_WATCHED`
+    such scans the head is fitted to both splits and calibrated on folds.
 
     Args:
-        features: of all scans.
+        features: features of all scans.
         splits: columns scan, split.
-        config: of the run.
+        config: configuration of the run.
     """
     learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
     if not held or not has_single_slices(config):
@@ -164,14 +164,15 @@ def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) ->
 
 
 def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> list[str]:
-    """Of held-out scans those that are measured: beside single slices the scans of several.
+    """Select the held-out scans for evaluation: scans with several slices.
 
-    Where no set is of single slices, or the scans of several are not of both labels, all are taken.
+    All scans are selected if no training set consists of single slices, or if the scans with several slices
+    do not have both labels.
 
     Args:
-        features: of these scans, and maybe others.
-        scans: their ids.
-        config: of the run.
+        features: features of these scans, possibly among others.
+        scans: ids of the held-out scans.
+        config: configuration of the run.
     """
     if not has_single_slices(config):
         return scans
@@ -180,7 +181,7 @@ def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> li
 
 
 def unseen_by_network(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> list[str]:
-    """Of `whole_scans` those that the network of a run was not trained on; none where it has no network."""
+    """Scans of `whole_scans` that the network was not trained on; empty for a run on features."""
     if config.train.layout == "features":
         return []
     unseen = {*splits.scan[splits.split != "train"], *heads_only(config)}

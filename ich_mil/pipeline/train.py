@@ -1,23 +1,25 @@
-"""Train: data to a model in a run's folder.
+"""Train a model: prepare data, train the CNN, extract features, fit the Gaussian-process head.
 
 In: a `RunConfig`. Out, in `config.out`:
 
     config.yaml            the whole configuration
     splits.csv             scan, patient, label, split, content
-    run.json               format, configuration and its hash, versions of what it was begun with
+    run.json               format, configuration and its hash, library versions at the start
     cnn/                   Lightning checkpoints and log.csv
     cnn.safetensors/.json  the frozen CNN
     features/train.safetensors   features of all labelled scans
     head.safetensors/.json the Gaussian process with its calibration
-    cnn_sigmoid.json       what calibrates the CNN's own probability in the tables
+    cnn_sigmoid.json       calibration of the CNN's own probability in result tables
+    likeness.safetensors   check of the likeness of new scans to the training scans; not for too few scans
+    reference.safetensors  reference scans of the drift test; not for too few held-out scans
     head_fit.json          bound and validation loss of each sweep
 
-Before the data were read and divided nothing is written into a run's folder but the lock, which keeps other
-runs out until the head is fitted. Each file is written whole; with `resume` a step whose file is there is not
-done again, and the CNN goes on from its last epoch.
+Until the data are read and split, only a lock file is written into the folder; the lock excludes other runs
+until the head is fitted. Each file is written atomically. With `resume`, a step whose file exists is skipped,
+and the CNN continues from its last epoch.
 
-Under `torchrun` all ranks go through this together: rank 0 prepares and writes files, all train, extract and
-fit. They must see the same folders.
+Under `torchrun`, rank 0 prepares data and writes files; all ranks train, extract features and fit. All ranks
+must see the same folders.
 """
 
 from contextlib import ExitStack
@@ -74,18 +76,18 @@ from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.fit import fit_cnn
 
 MADE = ("cnn", "cnn.json", "features", "head.json")
-"""What a step leaves in a run's folder for `resume` to find, after `run.json` is there."""
+"""Files and folders of the steps after `run.json`, by which `resume` skips finished steps."""
 
 
 def train(config: RunConfig, *, resume: bool) -> None:
-    """Prepare, train the CNN, extract features, fit and calibrate the head.
+    """Prepare data, train the CNN, extract features, fit and calibrate the head.
 
     Args:
-        config: the run.
-        resume: go on with what is in `config.out`; without it that folder must not hold a run.
+        config: configuration of the run.
+        resume: continue the run in `config.out`; without it that folder must not hold a run.
 
     Raises:
-        ConfigError: the folder holds a run already, or one with other settings, or lies in the data; a kernel
+        ConfigError: the folder holds a run (with `resume`: of other settings), or lies in the data; a kernel
             that cannot be used.
         DataError: data that cannot be used, or a folder that another process is writing.
         ModelError: a CNN that cannot be built.
@@ -117,11 +119,17 @@ def train(config: RunConfig, *, resume: bool) -> None:
 
 
 def check_sets(config: RunConfig) -> None:
-    """Refuse sets that are absent, of two kinds or where results go, and a network that cannot be built."""
+    """Check the sets and the network before any work is done.
+
+    Raises:
+        ConfigError: features and pictures mixed, `out` within a set, or no validation scans for a CNN.
+        DataError: a set that does not exist.
+        ModelError: a CNN that cannot be built.
+    """
     if config.split.file is None and not config.split.validation:
         _check_stopping(config, False)
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
-        AttentionCnn(config.encoder, config.cnn)  # or preparing was in vain
+        AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
     sets = [*config.training_sets.values(), *([config.external] if config.external else [])]
     if len({one.layout == "features" for one in sets}) > 1:
         raise ConfigError("train, also and external must both be pictures or both be features")
@@ -132,7 +140,7 @@ def check_sets(config: RunConfig) -> None:
 
 
 def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
-    """Refuse a head that cannot be fitted before a CNN is trained for it, and before the run is begun."""
+    """Check kernel and smoother of the head before the run starts and a CNN is trained."""
     width = config.cnn.features if features is None else features.x.shape[1]
     check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
     if features is not None:
@@ -145,7 +153,7 @@ def _check_stopping(config: RunConfig, validation: bool) -> None:
 
 
 def check_folder(config: RunConfig, resume: bool) -> None:
-    """Refuse with a `ConfigError` a folder of another run, or, without `resume`, of this one."""
+    """Raise `ConfigError` if `out` holds another run or, without `resume`, any run."""
     path = config.out / "run.json"
     if not path.is_file():
         foreign = [name for name in MADE if (config.out / name).exists()]
@@ -179,15 +187,18 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
 
 
 def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None = None) -> pd.DataFrame:
-    """Divide the scans and open the run's folder; a resumed run keeps its division.
+    """Split the scans and write the first files of the run; a resumed run keeps its split.
 
     Args:
-        config: the run.
+        config: configuration of the run.
         scans: index scan id; columns `patient`, `label`, `content`.
-        features: of them, where they came as a table; None for pictures.
+        features: features of the scans, for a run on a feature table; None for pictures.
+
+    Returns:
+        The content of `splits.csv`.
     """
     path = config.out / "splits.csv"
-    # pictures need no digest, they are prepared again where they changed; `splits.csv` lacks labels of slices
+    # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
     table = slice_labels_digest(config) if features is None else digest(config.train.path.read_bytes())
     if path.is_file() and (config.out / "run.json").is_file():
         if read_run(config.out)["table"] != table:
@@ -210,7 +221,7 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels, folds = torch.tensor(learn.label.tolist()), config.head.calibration_folds
-        with named(config.train.path):  # what cannot be calibrated is told before anything is written
+        with named(config.train.path):  # raises before anything is written if calibration is impossible
             folds_of(labels, learn.patient.tolist(), folds=folds, seed=config.head.seed)
     _check_external(config, splits, features)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
@@ -233,15 +244,16 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
 
 
 def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSet | None) -> None:
-    """Refuse an external set that cannot be used, or is of patients to learn from, before anything is fitted.
+    """Check the external set before training; external pictures are prepared for this.
 
-    External pictures are prepared for that.
+    Raises:
+        DataError: a set that cannot be used, or with patients of the training or validation scans.
     """
     one, learned = config.external, learned_from(splits)
     if one is None:
         return
     if one.layout == "features":
-        assert features is not None  # `check_sets` has seen to that
+        assert features is not None  # checked by `check_sets`
         read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
         return
     prepared = prepare_set(one, "external", config, jobs=config.workers)
@@ -249,15 +261,15 @@ def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSe
 
 
 def _start_network(run: Path, seed: int) -> AttentionCnn:
-    """The network to start from: of an ensemble the members in turn, by the seed of the run.
+    """Load the network to start from; for an ensemble, member `seed` modulo the number of members.
 
     Raises:
-        ModelError: no finished run with a network.
+        ModelError: `run` is not a finished run with a network.
     """
     model = load_model(run)
     model.check_input(pictures=True)
     network = model.members[seed % len(model.members)].cnn
-    assert network is not None  # `check_input` has seen to that
+    assert network is not None  # checked by `check_input`
     return network
 
 
@@ -268,7 +280,7 @@ def _cnn_features(
     ranks: Ranks,
     start: AttentionCnn | None,
 ) -> FeatureSet:
-    """Train and freeze the CNN, and run it over all scans of the split."""
+    """Train and freeze the CNN, and compute the features of all scans of the split."""
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
     else:
@@ -295,9 +307,10 @@ def _cnn_features(
 
 
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
-    """Fit and calibrate the Gaussian process, and save it, with the sigmoid of the CNN it stands beside.
+    """Fit, calibrate and save the head, with the CNN's sigmoid, likeness check and drift reference.
 
-    It is fitted, slice by slice where a set asks for that, and calibrated on the scans of `head_scans`.
+    Scans of `in_slices` enter the fit as single slices. `head_scans` selects the scans of the fit and of the
+    calibration.
     """
     scans = head_scans(features, splits, config)
     watch = None if scans.watch is None else features.select(scans.watch)

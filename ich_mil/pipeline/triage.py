@@ -1,8 +1,8 @@
-"""Three-way triage of predictions: thresholds from labelled scans, decisions for new ones.
+"""Three-way triage of predictions: thresholds from labelled scans, decisions for new scans.
 
 In: the folder of `ich-mil validate` or `ich-mil predict` with its `predictions.json`. Out: `triage.json`, the
-thresholds with their promise and the model they belong to; or `decisions.csv`, a line a scan in the order to
-be read.
+thresholds with their guarantee and the digest of their model; or `decisions.csv`, one row per scan in reading
+order.
 """
 
 import json
@@ -34,16 +34,19 @@ def calibrate_triage(
     confidence: float,
     method: Method,
 ) -> Triage:
-    """Thresholds from predictions on labelled scans, written to `out`.
+    """Fit thresholds to predictions on labelled scans, and write them to `out`.
 
     Args:
-        folder: holds `predictions.json`, of scans the model was neither trained nor calibrated on.
-        labels: CSV with columns scan,label and if wished patient; None takes those of the predictions.
-        out: the JSON file to write.
-        sensitivity: promised share of positive scans that are not called negative.
-        specificity: promised share of negative scans that are not called positive.
-        confidence: of each promise.
-        method: `risk_control`, or `conformal`.
+        folder: folder of `predictions.json`, with scans the model was neither trained nor calibrated on.
+        labels: CSV with columns scan,label and optionally patient; None: labels of the predictions.
+        out: path of the JSON file to write.
+        sensitivity: guaranteed share of positive scans that are not called negative.
+        specificity: guaranteed share of negative scans that are not called positive.
+        confidence: confidence of each guarantee.
+        method: `risk_control` or `conformal`.
+
+    Returns:
+        The thresholds.
 
     Raises:
         DataError: labels that do not match the predictions, too few of them, one class only, or scans of
@@ -104,7 +107,11 @@ def calibrate_triage(
 
 
 def read_triage(thresholds: Path, *, weights: str) -> Triage:
-    """Thresholds that `calibrate_triage` wrote for the model with these weights.
+    """Read the thresholds that `calibrate_triage` has written.
+
+    Args:
+        thresholds: path of the JSON file.
+        weights: digest of the model (`Provenance.weights`), which the thresholds must belong to.
 
     Raises:
         DataError: a file that cannot be used.
@@ -128,14 +135,17 @@ def read_triage(thresholds: Path, *, weights: str) -> Triage:
 
 
 def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
-    """Decide on predictions, and write them in the order to be read: positive, look, negative.
+    """Decide on predicted scans, and write them in reading order: positive, look, negative.
 
-    A scan that was not seen whole is never called negative; the column `incomplete` says why it was not.
+    A scan of which a part was not seen is never called negative; the column `incomplete` gives the reasons.
 
     Args:
-        folder: holds `predictions.json`.
-        thresholds: written by `calibrate_triage` for the same model.
-        out: the CSV file to write.
+        folder: folder of `predictions.json`.
+        thresholds: file written by `calibrate_triage` for the same model.
+        out: path of the CSV file to write.
+
+    Returns:
+        The table: scan, decision, probability, std, incomplete.
 
     Raises:
         DataError: files that cannot be used.

@@ -1,7 +1,7 @@
-"""Validate: the head beside its baselines, on the scans a run held back and on sets it has never seen.
+"""Validate a model: metrics of the head and its baselines on held-out and external scans.
 
-In: a trained model and labelled scans. Out, in a folder a set: `metrics.csv`, `predictions.csv`,
-`predictions.json`, and the table on the screen.
+In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`, `predictions.csv`,
+`predictions.json`. The table of metrics is printed.
 """
 
 from collections.abc import Sequence
@@ -42,14 +42,14 @@ from ich_mil.progress import say
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """A labelled set of a run.
+    """A labelled set of a run, with its features.
 
     Attributes:
-        name: `train`, `validation`, `test` or `external`; also the name of its folder where it is measured.
-        title: what it is, in words.
-        source: its folder, or the CSV of public features.
+        name: `train`, `validation`, `test` or `external`; also the name of the folder of its results.
+        title: description for users.
+        source: folder of the set, or CSV of public features.
         views: features of its scans by each member of the model.
-        prepared: where its pictures lie; None for public features.
+        prepared: prepared set of its pictures; None for public features.
     """
 
     name: str
@@ -60,20 +60,23 @@ class MeasuredSet:
 
     @property
     def features(self) -> FeatureSet:
-        """Of all members: scans, labels, and what the CNNs say."""
+        """Scans, labels and CNN outputs, combined over all members."""
         return self.views.features
 
     @property
     def scans(self) -> pd.DataFrame:
-        """One row a scan, index `scan`: at least patient, label and content."""
+        """Table with one row per scan: index `scan`; at least columns patient, label, content."""
         return self.features.table if self.prepared is None else self.prepared.scans.loc[self.features.scans]
 
 
 def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
-    """The train, validation, test and external scans of a run (those that exist), with their features.
+    """Collect the train, validation, test and external sets of a run that exist, with their features.
 
-    The external set is prepared and given features if it was not yet. `DataError` if it holds a scan the run
-    has learned from, under whatever name.
+    The external set is prepared, and its features are computed, where they do not exist yet.
+
+    Raises:
+        DataError: the external set holds a scan or patient the run was trained or calibrated on, even if
+            under another name.
     """
     sets = _training_sets(config)
     if config.external is not None:
@@ -116,10 +119,14 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
 
 
 def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
-    """What each of several finished runs has for features of these scans of its training set.
+    """Read the features of training scans from several finished runs.
+
+    Args:
+        runs: configurations of the runs.
+        scans: ids of scans of their common training set.
 
     Raises:
-        DataError: files that cannot be read, or do not fit together, or a scan that is not there.
+        DataError: files that cannot be read or do not match each other, or a missing scan.
     """
     paths = [
         run.train.path if run.train.layout == "features" else run.out / "features" / "train.safetensors"
@@ -144,17 +151,18 @@ def external_set(
     window: Window | None = None,
     contrast_words: Path | None = None,
 ) -> MeasuredSet:
-    """Labelled scans of patients the model was neither trained nor calibrated on, with their features.
+    """Prepare a labelled set of patients the model was neither trained nor calibrated on, with features.
 
     Args:
-        model: that gives the features.
-        layout: of the set.
-        root: its folder, or the CSV of public features; `{member}` in it stands for the member's number.
-        prepared_in: folder of the prepared set; not used with public features.
-        features_in: file of the features, likewise.
-        jobs: processes that prepare.
-        window: of the pictures of layout `slices`.
-        contrast_words: a CSV file of the site's own.
+        model: model that computes the features.
+        layout: layout of the set.
+        root: folder of the set, or CSV of public features, where `{member}` is replaced by the number of the
+            member.
+        prepared_in: folder of the prepared set; not used for public features.
+        features_in: file of the features; not used for public features.
+        jobs: number of worker processes of the preparation.
+        window: window of 8-bit pictures, for layout `slices`.
+        contrast_words: site-specific CSV of phrases.
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
@@ -190,16 +198,16 @@ def external_set(
 
 
 def _unseen(path: Path, member: Member, learned: dict[str, str]) -> FeatureSet:
-    """A member's table of scans none of which the model has learned from, in the features of this member."""
+    """Read a feature table of a member, and check that the model was not trained on any of its scans."""
     own = learned_from(load_splits(member.folder / "splits.csv"))
     return read_unseen_csv(path, width=len(member.head.x_mean), learned=own | learned)
 
 
 def validate_run(config: RunConfig) -> bool:
-    """Measure a run on its validation and test scans and on its external set; prints a table for each.
+    """Evaluate a run on its validation, test and external scans, and print a table for each set.
 
     Returns:
-        Whether it has such scans.
+        Whether the run has any of these sets.
     """
     model = load_model(config.out)
     sets = run_sets(model, config)
@@ -218,11 +226,11 @@ def validate_folder(
     jobs: int,
     contrast_words: Path | None = None,
 ) -> None:
-    """Measure a trained model on a labelled set it has not seen; writes and prints the table.
+    """Evaluate a trained model on a labelled set it has not seen; write and print the table.
 
     Raises:
         ConfigError: `out` lies in `root`, or is the folder of a run.
-        ModelError: `model` is no finished run, or reads pictures and is given features, or vice versa.
+        ModelError: `model` is not a finished run, or reads pictures and is given features, or vice versa.
         DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
             writing.
     """
@@ -239,9 +247,9 @@ def validate_folder(
 
 
 def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
-    """The head beside its baselines on labelled scans: predictions and `metrics.csv` into `out`.
+    """Evaluate the head and its baselines on labelled scans; write predictions and `metrics.csv` to `out`.
 
-    Pages, maps, decisions and DICOM results of earlier predictions there go.
+    Pages, maps, decisions and DICOM results of earlier predictions in `out` are removed.
     """
     features = one.features
     with named(one.source):
@@ -271,7 +279,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
 
 
 def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:
-    """The rows of every result table: the head, the CNN alone, its attention, baselines without a picture."""
+    """Scores of the head, the CNN, its attention and image-free baselines: the rows of result tables."""
     splits = load_splits(model.folder / "splits.csv")
     prevalence = position_scan(splits.label[splits.split == "train"].to_numpy(), features.n_scans)
     cnn_scan, cnn_slice = (known_or_none(part.numpy()) for part in (features.cnn_scan, features.cnn_slice))
