@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    one = commands.add_parser("prepare", help="DICOM files to a prepared set")
+    one = commands.add_parser("prepare", help="convert DICOM files to a prepared set of HU volumes")
     one.add_argument("root", type=Path, nargs="?", help="folder with the DICOM files")
     one.add_argument("--layout", choices=(*LABELLED, "slices", "unlabelled"))
     one.add_argument("--out", type=Path, required=True, help="folder of the prepared set")
@@ -48,58 +48,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--thickness",
         type=_millimetres,
         default=AVERAGE_TO_MM,
-        help="average thin slices to about so many mm (default %(default)s); 0 leaves them as they are",
+        help="slice thickness in mm to average thin slices to (default %(default)s); 0: no averaging",
     )
     one.add_argument(
         "--window",
         nargs=2,
         type=float,
         metavar=("LEVEL", "WIDTH"),
-        help="of 8-bit pictures, in HU; layout slices",
+        help="window of 8-bit pictures in HU (layout slices)",
     )
-    one.add_argument("--explain", metavar="SCAN", help="only tell how a scan of the prepared set came about")
+    one.add_argument("--explain", metavar="SCAN", help="explain how SCAN was prepared, then exit")
     _add_reading(one)
 
     commands.add_parser("train", help="prepare, train the CNN and fit the head; see 'ich-mil train --help'")
 
-    commands.add_parser("grid", help="many heads on one feature table; see 'ich-mil grid --help'")
+    commands.add_parser("grid", help="fit a grid of heads to one feature table; see 'ich-mil grid --help'")
 
-    commands.add_parser("reproduce", help="a benchmark protocol, by name or file, from fits to report")
+    commands.add_parser(
+        "reproduce", help="run a benchmark protocol, given by name or file, and write its report"
+    )
 
-    commands.add_parser("serve", help="a DICOM node that judges what it is sent; see 'ich-mil serve --help'")
+    commands.add_parser(
+        "serve", help="run a DICOM node that predicts received studies; see 'ich-mil serve --help'"
+    )
 
-    one = commands.add_parser("predict", help="probabilities and pages for new studies")
+    one = commands.add_parser("predict", help="predict new studies: probabilities, pages, DICOM results")
     one.add_argument("root", type=Path, help="a study, or a folder with several")
     one.add_argument(
         "--model", type=Path, default="headct-base", help="folder of a run; default: the bundled %(default)s"
     )
     one.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
-    one.add_argument("--triage", type=Path, metavar="T.json", help="decide by the thresholds of 'triage'")
+    one.add_argument("--triage", type=Path, metavar="T.json", help="apply the thresholds of 'ich-mil triage'")
     _add_shown(one)
     _add_reading(one)
 
-    one = commands.add_parser("validate", help="metrics on a labelled set the model has not seen")
+    one = commands.add_parser("validate", help="measure a model on a labelled set it was not trained on")
     one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
     one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
     _add_reading(one)
 
-    one = commands.add_parser("recalibrate", help="a model whose probabilities fit labelled scans of a site")
+    one = commands.add_parser("recalibrate", help="recalibrate a model on labelled scans of a site")
     one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
     one.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, required=True, help="folder of the new run")
     _add_reading(one)
 
-    one = commands.add_parser("ensemble", help="finished runs as one model, their predictions pooled")
+    one = commands.add_parser("ensemble", help="join finished runs to one model with pooled predictions")
     one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
     one.add_argument("--out", type=Path, required=True, help="folder of the new model")
-    one.add_argument("--skip-failed", action="store_true", help="leave out runs that cannot be loaded")
+    one.add_argument("--skip-failed", action="store_true", help="skip runs that cannot be loaded")
 
-    one = commands.add_parser("triage", help="thresholds with a promise, or decisions by them")
+    one = commands.add_parser("triage", help="compute thresholds that guarantee a sensitivity, or apply them")
     one.add_argument("folder", type=Path, help="predictions: the folder of 'validate' or 'predict'")
-    one.add_argument("--apply", type=Path, metavar="TRIAGE", help="decide by these thresholds")
+    one.add_argument("--apply", type=Path, metavar="TRIAGE", help="apply these thresholds")
     one.add_argument("--labels", type=Path, help="CSV scan,label[,patient]; default: the predictions' own")
     for name, what in (
         ("sensitivity", "promised"),
@@ -110,21 +114,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--method", choices=("risk_control", "conformal"), help=f"default: {PROMISE['method']}")
     one.add_argument("--out", type=Path, help="default: triage.json or decisions.csv in the folder")
 
-    one = commands.add_parser("drift", help="whether predicted scans differ from those of the training site")
+    one = commands.add_parser(
+        "drift", help="test whether predicted scans differ from those of the training site"
+    )
     one.add_argument("folder", type=Path, help="predictions: the folder of 'predict' or 'validate'")
-    one.add_argument("--reference", type=Path, required=True, metavar="RUN", help="the model that made them")
     one.add_argument(
-        "--rate", type=_share, default=0.05, help="of false alarms, at most (default %(default)s)"
+        "--reference", type=Path, required=True, metavar="RUN", help="the model that predicted them"
+    )
+    one.add_argument(
+        "--rate", type=_share, default=0.05, help="largest false-alarm rate (default %(default)s)"
     )
 
-    one = commands.add_parser("report", help="write the report of a run, or the pages of predictions, again")
+    one = commands.add_parser("report", help="rewrite the report of a run, or the pages of predictions")
     one.add_argument("folder", type=Path, help="folder of a validated run, or of 'predict'")
     _add_shown(one)
 
-    one = commands.add_parser("reports", help="radiology reports to labels.csv, with evidence and key terms")
+    one = commands.add_parser(
+        "reports", help="extract scan labels, evidence and key terms from radiology reports"
+    )
     one.add_argument("source", type=Path, metavar="REPORTS", help="CSV, Excel, or a folder of texts or DICOM")
     one.add_argument(
-        "--seeds", nargs="+", metavar="WORD", help="words that name blood; default: hemorrhage hematoma"
+        "--seeds", nargs="+", metavar="WORD", help="known key terms for blood (default: hemorrhage hematoma)"
     )
     one.add_argument("--out", type=Path, required=True, help="folder of the results and of corrections.csv")
     for name, what in (("report", "ids"), ("text", "texts"), ("scan", "scans; where missing, the ids are")):
@@ -133,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--uncertain",
         choices=("leave-out", "positive", "negative"),
         default="leave-out",
-        help="label of scans whose reports leave it open (default %(default)s)",
+        help="label of scans with uncertain reports (default %(default)s)",
     )
 
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -155,9 +165,7 @@ def _add_shown(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--jobs", type=_jobs, default="0", help="worker processes; 0 (default) means one a core"
-    )
+    parser.add_argument("--jobs", type=_jobs, default="0", help="worker processes; 0 (default): one per core")
     parser.add_argument(
         "--contrast-words", type=Path, metavar="CSV", help="phrases of the site: columns phrase,meaning"
     )
