@@ -1,0 +1,1 @@
+"""Multi-class Gaussian processes with weighted kernels, sampled by pseudo-marginal MCMC."""
