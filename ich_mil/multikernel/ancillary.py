@@ -1,8 +1,8 @@
 """Ancillary augmentation: the baseline of the paper (its reference 8; Murray & Adams 2010, section 2).
 
-f is whitened, f_c = L_c ν_c with L_c L_cᵀ = K_c(θ). A move draws ν given θ by elliptical slice sampling, then θ
-given ν by Metropolis-Hastings with the likelihood p(y | f(θ', ν)). No marginal likelihood is needed, but θ and
-ν are sampled in turn, which mixes slowly.
+f is whitened, f_c = L_c ν_c with L_c L_cᵀ = K_c(θ). A move draws ν given θ by elliptical slice sampling, then
+θ given ν by Metropolis-Hastings with the likelihood p(y | f(θ', ν)). No marginal likelihood is needed, but θ
+and ν are sampled in turn, which mixes slowly.
 
 The point of a chain holds log p(y | f) as its level and ν in the place of the mode.
 

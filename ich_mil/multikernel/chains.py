@@ -105,9 +105,7 @@ class Chains:
         self.R, self.C, self.n = labels.shape
         self.d = len(sources)
         self.p = self.C * self.d
-        self.marginal = Marginal(
-            sources, labels, method=settings.method, importance=settings.importance
-        )
+        self.marginal = Marginal(sources, labels, method=settings.method, importance=settings.importance)
         self.generator = torch.Generator(sources.device).manual_seed(settings.seed)
         self.surrogate: Surrogate | None = None
         total = settings.burn_in + settings.draws
@@ -147,7 +145,7 @@ class Chains:
         return x.exp().reshape(len(x), self.C, self.d)
 
     def log_prior(self, x: Tensor) -> Tensor:
-        """log density (R,) of x = log θ (R, p), Jacobian included, up to a constant."""
+        """Log density (R,) of x = log θ (R, p), Jacobian included, up to a constant."""
         return (self.settings.prior_shape * x - self.settings.prior_rate * x.exp()).sum(-1)
 
     def _point(self) -> Point:
@@ -224,7 +222,9 @@ class Chains:
         state, settings = self.state, self.settings
         if (step + 1) % ADAPT_EVERY == 0:
             seen = state["draws"][:, (step + 1) // 2 : step + 1].flatten(0, 1)
-            state["covariance"] = torch.cov(seen.mT).reshape(self.p, self.p) + 1e-4 * torch.eye(self.p).to(seen)
+            state["covariance"] = torch.cov(seen.mT).reshape(self.p, self.p) + 1e-4 * torch.eye(self.p).to(
+                seen
+            )
         if step >= settings.burn_in // 2:
             state["scale_sum"] += state["log_scale"]
         if step == settings.burn_in - 1:

@@ -47,9 +47,12 @@ class Point:
 
 
 def square_roots(sources: Tensor) -> Tensor:
-    """A_h (d, n, n) with A_h A_hᵀ = S_h, of positive semi-definite S_h (d, n, n)."""
-    values, vectors = torch.linalg.eigh(sources)
-    return vectors * values.clamp(min=0).sqrt()[:, None, :]
+    """Lower triangular A_h (d, n, n) with A_h A_hᵀ = S_h.
+
+    Raises:
+        torch.linalg.LinAlgError: S_h is not positive definite.
+    """
+    return torch.linalg.cholesky(sources)
 
 
 class Marginal:
@@ -82,13 +85,13 @@ class Marginal:
         like = q.mode
         rows = noise_rows(like.shape[1], len(self.sources), like.shape[2])
         left = 1 if self.method == "laplace" else self.importance
-        total, best, f = (torch.full_like(q.log_evidence, -torch.inf) for _ in range(2)), None, like
-        level, best = total
+        f = like
+        level = best = torch.full_like(q.log_evidence, -torch.inf)
         while left:
             size = min(left, CHUNK)
             left -= size
             # single precision is six times as fast to draw; weights are exact for the values that came
-            noise = torch.randn(len(like), rows, size, generator=generator, device=like.device).to(like)
+            noise = torch.randn(rows, len(like), size, generator=generator, device=like.device).to(like)
             delta = draw(q, theta, self.roots, noise)
             weights = log_weights(q, delta)  # (R, S)
             level = torch.logaddexp(level, weights.logsumexp(1))

@@ -1,8 +1,8 @@
 """Emulator of the log likelihood of θ and of the mode f̂, from points that the burn-in has evaluated.
 
-In: points x = log θ (Q, p), log estimates (Q,), modes (Q, C, n). Out: a function of x that costs microseconds,
-used to propose far moves which Metropolis-Hastings then corrects (Liu 2001, section 9.4.3, surrogate
-transition), and a start near the mode for Newton's method.
+In: points x = log θ (Q, p), log estimates (Q,), modes (Q, C, n). Out: a function of x that costs
+microseconds, used to propose far moves which Metropolis-Hastings then corrects (Liu 2001, section 9.4.3,
+surrogate transition), and a start near the mode for Newton's method.
 
 The emulator is a quadratic plus a Gaussian process of its residuals, within the box of the points; outside it
 is -inf, and no move is proposed.
