@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ich_mil.multikernel.ancillary import ancillary_move, prior_draw
+from ich_mil.multikernel.ancillary import Ancillary
 from ich_mil.multikernel.marginal import Marginal, Method, Point
 from ich_mil.multikernel.surrogate import Surrogate
 from ich_mil.settings import check_least
@@ -106,6 +106,7 @@ class Chains:
         self.d = len(sources)
         self.p = self.C * self.d
         self.marginal = Marginal(sources, labels, method=settings.method, importance=settings.importance)
+        self.ancillary = Ancillary(sources, labels)
         self.generator = torch.Generator(sources.device).manual_seed(settings.seed)
         self.surrogate: Surrogate | None = None
         total = settings.burn_in + settings.draws
@@ -136,7 +137,7 @@ class Chains:
             .to(torch.int64),
         }
         if settings.method == "ancillary":
-            self._set(prior_draw(self, x))
+            self._set(self.ancillary.evaluate(self.theta(x), self.ancillary.normal(self.generator)))
         else:
             self._set(self.marginal.evaluate(self.theta(x), self.generator, zeros(self.R, self.C, self.n)))
 
@@ -192,8 +193,8 @@ class Chains:
             new_x = self.walk(x, state["log_scale"].exp())
             correction = torch.zeros_like(x[:, 0])
         if self.settings.method == "ancillary":
-            self._set(ancillary_move(self, x))
-            new = prior_draw(self, new_x, state["mode"])
+            self._set(self.ancillary.redraw(self.theta(x), self._point(), self.generator))
+            new = self.ancillary.evaluate(self.theta(new_x), state["mode"])
         elif self.surrogate is None:
             new = self.marginal.evaluate(self.theta(new_x), self.generator, state["mode"])
         else:

@@ -93,7 +93,7 @@ def test_the_estimate_is_carried_until_a_move_is_accepted(problem):
 
 
 def test_proposals_are_frozen_after_the_burn_in(problem):
-    chains = Chains(*problem, replace(FAST, proposal="random_walk"))
+    chains = Chains(*problem, replace(FAST, proposal="random_walk", draws=60))
     chains.run(steps=FAST.burn_in)
     scale, shape = chains.state["log_scale"].clone(), chains.state["covariance"].clone()
     chains.run()
