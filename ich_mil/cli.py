@@ -79,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     one.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
     one.add_argument("--triage", type=Path, metavar="T.json", help="apply the thresholds of 'ich-mil triage'")
+    one.add_argument("--kinds", type=Path, metavar="DIR", help="add the kinds of bleed of 'ich-mil subtype'")
     _add_shown(one)
     _add_reading(one)
 
@@ -113,6 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one.add_argument(f"--{name}", type=_share, help=f"{what} (default {PROMISE[name]})")
     one.add_argument("--method", choices=("risk_control", "conformal"), help=f"default: {PROMISE['method']}")
     one.add_argument("--out", type=Path, help="default: triage.json or decisions.csv in the folder")
+
+    one = commands.add_parser("subtype", help="fit models of the kinds of bleed to predicted scans")
+    one.add_argument("folder", type=Path, help="predictions: the folder of 'predict' or 'validate'")
+    one.add_argument("--kinds", type=Path, required=True, help="CSV: column scan, and a 0/1 column per kind")
+    one.add_argument("--model", type=Path, default="headct-base", help="the model that predicted them")
+    one.add_argument("--out", type=Path, required=True, help="folder to write, for 'predict --kinds'")
 
     one = commands.add_parser(
         "drift", help="test whether predicted scans differ from those of the training site"
@@ -267,6 +274,7 @@ def _run(chosen: argparse.Namespace) -> None:
                 jobs=chosen.jobs,
                 triage=chosen.triage,
                 contrast_words=chosen.contrast_words,
+                kinds=chosen.kinds,
                 shown=Shown(dicom=chosen.dicom, names=chosen.names),
             )
         case "validate":
@@ -298,6 +306,10 @@ def _run(chosen: argparse.Namespace) -> None:
             join_runs(chosen.runs, chosen.out, skip_failed=chosen.skip_failed)
         case "triage":
             _triage(chosen)
+        case "subtype":
+            from ich_mil.pipeline.subtype import train_kinds
+
+            train_kinds(chosen.folder, kinds=chosen.kinds, model=chosen.model, out=chosen.out)
         case "drift":
             from ich_mil.pipeline.drift import drift_of
 

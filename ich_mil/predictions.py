@@ -123,6 +123,29 @@ class Run:
 
 
 @dataclass(frozen=True)
+class KindResult:
+    """One kind of bleed of a scan, if there is a bleed.
+
+    Attributes:
+        name: kind, such as `subdural`.
+        probability: posterior mean.
+        std: posterior standard deviation.
+        interval_95: central 95 % of a Beta distribution with this mean and deviation.
+        source: the network with the largest weight for this kind.
+        share: posterior mean share of its weight.
+        auc: held-out AUC of the kind on the training scans.
+    """
+
+    name: str
+    probability: float
+    std: float
+    interval_95: Interval
+    source: str
+    share: float
+    auc: float
+
+
+@dataclass(frozen=True)
 class ScanResult:
     """Result of a scan.
 
@@ -141,6 +164,7 @@ class ScanResult:
         pixels: digest of the pixels of its slices, from the lowest up; empty for a feature table.
         unlikeness: distance of its texture from the training scans, divided by the threshold that at most
             5 % of similar scans exceed (`ich_mil.evaluate.likeness`); None for a model without this check.
+        kinds: kinds of bleed of a scan that is not called negative; empty where no model of kinds was given.
     """
 
     scan: str
@@ -155,6 +179,7 @@ class ScanResult:
     ledger: tuple[LedgerEntry, ...]
     pixels: str
     unlikeness: float | None = None
+    kinds: tuple[KindResult, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -412,7 +437,8 @@ def _read_scan(content: dict[str, Any]) -> ScanResult:
     runs = tuple(Run(**one) for one in content["runs"])
     if content["decision"] not in DECISIONS:
         raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
-    changed = {"slices": slices, "runs": runs, "ledger": _entries(content["ledger"])}
+    kinds = tuple(KindResult(**{**one, **_numbers(one)}) for one in content["kinds"])
+    changed = {"slices": slices, "runs": runs, "ledger": _entries(content["ledger"]), "kinds": kinds}
     return ScanResult(**{**content, **_numbers(content), **changed})
 
 

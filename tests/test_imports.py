@@ -11,7 +11,18 @@ import ich_mil
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "kernels", "dicom"]
 LAYERS += ["synthetic", "data"]
-LAYERS += ["models", "gp", "multikernel", "training", "evaluate", "predictions", "model", "report", "reports", "config"]
+LAYERS += [
+    "models",
+    "gp",
+    "multikernel",
+    "training",
+    "evaluate",
+    "predictions",
+    "model",
+    "report",
+    "reports",
+    "config",
+]
 LAYERS += ["pipeline", "serve", "reproduce", "cli", "__main__"]
 
 

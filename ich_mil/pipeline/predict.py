@@ -15,6 +15,7 @@ from ich_mil.files import alone, check_apart
 from ich_mil.ledger import Code
 from ich_mil.model import check_no_run, load_model
 from ich_mil.pipeline.pages import Shown, remove_shown, show_predictions
+from ich_mil.pipeline.subtype import Kinds
 from ich_mil.pipeline.triage import read_triage
 from ich_mil.predictions import Results, in_no_study, incomplete, make_results, write_results
 from ich_mil.progress import progress, say
@@ -28,17 +29,24 @@ class Predictor:
     Attributes:
         model: the trained model.
         triage: thresholds of the decision; None: decision by the interval.
+        kinds: models of the kinds of bleed; None: no kinds are predicted.
         contrast_words: site-specific CSV of phrases; None: built-in table only.
         learned: keys of the scans the model was trained or calibrated on; empty for a model without
             `splits.csv`.
     """
 
-    def __init__(self, model: Path, triage: Path | None = None, contrast_words: Path | None = None) -> None:
-        """Load the model and the thresholds.
+    def __init__(
+        self,
+        model: Path,
+        triage: Path | None = None,
+        contrast_words: Path | None = None,
+        kinds: Path | None = None,
+    ) -> None:
+        """Load the model, the thresholds and the kinds.
 
         Raises:
             ConfigError: the contrast words cannot be used.
-            ModelError: `model` is not a finished run with a CNN, or the thresholds belong to another model.
+            ModelError: `model` is not a finished run with a CNN, or thresholds or kinds are of another model.
             DataError: thresholds or `splits.csv` cannot be read.
         """
         read_site_phrases(contrast_words)  # errors in the file are raised before the first study
@@ -49,6 +57,7 @@ class Predictor:
         divided = self.model.folder / "splits.csv"
         self.learned = learned_from(load_splits(divided)) if divided.is_file() else {}
         self.triage = None if triage is None else read_triage(triage, weights=weights)
+        self.kinds = None if kinds is None else Kinds.load(kinds, weights=weights)
 
     def __call__(self, root: Path, out: Path, *, jobs: int = 1) -> tuple[Results, PreparedSet]:
         """Predict all studies below `root`, with heatmaps, into `out`.
@@ -84,6 +93,8 @@ class Predictor:
             learned=self.learned,
             unlikeness=model.unlikeness(views),
         )
+        if self.kinds is not None:
+            results = self.kinds.add(results, views)
         remove_shown(out)
         write_results(results, out)
         for scan in progress(results.scans, total=len(results.scans), what="heatmaps", unit="scan"):
@@ -99,6 +110,7 @@ def predict_folder(
     jobs: int,
     triage: Path | None = None,
     contrast_words: Path | None = None,
+    kinds: Path | None = None,
     shown: Shown,
 ) -> None:
     """Predict all studies below `root`, and write predictions, pages and optional DICOM results to `out`.
@@ -107,11 +119,11 @@ def predict_folder(
         ConfigError: `out` lies in `root`, or is the folder of a run, or the contrast words cannot be used.
         DataError: no readable study below `root`, thresholds that cannot be read, or a folder that another
             process is writing.
-        ModelError: `model` is not a finished run with a CNN, or the thresholds belong to another model.
+        ModelError: `model` is not a finished run with a CNN, or thresholds or kinds belong to another model.
     """
     check_apart(out, root)
     check_no_run(out)
-    predictor = Predictor(model, triage, contrast_words)
+    predictor = Predictor(model, triage, contrast_words, kinds)
     with alone(out, doing="writing"):
         results, prepared = predictor(root, out, jobs=jobs)
         show_predictions(results, prepared, out, shown)

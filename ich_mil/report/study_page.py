@@ -20,7 +20,17 @@ from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
 from ich_mil.report.pictures import WINDOWS, Overlay, overlay, slice_pictures
 from ich_mil.report.strip import make_strip
-from ich_mil.report.words import CODES, MARK, drivers, numbers, problems, results_in_words, routine, unlike
+from ich_mil.report.words import (
+    CODES,
+    MARK,
+    drivers,
+    kinds,
+    numbers,
+    problems,
+    results_in_words,
+    routine,
+    unlike,
+)
 
 TOP_SLICES = 4
 """Number of slices shown as pictures without the viewer, and in print."""
@@ -81,6 +91,7 @@ def render_study(
         drivers=drivers(scan),
         problems=problems(scan.ledger),
         unlike=unlike(scan),
+        kinds=kinds(scan),
         routine=routine(scan.ledger),
         codes=CODES,
         max_ledger=MAX_LEDGER,

@@ -133,6 +133,17 @@ def unlike(scan: ScanResult) -> str:
     )
 
 
+def kinds(scan: ScanResult) -> list[str]:
+    """Sentences on the kinds of bleed, the most probable first."""
+    ordered = sorted(scan.kinds, key=lambda one: (-one.probability, one.name))
+    return [
+        f"{one.name}: {percent(one.probability)} (95 % interval {percent(one.interval_95[0])} to "
+        f"{percent(one.interval_95[1])}), mostly from {one.source} ({percent(one.share)} of the weight); "
+        f"held-out AUC {one.auc:.2f}"
+        for one in ordered
+    ]
+
+
 def numbers(first: int, last: int) -> str:
     """Slice numbers from 1, as '13' or '13–18', for 0-based indices `first` to `last`."""
     return f"{first + 1}" if first == last else f"{first + 1}–{last + 1}"

@@ -42,7 +42,7 @@ from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import SourceImage, StudyContext, frames_of
 from ich_mil.report.dicom.identity import MANUFACTURER, Identity, Kind, reference
 from ich_mil.report.dicom.values import paragraph
-from ich_mil.report.words import problems, routine, unlike
+from ich_mil.report.words import kinds, problems, routine, unlike
 
 
 def structured_report(
@@ -179,6 +179,8 @@ def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[
         + ("" if run.scan_without is None else f" The scan's probability without it: {run.scan_without:.6f}.")
         for run in scan.runs
     ]
+    if scan.kinds:
+        comments.append(f"Kind of bleed, if there is one. {'; '.join(kinds(scan))}.")
     if told := [*problems(scan.ledger), *routine(scan.ledger)]:
         comments.append(f"Input: {'; '.join(told)}.")
     return [*comments, *context.notes]
