@@ -55,7 +55,7 @@ class Observation(Protocol):
         ...
 
     def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """Θ (R, N) for μ, σ² (R, N)."""
+        """Precisions Θ (R, N) for μ, σ² (R, N)."""
         ...
 
     def target(self) -> Tensor:

@@ -23,7 +23,7 @@ CHUNK = 65_536
 
 Values = ArrayLike | Tensor
 Held = tuple[Values, Values, Values] | tuple[Values, Values, Values, Values | None]
-"""X, bags, labels, and positions for a head that smooths along z."""
+"""(X, bags, labels) or (X, bags, labels, positions); a head that smooths along z needs positions."""
 
 
 class Bags(NamedTuple):

@@ -15,7 +15,7 @@ The sampler departs from the paper in two ways, neither of which changes the pos
 * The margins of a scan are drawn jointly. A positive scan has a first positive margin J with P(J = k) ∝
   P(m_k ≥ 0) Π_{i<k} P(m_i < 0). Given J, the margins before J are negative, m_J ≥ 0, and the margins after J
   are free. With single-site updates the only positive margin of a scan could not turn negative before another
-  one has turned positive.
+  margin has turned positive.
 * The elliptical slice move improves mixing. The sign of a margin far from 0 carries little information (on
   RSNA slices 1/50 of that of its value), so w given m moves little in a sweep: without the move, 2,000 draws
   had an effective sample size of 9. The move follows an ellipse through w and a draw from a Gaussian
@@ -259,7 +259,7 @@ def _report(
         warnings.warn(
             f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "
             "(head.draws, head.burn_in)",
-            stacklevel=4,  # the caller of `sample_posterior`, beyond its decorator
+            stacklevel=4,  # attribute it to the caller of `sample_posterior`, outside its decorator
         )
     return FitReport(
         (), tuple(largest), (), sweeps, stopped, message, r_hat=worst, effective_samples=effective

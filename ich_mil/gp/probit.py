@@ -105,7 +105,7 @@ class ProbitObservation:
         return torch.ones_like(mu)
 
     def target(self) -> Tensor:
-        """E[m] (R, N)."""
+        """Targets E[m] (R, N)."""
         return self._mean
 
     def update(self, mu: Tensor, variance: Tensor) -> None:

@@ -64,7 +64,7 @@ class Smoother:
     width: float
 
     def weights(self, rows: slice) -> Tensor:
-        """W (n, n) of the scan that owns these rows."""
+        """Smoothing weights W (n, n) of the scan with these rows."""
         return smoothing_weights(self.positions[rows], self.width)
 
 

@@ -201,7 +201,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
 
     @property
     def q_root(self) -> Tensor:
-        """Lower Cholesky factor of S (M, M)."""
+        """Lower Cholesky factor (M, M) of the covariance S of q(w)."""
         return self.variational_strategy._variational_distribution.chol_variational_covar
 
     def set_q(self, mean: Tensor, root: Tensor) -> Self:
