@@ -8,10 +8,10 @@ hyperparameters λ (Castro-Macías et al. 2024, Eq. 29),
     A = I + Φ Θ Φᵀ        b = Φ (π - ½)
     F(λ) = ½ bᵀ A⁻¹ b - ½ log det A - ½ Σ_n θ_n residual_n - log Z
 
-F + const is J at the optimal q(w) for fixed Θ and π (Eq. 26-27), with log ψ(f) replaced by its bound log ψ(c)
-- θ(c) (f² - c²) / 2 at the c of Θ; so it never exceeds J at that q(w). F depends on the slices only through
-the three sums Φ Θ Φᵀ, Φ (π - ½) and Σ θ k(x,x). One pass over tiles of slices computes the sums and a second
-pass backpropagates their gradients into the kernel, so memory does not grow with N · M.
+F + const is J at the optimal q(w) for fixed Θ and π (Eq. 26-27), with log ψ(f) replaced by its lower bound
+log ψ(c) - θ(c) (f² - c²) / 2 at the c of Θ; so it never exceeds J at that q(w). F depends on the slices only
+through the three sums Φ Θ Φᵀ, Φ (π - ½) and Σ θ k(x,x). One pass over tiles of slices computes the sums and a
+second pass backpropagates their gradients into the kernel, so memory does not grow with N · M.
 
 If slices are smoothed along z (`ich_mil.gp.smoothing`), a tile is one scan, K_ZX Wᵀ replaces K_ZX, and
 diag(W (K_XX + εI) Wᵀ) replaces k(x,x).
