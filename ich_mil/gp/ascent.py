@@ -1,18 +1,17 @@
-"""Coordinate ascent for every head of the family, many replicates at once.
+"""Coordinate-ascent variational inference for the sparse GP heads, for many replicates at once.
 
-In: Φ of the training slices (`Projection`), and what the model says of slices given their latent values (an
-`Observation`). Out: q(w) = N(m, S) of each replicate, and a report. All members of the family share one
-sweep,
+In: Φ of the training slices (`Projection`) and the local factors of the model (`Observation`). Out: q(w) =
+N(m, S) and a `FitReport` for each replicate. All models share the global update of one sweep,
 
     A = I + Φ Θ Φᵀ        m = A⁻¹ Φ r        S = A⁻¹
     μ = Φᵀ m              σ² = diag(Φᵀ S Φ) + residual
 
-and differ in the precisions Θ and the targets r of the slices, which their local posteriors give (ψ-VGPMIL:
-Castro-Macías et al. 2024, Eq. 25-28). Replicates share Φ and the scans; they differ in what the observation
-holds: density, H, margin.
+The precisions Θ and targets r of the slices depend on the model: they come from its local posteriors
+(ψ-VGPMIL: Castro-Macías et al. 2024, Eq. 25-28). Replicates share Φ and the scans. They differ in the
+parameters of the observation model: density, H, margin.
 
-Several ranks (`ich_mil.ranks`) share the scans out. Each has Φ and the local posteriors of its own slices;
-what a sweep decides by are sums and maxima over all, so that all decide alike.
+With several ranks (`ich_mil.ranks`), the scans are divided among them. Each rank holds Φ and the local
+posteriors of its own slices. Stopping decisions use sums and maxima over all ranks, so all ranks agree.
 
 Shapes: R replicates, B bags (scans), N instances (slices), M inducing points.
 """
@@ -35,48 +34,49 @@ from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks
 
 RUNAWAY = 50.0
-"""|μ| beyond which a fit has run away: sigmoid(f) is 1 to the last bit of float64 from f = 37 on."""
+"""Largest |μ| of an unbounded model before its fit counts as diverged. sigmoid(f) rounds to 1 in float64
+from f = 37."""
 
 COLLAPSED = 1e-3
-"""Largest |μ| below which a fit has shrunk to the prior mean and tells nothing apart."""
+"""A fit whose largest |μ| is below this value has collapsed to the prior mean."""
 
 LONGER = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
-"""What to do where the slices are too far from the inducing points."""
+"""Advice in warnings about a collapsed fit, whose slices may be too far from the inducing points."""
 
 Stopped = Literal["validation", "converged", "sweeps", "diverged"]
 
 
 class Observation(Protocol):
-    """The local side of a model: the posteriors of slices given μ and σ², R times over."""
+    """Local factors of a model: the variational posteriors of the slices given μ and σ², for R replicates."""
 
     @property
     def bounded(self) -> list[bool]:
-        """Of each of the R, whether the model holds |μ| in bounds by itself."""
+        """For each replicate, whether the model itself keeps |μ| bounded."""
         ...
 
     def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """Θ (R, N) for μ, σ² (R, N)."""
+        """Precisions Θ (R, N) for μ, σ² (R, N)."""
         ...
 
     def target(self) -> Tensor:
-        """The targets r (R, N), after `precision` of the same sweep."""
+        """Targets r (R, N). Call `precision` of the same sweep first."""
         ...
 
     def update(self, mu: Tensor, variance: Tensor) -> None:
-        """Bring the local posteriors to the new μ, σ² (R, N)."""
+        """Update the local posteriors for new μ, σ² (R, N)."""
         ...
 
     def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """The evidence bound (R,) without KL(q(w) ‖ p(w))."""
+        """ELBO (R,) without its term KL(q(w) ‖ p(w))."""
         ...
 
     def keep(self, alive: Tensor) -> None:
-        """Go on with these replicates only (indices)."""
+        """Drop all replicates except those at the indices `alive`."""
         ...
 
 
 class Weights(NamedTuple):
-    """q(w) of R replicates: m (R, M), W (R, M, M) with WᵀW = S, and log det S (R,)."""
+    """Gaussian q(w) = N(m, S) of R replicates: m (R, M), W (R, M, M) with WᵀW = S, and log det S (R,)."""
 
     mean: Tensor
     root: Tensor
@@ -84,13 +84,16 @@ class Weights(NamedTuple):
 
     @classmethod
     def prior(cls, replicates: int, m: int, *, like: Tensor) -> "Weights":
-        """N(0, I) of M = `m`, of the dtype and device of `like`."""
+        """Prior N(0, I) with M = `m`, in the dtype and on the device of `like`."""
         zero = like.new_zeros(replicates, m)
         return cls(zero, identity(m, like).repeat(replicates, 1, 1), zero[:, 0])
 
     @classmethod
     def solve(cls, gram: Tensor, pull: Tensor) -> "Weights":
-        """S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M); NaN where that is no Gaussian."""
+        """Solve for q(w): S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M).
+
+        A replicate whose S⁻¹ is not positive definite is filled with NaN.
+        """
         eye = identity(gram.shape[-1], gram)
         C, failed = torch.linalg.cholesky_ex(gram + eye)  # A = C Cᵀ
         C.masked_fill_((failed != 0)[:, None, None], torch.nan)
@@ -99,13 +102,13 @@ class Weights(NamedTuple):
         return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
 
     def one(self, replicate: int) -> "Weights":
-        """This replicate only, as one of one; of several, a copy, which does not hold the others' memory."""
+        """q(w) of one replicate, with R = 1: a copy if R > 1, so that the other replicates can be freed."""
         if len(self.mean) == 1:
             return self
         return Weights(*(value[replicate : replicate + 1].clone() for value in self))
 
     def within(self, basis: Tensor | None) -> "Weights":
-        """Of q(w) in all M directions, the part in those of `basis` (M, r)."""
+        """Marginal of q(w) in the directions of `basis` (M, r). None returns q(w) itself."""
         if basis is None:
             return self
         half = self.root @ basis  # (R, M, r)
@@ -113,7 +116,7 @@ class Weights(NamedTuple):
         return Weights(self.mean @ basis, upper, 2 * upper.diagonal(dim1=-2, dim2=-1).log().sum(-1))
 
     def beyond(self, basis: Tensor | None) -> "Weights":
-        """Of q(w) in the directions of `basis` (M, r), that in all M, at its prior in the others."""
+        """Extend q(w) from the directions of `basis` (M, r) to all M; the other directions keep the prior."""
         if basis is None:
             return self
         # W = I + Q (W_r - I) Qᵀ has WᵀW = I + Q (S_r - I) Qᵀ
@@ -128,20 +131,20 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class FitReport:
-    """What happened in a fit, sweep by sweep (the first entry is sweep 1).
+    """History of a fit by sweep (the first entry is sweep 1), and the reason it stopped.
 
     Attributes:
-        elbo: evidence bound; exact for the logistic density, for others of ψ-VGPMIL up to a constant and log
-            Z (Eq. 20), which depends on the kernel. For the family large_margin what it ascends, which
-            bounds no evidence; empty for gibbs, which samples.
-        max_abs_mean: largest |μ| of a training slice.
-        validation_log_loss: loss of the validation scans after Platt's sigmoid is fitted to them
-            (`platt_loss`); empty without any. Where the kernel is learned, of the last ascent alone.
-        best_sweep: the sweep whose state was returned; 0 = the start.
-        stopped: why it ended.
-        message: the same in a sentence.
-        r_hat: largest rank-normalised split R-hat of the watched slices' μ; None unless it was sampled.
-        effective_samples: smallest bulk effective sample size of the same; None unless it was sampled.
+        elbo: ELBO after each sweep. Exact for the logistic density; for other densities of ψ-VGPMIL up to a
+            constant and log Z (Eq. 20), which depends on the kernel. For the family large_margin it is the
+            objective that is maximised, which bounds no evidence. Empty for gibbs, which samples.
+        max_abs_mean: largest |μ| of a training slice after each sweep.
+        validation_log_loss: loss of the validation scans after Platt scaling on them (`platt_loss`); empty
+            without validation scans. With a learned kernel, of the last ascent only.
+        best_sweep: the sweep whose q(w) was returned; 0 is the start.
+        stopped: the reason the fit ended.
+        message: the reason as a sentence.
+        r_hat: largest rank-normalised split R-hat of μ over the monitored slices; None without sampling.
+        effective_samples: smallest bulk effective sample size of μ over these slices; None without sampling.
     """
 
     elbo: tuple[float, ...]
@@ -155,14 +158,14 @@ class FitReport:
 
 
 class Watched(NamedTuple):
-    """Scans that say how good a state is; C of the B are those of this rank.
+    """Scans on which each sweep is scored. B scans in all, C of them on this rank.
 
     Attributes:
         projection: Φ of this rank's slices.
         offsets: (C + 1,) on the CPU.
         labels: (B,) of all scans, on the CPU.
-        turns: the order of the slices in `projection`; None is that of `offsets`.
-        numbers: (C,) of this rank's scans among all; None is all of them.
+        turns: order of the slices in `projection`; None: the packed order of `offsets`.
+        numbers: (C,) indices of this rank's scans among all; None: this rank has all scans.
     """
 
     projection: Projection
@@ -174,7 +177,7 @@ class Watched(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop, and how watched scans are scored; the fields of `HeadSettings` of these names."""
+    """Stopping criteria, and how scans are scored: the settings of the same names in `HeadSettings`."""
 
     sweeps: int
     patience: int
@@ -184,14 +187,14 @@ class Limits:
 
 
 class _Sweep(NamedTuple):
-    """What one sweep made of one replicate.
+    """Outcome of one sweep for one replicate.
 
     Attributes:
-        number: of the sweep, from 1.
-        elbo: evidence bound.
-        largest: |μ| of a slice.
-        change: of a μ since the sweep before.
-        loss: of the scans that judge; None where none do.
+        number: index of the sweep, from 1.
+        elbo: ELBO.
+        largest: largest |μ| over the slices.
+        change: largest change of a μ since the previous sweep.
+        loss: Platt loss on the scoring scans; None without scoring.
     """
 
     number: int
@@ -203,13 +206,13 @@ class _Sweep(NamedTuple):
 
 @dataclass
 class _Trace:
-    """One replicate on its way: which state is the best so far, and whether it goes on.
+    """Progress of one replicate: its history, the best q(w) so far, and the stopping decision.
 
     Attributes:
-        best: that state.
-        limits: when to stop.
-        ceiling: of |μ|; beyond, the fit has run away.
-        watched: whether validation scans judge.
+        best: best q(w) so far.
+        limits: stopping criteria.
+        ceiling: largest |μ| allowed; above it the fit has diverged.
+        watched: whether there are validation scans.
     """
 
     best: Weights
@@ -224,9 +227,14 @@ class _Trace:
     message: str = ""
 
     def goes_on(self, sweep: _Sweep, state: Callable[[], Weights]) -> bool:
-        """Take note of a sweep and of the state it ended in; False ends the fit and says why."""
+        """Record a sweep; return False, with `stopped` and `message` set, if the fit ends here.
+
+        Args:
+            sweep: outcome of the sweep.
+            state: returns q(w) after the sweep; called only if that q(w) is kept.
+        """
         self.sweeps.append(sweep)
-        # Written so that NaN is a divergence.
+        # These comparisons are False for NaN, so NaN counts as divergence.
         finite = sweep.largest < self.ceiling and math.isfinite(sweep.elbo)
         if finite and sweep.loss is None:
             self._keep(sweep, state)
@@ -248,7 +256,7 @@ class _Trace:
             self.message = f"all {self.limits.sweeps} sweeps done"
         else:
             return True
-        if not self.watched:  # the last one, whatever the training scans say
+        if not self.watched:  # without validation scans the last q(w) counts, not the best on training scans
             self._keep(sweep, state)
         return False
 
@@ -256,7 +264,7 @@ class _Trace:
         self.best, self.best_sweep = state(), sweep.number
 
     def _divergence(self, sweep: _Sweep) -> str:
-        """How the fit went wrong, and what is kept of it."""
+        """Message of a diverged fit: how it failed, and which q(w) is kept."""
         how = "shrunk to 0" if sweep.largest <= COLLAPSED else "run away"
         why = "the last finite one"
         if sweep.loss is not None:
@@ -278,7 +286,7 @@ class _Trace:
 
 
 def scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits, ranks: Ranks) -> Tensor:
-    """Logits (R, B) of all watched scans, from the rule over MacKay's E sigmoid(f) of their slices."""
+    """Scan logits (R, B): the scan rule applied to the slice logits of E p(f) (`mean_logit`)."""
     logits = mean_logit(mu, variance, limits.link)
     if watched.turns is not None:
         logits = watched.turns.restore(logits)
@@ -299,26 +307,28 @@ def ascend(
     watched: Watched | None = None,
     ranks: Ranks = ALONE,
 ) -> list[tuple[Weights, FitReport]]:
-    """Sweeps until each replicate has converged, stopped improving, diverged, or done all it may.
+    """Run sweeps until each replicate has converged, stopped improving, diverged or reached the sweep limit.
 
-    With watched scans the state of the sweep with their lowest loss is returned, and a replicate stops when
-    that loss has not fallen for `limits.patience` sweeps. Without, the last state is returned. A fit that
-    runs away (|μ| not finite or, where the model does not bound it, above `RUNAWAY`) or collapses (|μ| below
-    `COLLAPSED`) is stopped with a warning. Without watched scans the state with the lowest loss on the
-    training scans is returned then, and of a bounded model the last finite one.
+    With validation scans, the q(w) of the sweep with the lowest validation loss is returned, and a replicate
+    stops when that loss has not fallen for `limits.patience` sweeps. Without validation scans, the last q(w)
+    is returned.
+
+    A fit stops with a warning if it diverges (|μ| not finite, or above `RUNAWAY` where the model does not
+    bound it) or collapses (|μ| below `COLLAPSED`). It then returns, without validation scans, the q(w) with
+    the lowest loss on the training scans, or for a bounded model the last finite q(w).
 
     Args:
-        projection: Φ of the training slices, in the order the observation has them in; of several ranks, of
-            this one's slices, with sums over all.
-        observation: its state is that of the last sweep afterwards.
+        projection: Φ of this rank's training slices, in the order of the observation; its sums are over all
+            ranks.
+        observation: local factors; changed in place, and left at the last sweep.
         start: q(w) before the first sweep, R replicates.
-        limits: when to stop.
-        training: the training scans themselves; they judge where nobody else does.
+        limits: stopping criteria.
+        training: the training scans; they score unbounded models where there are no validation scans.
         watched: validation scans.
-        ranks: that share the scans out.
+        ranks: the ranks among which the scans are divided.
 
     Returns:
-        q(w), one replicate each, and its report.
+        For each replicate, q(w) with R = 1 and its report.
     """
     bounded = observation.bounded
     alive = list(range(len(bounded)))
@@ -340,7 +350,7 @@ def ascend(
             if judges is watched:
                 seen = judges.projection.moments(weights.mean, weights.root)
             told.append(scan_logits(*seen, judges, limits, ranks))
-        # the one time in a sweep that the host waits for a device
+        # The only host-device synchronisation of a sweep.
         host = torch.cat(told, 1).cpu()  # (R, 3 + B)
         losses: list[float] | list[None] = [None] * len(alive)
         if judges is not None:
@@ -349,7 +359,7 @@ def ascend(
         for i, ((elbo, largest, change), loss) in enumerate(zip(host[:, :3].tolist(), losses, strict=True)):
             trace = traces[alive[i]]
             if judges is training and bounded[alive[i]]:
-                loss = None  # nobody need judge what cannot run away
+                loss = None  # a bounded model cannot run away, so its training loss is not needed
             if trace.goes_on(_Sweep(number, elbo, largest, change, loss), partial(weights.one, i)):
                 going.append(i)
             elif trace.stopped == "diverged":
@@ -369,7 +379,7 @@ def ascend(
 
 
 def join_reports(reports: Sequence[FitReport]) -> FitReport:
-    """The report of fits that went on from one another; how it ended is that of the last."""
+    """Concatenate the reports of consecutive ascents; the reason of the end is that of the last."""
     last = reports[-1]
     before = sum(len(report.elbo) for report in reports[:-1])
     return replace(

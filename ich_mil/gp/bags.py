@@ -1,7 +1,7 @@
-"""Bags of slices with their labels and places, as the head is given them.
+"""Packed bags of slices: conversion and validation of features, bag indices, labels and slice positions.
 
-In: features as numpy array or tensor, the bag of each row in any form that `Head` accepts. Out: `Bags`,
-packed: bag b owns rows `offsets[b]:offsets[b + 1]`.
+In: features as numpy array or tensor, and the bag of each row in any form that `Head` accepts. Out: `Bags`,
+in which bag b owns rows `offsets[b]:offsets[b + 1]`.
 
 Shapes: B bags (scans), N instances (slices), D features.
 """
@@ -19,21 +19,21 @@ from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import bag_index, take_bags
 
 CHUNK = 65_536
-"""Rows that are checked, or brought to float64, at once."""
+"""Number of rows that are checked, or converted to float64, at a time."""
 
 Values = ArrayLike | Tensor
 Held = tuple[Values, Values, Values] | tuple[Values, Values, Values, Values | None]
-"""X, bags, labels, and positions for a head that smooths along z."""
+"""(X, bags, labels) or (X, bags, labels, positions); a head that smooths along z needs positions."""
 
 
 class Bags(NamedTuple):
-    """A set of scans.
+    """Packed scans with labels.
 
     Attributes:
         x: (N, D) raw features.
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
-        positions: (N,) mm along the scan, for heads that smooth along z; None where not known.
+        positions: (N,) mm along the scan, for heads that smooth along z; None if unknown.
     """
 
     x: Tensor
@@ -43,11 +43,11 @@ class Bags(NamedTuple):
 
 
 AnyBags = Bags | tuple[Tensor, Tensor, Tensor]
-"""What callers may give: a plain tuple has no positions."""
+"""`Bags`, or a plain tuple (x, offsets, labels) without positions."""
 
 
 def _first_bad(x: Tensor) -> int | None:
-    """The first row of x (N, D) that a kernel cannot take."""
+    """Index of the first row of x (N, D) that is not `measurable`, or None."""
     for start in range(0, len(x), CHUNK):
         good = measurable(x[start : start + CHUNK])
         if not bool(good.all()):
@@ -77,7 +77,7 @@ def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
 
 
 def take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
-    """These scans of them, in the order given."""
+    """Select the bags with indices `chosen`, in that order."""
     numbers = torch.tensor(chosen, dtype=torch.int64, device=bags.offsets.device)
     rows, smaller = take_bags(bags.offsets, numbers)
     positions = None if bags.positions is None else bags.positions[rows]
@@ -85,24 +85,24 @@ def take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
 
 
 def _tensor(values: Values) -> Tensor:
-    """A tensor of numbers without a gradient; an array that torch does not take as it is stored is copied."""
+    """Convert to a detached tensor; an array whose memory layout torch does not support is copied."""
     if isinstance(values, Tensor):
         return values.detach()
     if np.ma.is_masked(values):
         raise ValueError("it has masked values; fill them in, or leave their rows out")
-    array = np.require(values, requirements="W")  # those of pandas are read-only
+    array = np.require(values, requirements="W")  # arrays from pandas are read-only
     if min(array.strides, default=0) < 0 or not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="), order="C")
     return torch.as_tensor(array)
 
 
 def _array(values: Values) -> np.ndarray:
-    """An array of labels, or of numbers or names of bags."""
+    """Convert labels or bag identifiers to a numpy array."""
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
 
 
 def _features(x: Values) -> Tensor:
-    """Features (N, D) in a float dtype; `DataError` if they are no table of `measurable` rows."""
+    """Convert features to a float tensor (N, D); `DataError` unless it is a table of `measurable` rows."""
     try:
         features = _tensor(x)
     except (TypeError, ValueError) as error:
@@ -120,19 +120,19 @@ def _features(x: Values) -> Tensor:
 
 
 def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
-    """Features and bags in any accepted form, packed.
+    """Pack features whose bags are given as offsets or as the bag of each row.
 
     Args:
         x: (N, D) features.
-        bags: (B + 1,) offsets or (N,) the bag of each row. N whole numbers that rise from 0 to N, each above
-            the one before, are offsets.
+        bags: (B + 1,) offsets or (N,) the bag of each row. N integers that increase strictly from 0 to N are
+            taken as offsets.
 
     Returns:
-        Packed features (N, D), offsets (B + 1,), and the rows of `x` they came from (N,).
+        Packed features (N, D), offsets (B + 1,), and the row of `x` of each packed row (N,).
 
     Raises:
         DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit;
-            names of bags that have no order.
+            bag identifiers that cannot be sorted.
     """
     features, index = _features(x), _array(bags)
     n = len(features)
@@ -165,20 +165,20 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def canonical_rows(x: Tensor, offsets: Tensor) -> Tensor:
-    """The order (N,) of packed rows x (N, D) in which those of each bag come by their values."""
+    """Order (N,) of packed rows x (N, D) that sorts the rows of each bag by a function of their values."""
     direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    value = (x.detach().cpu().double() @ direction).numpy()  # equal for equal rows alone, almost surely
+    value = (x.detach().cpu().double() @ direction).numpy()  # almost surely different for different rows
     return torch.as_tensor(np.lexsort((value, bag_index(offsets).numpy())))
 
 
 def column_names(x: Values) -> tuple[str, ...] | None:
-    """The columns of a DataFrame; None of what has no named columns."""
+    """Column names of a DataFrame; None for an input without named columns."""
     columns = getattr(x, "columns", None)
     return None if columns is None else tuple(map(str, columns))
 
 
 def check_columns(x: Values, known: tuple[str, ...] | None) -> None:
-    """Raise `DataError` unless a DataFrame has the columns that are known, in their order."""
+    """Raise `DataError` if x is a DataFrame whose columns differ from `known` in name or order."""
     names = column_names(x)
     if names is not None and known is not None and names != known:
         raise DataError(
@@ -188,7 +188,7 @@ def check_columns(x: Values, known: tuple[str, ...] | None) -> None:
 
 
 def pack_positions(positions: Values | None, order: Tensor) -> Tensor | None:
-    """Positions (N,) in the order of packed rows. `DataError` if there is not one number a row."""
+    """Positions (N,) in the order of the packed rows; `DataError` unless there is one number per row."""
     if positions is None:
         return None
     try:
@@ -201,7 +201,10 @@ def pack_positions(positions: Values | None, order: Tensor) -> Tensor | None:
 
 
 def check_order(values: object, bags: Values, what: str) -> None:
-    """Raise `DataError` if a Series names the bags in another order: it would be taken by place."""
+    """Raise `DataError` if a Series is indexed by bag in an order other than that of `np.unique(bags)`.
+
+    Its values are used by position, so they would be assigned to the wrong bags.
+    """
     if not isinstance(values, pd.Series):
         return
     names = np.unique(_array(bags)).tolist()
@@ -217,13 +220,17 @@ def pack_labelled(
     labels: Values,
     positions: Values | None = None,
 ) -> Bags:
-    """Packed scans. `DataError` if there is not one label 0 or 1 a bag, or not one position a row."""
+    """Pack labelled scans.
+
+    Raises:
+        DataError: as in `pack`; labels that are not one 0 or 1 per bag; positions that are not one per row.
+    """
     features, offsets, order = pack(x, bags)
     check_order(labels, bags, "labels")
     values = _array(labels)
     if values.shape != (len(offsets) - 1,):
         raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")
-    unknown = values[pd.isna(values)]  # `np.isin` cannot compare the one of pandas
+    unknown = values[pd.isna(values)]  # `np.isin` cannot compare pandas.NA
     other = unknown if len(unknown) else values[~np.isin(values, (0, 1))]
     if len(other):
         raise DataError(f"labels must be 0 or 1, got {other.tolist()[0]!r}; leave unlabelled bags out")

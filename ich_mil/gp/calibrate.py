@@ -1,12 +1,13 @@
-"""Calibrate a head: on validation scans, or on scans that other heads of the same settings have held out.
+"""Fit the calibration of a head, on validation scans or by cross-fitting on the training scans.
 
-In: a fitted head, and scans with labels. Out: a `Calibration`, which the caller keeps in `model.calibration`.
+In: a fitted head or its settings, and labelled scans. Out: a `Calibration`, which the caller stores in
+`model.calibration`.
 
-Held-out folds (cross-fitting) use every scan both to fit and to calibrate: each scan's logits come from a
-head that has not seen it, one calibration is fitted to all of them, and serves the head that was fitted to
-all scans (`CalibratedClassifierCV(ensemble=False)` in scikit-learn's words).
+Cross-fitting uses every scan both to fit and to calibrate. The logits of each scan come from a head fitted
+to the other folds. One calibration is fitted to all these logits and applied to the head fitted to all scans
+(as `CalibratedClassifierCV(ensemble=False)` of scikit-learn).
 
-Several ranks (`ich_mil.ranks`) call with the same scans, and each samples some of them.
+With several ranks (`ich_mil.ranks`), every rank calls with the same scans and samples a share of them.
 
 Shapes: B scans, N slices, D features, L samples.
 """
@@ -31,9 +32,9 @@ from ich_mil.ranks import these_ranks
 
 
 def _sampled(model: SparseGP, bags: Bags, chosen: Sequence[int], samples: int, seed: int) -> Tensor:
-    """Logits (2, L, C) of the chosen scans, by the head's rule and by `SLICE_RULE`; each rank draws some.
+    """Sampled logits (2, L, C) of the chosen scans, by the head's rule and by `SLICE_RULE`.
 
-    A `ScanError` has the scan's number among all of `bags`.
+    The scans are divided among the ranks. A `ScanError` carries the index of the scan in `bags`.
     """
     ranks = these_ranks()
     logits = torch.zeros(2, samples, len(chosen), dtype=torch.float64)
@@ -49,19 +50,19 @@ def _sampled(model: SparseGP, bags: Bags, chosen: Sequence[int], samples: int, s
 
 
 def calibrate(model: SparseGP, held: AnyBags, *, samples: int = 1000) -> Calibration | None:
-    """Calibrate on scans the head has not been fitted to.
+    """Fit a calibration to scans that were not used to fit the head.
 
     Args:
         model: the head.
-        held: their features (N, D), offsets (B + 1,) and labels (B,), and positions where the head smooths.
+        held: features (N, D), offsets (B + 1,) and labels (B,) of these scans, and positions if the head
+            smooths along z.
         samples: L.
 
     Returns:
-        The calibration; None, with a warning, where none can be fitted, and without one if the settings ask
-        for none.
+        The calibration. None if the settings ask for none, or, with a warning, if it cannot be fitted.
 
     Raises:
-        ScanError: a scan of `held` that the head cannot judge (`ich_mil.gp.predict.sample_scans`).
+        ScanError: a scan of `held` has features that cannot be used (`ich_mil.gp.predict.sample_scans`).
     """
     settings = model.settings
     if settings.calibration == "none":
@@ -84,23 +85,24 @@ def cross_fit(
     kernel: gpytorch.kernels.Kernel | None = None,
     places: Tensor | None = None,
 ) -> Calibration | None:
-    """Calibrate a head of these settings on the scans it is fitted to, each held out once.
+    """Fit a calibration by cross-fitting: each training scan is held out once.
 
     Args:
-        train: features (N, D), offsets (B + 1,), labels (B,), and positions where the settings smooth.
-        settings: of the head; `calibration_folds` says how many others are fitted.
-        patients: (B,) keys that keep scans in one fold.
+        train: features (N, D), offsets (B + 1,) and labels (B,) of the training scans, and positions if the
+            settings smooth along z.
+        settings: settings of the head; `calibration_folds` is the number of heads fitted here.
+        patients: (B,) patient of each scan; scans of one patient stay in one fold.
         samples: L.
-        seed: of the folds and of the samples.
-        density: ψ instead of the one the settings name.
-        kernel: likewise.
-        places: (K,) of the scans that calibrate, as of `calibrating`; None: all do.
+        seed: seed of the folds and of the samples.
+        density: ψ, in place of the density in the settings.
+        kernel: kernel, in place of the kernel in the settings.
+        places: (K,) indices of the scans to which the calibration is fitted (`calibrating`); None: all.
 
     Returns:
         As `calibrate`.
 
     Raises:
-        ScanError: a scan that the heads fitted to others cannot judge.
+        ScanError: a scan has features that a head fitted to the other folds cannot use.
         DataError: fewer patients of a label than folds; or as in `ich_mil.gp.fit.fit`.
     """
     if settings.calibration == "none":
@@ -119,13 +121,16 @@ def cross_fit(
 
 
 def calibrating(offsets: Tensor, labels: Tensor) -> Tensor:
-    """Places of the bags that calibrate: of all, those of several instances where these have both labels.
+    """Select the bags to which a calibration is fitted.
 
-    A bag of one is a labelled instance; its probability is not that of a scan.
+    A bag of one instance is a labelled instance, whose probability is not that of a scan.
 
     Args:
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
+
+    Returns:
+        (K,) indices of the bags with several instances, or of all bags if these do not have both labels.
     """
     several = (offsets.diff() > 1).cpu()  # (B,)
     if len(labels.cpu()[several].unique()) < 2:
@@ -143,10 +148,10 @@ def held_out_logits(
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> Tensor:
-    """Sampled logits (2, L, B), each scan's from a head that has not seen it: what `cross_fit` fits to.
+    """Sampled logits (2, L, B) of each scan from a head that was not fitted to it.
 
-    Arguments and errors are those of `cross_fit`; the first row is by the head's rule, the second by
-    `SLICE_RULE`.
+    The first row is by the head's rule, the second by `SLICE_RULE`. `cross_fit` fits the calibration to
+    these logits. Arguments and errors are those of `cross_fit`.
     """
     bags = on_device(Bags(*train), train[0].device)
     folds = folds_of(bags.labels, patients, folds=settings.calibration_folds, seed=seed)

@@ -1,18 +1,18 @@
-"""Calibration of probabilities on held-out scans, through the uncertainty, from scan labels alone.
+"""Probability calibration of scan and slice logits: Platt scaling, temperature scaling, isotonic regression.
 
-In: logits of scans and of what stands for their slices, (L, B) posterior samples or (B,) values, and scan
-labels. Out: maps of scan and slice logits to probabilities.
+In: held-out scan logits by the head's rule and by `SLICE_RULE`, as (L, B) posterior samples or (B,) values,
+and scan labels. Out: maps from scan and slice logits to probabilities (`Calibration`).
 
-*Scans.* Platt's sigmoid is fitted so that the *mean over samples* of sigmoid(slope · logit + intercept) fits
-the labels best, because that mean is what is reported; with one sample this is Platt (1999) as in
-scikit-learn's `CalibratedClassifierCV`. Temperature scaling has no intercept. Isotonic regression is
-scikit-learn's, on the means Platt's sigmoid gives; the samples of a scan are then shrunk towards 0 or 1 until
-their mean is its value. All are fitted to Platt's smoothed targets, so that few or separable scans stay
-finite.
+*Scans.* Platt scaling fits slope and intercept so that the *mean over samples* of sigmoid(slope · logit +
+intercept) matches the labels, because this mean is the reported probability. With one sample it is Platt
+(1999), as in scikit-learn's `CalibratedClassifierCV`. Temperature scaling has no intercept. Isotonic
+regression is scikit-learn's, fitted to the means after Platt scaling; the samples of a scan are then scaled
+towards 0 or 1 so that their mean is the isotonic value. All methods use Platt's smoothed targets, so that
+the fit stays finite for few or separable scans.
 
-*Slices* have no labels. A scan's highest fifth stands for its label: Platt's sigmoid between that fifth's
-mean probability (rule `top_20%`) and the scan label is what turns a slice's logit into its probability. And
-a slice is never likelier than its scan.
+*Slices* have no labels. The scan label serves as the label of the highest fifth of the slices: Platt scaling
+between the mean probability of that fifth (rule `top_20%`) and the scan label maps slice logits to
+probabilities. The probability of a slice is capped by that of its scan.
 
 Shapes: B scans, L samples, n slices.
 """
@@ -33,28 +33,29 @@ from torch.nn.functional import logsigmoid, softplus
 from ich_mil.gp.rules import Rule, check_rule
 
 SLOPE_SPREAD = 10.0
-"""Standard deviation of the weak normal prior on the slope, per standard deviation of the logits. Where the
-samples spread wider than the labels warrant, steeper is better without end; a sensible slope is 1 to 4 of
-these units."""
+"""Standard deviation of the weak normal prior on the slope, for logits in units of their standard deviation.
+Without the prior the slope can grow without bound where the samples spread more widely than the labels
+warrant. A typical slope is 1 to 4 in these units."""
 
 FLAT = 1e-3
-"""Least slope, per standard deviation of the logits: the order of scans stays, and says nothing."""
+"""Smallest slope, for logits in units of their standard deviation. It keeps the order of scans, with
+probabilities that are nearly constant."""
 
 SLICE_RULE: Rule = "top_20%"
-"""The rule whose scan logit stands for the slices of a scan. Slice F1 on held-out folds of the RSNA features
-is within 0.01 of itself from 15 to 25 %."""
+"""Rule of the scan logit to which the slice map is fitted. Slice F1 on held-out folds of the RSNA features
+changes by at most 0.01 for shares from 15 to 25 %."""
 
 SLICE_PART = 0.2
-"""Of the slices of a positive scan, the share that counts as positive where nothing tells them apart."""
+"""Assumed share of positive slices in a positive scan, used where the logits do not rank the scans."""
 
 NEWTON_STEPS = 30
-"""Of `platt_loss`, at most."""
+"""Maximum number of Newton steps of `platt_loss`."""
 
 Method = Literal["platt", "temperature", "isotonic"]
 
 
 def smoothed_targets(labels: Tensor) -> Tensor:
-    """Platt's targets (B,) for labels (B,): (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), in float64."""
+    """Platt's smoothed targets (B,) for labels (B,): (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), in float64."""
     positive = labels == 1
     n_positive = int(positive.sum())
     high, low = (n_positive + 1) / (n_positive + 2), 1 / (len(positive) - n_positive + 2)
@@ -62,20 +63,20 @@ def smoothed_targets(labels: Tensor) -> Tensor:
 
 
 def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[float, float, float]:
-    """Slope, intercept and their loss against Platt's smoothed targets; the slope may come out at or below 0.
+    """Fit slope and intercept of Platt scaling to smoothed targets; the slope may be 0 or negative.
 
     Args:
         logits: (L, B) sampled scan logits, or (B,).
         labels: (B,) in {0, 1}, both present.
-        intercept: fit one; otherwise it is 0 (temperature scaling).
+        intercept: fit an intercept; otherwise it is 0 (temperature scaling).
 
     Returns:
-        (slope, intercept, the loss: cross-entropy of calibrated mean probability and smoothed target,
-        averaged over scans, plus the small penalty of the prior on the slope).
+        Slope, intercept and loss. The loss is the cross-entropy between the calibrated mean probability and
+        the smoothed target, averaged over scans, plus the small penalty of the prior on the slope.
     """
     z = torch.atleast_2d(logits.detach().double().cpu())  # (L, B)
     target = smoothed_targets(labels.cpu())  # (B,)
-    # In units of their spread the two unknowns are of one size, whatever the scale of the logits.
+    # With standardised logits both parameters are of order 1, whatever the scale of the logits.
     centre = float(z.mean()) if intercept else 0.0
     scale = float(z.std(correction=0)) or 1.0
     unit = (z - centre) / scale
@@ -101,9 +102,9 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
 def _rising(
     logits: Tensor, labels: Tensor, *, intercept: bool = True, part: float = 1.0
 ) -> tuple[float, float]:
-    """Slope and intercept of `platt`, the slope at least `FLAT` per standard deviation of the logits.
+    """Slope and intercept of `platt`, with a slope of at least `FLAT` per standard deviation of the logits.
 
-    With that slope probabilities are next to `part` of the share of positive scans.
+    At that minimum, all probabilities are close to `part` times the share of positive scans.
     """
     slope, shift, _ = platt(logits, labels, intercept=intercept)
     z = logits.double()
@@ -122,7 +123,7 @@ def _rising(
 def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The loss of `platt` for R sets of logits at once, by at most `NEWTON_STEPS` damped Newton steps.
 
-    The first is from slope 0, and a step that does not lower the loss is halved.
+    The iteration starts at slope 0. A step that does not lower the loss is rejected and the next is halved.
 
     Args:
         logits: (R, B).
@@ -140,7 +141,8 @@ def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
         f = a[:, None] * z + b[:, None]
         return (softplus(f) - target * f).mean(1) + ridge * a.square() / 2
 
-    # Best constant first: from slope 1 the steps overshoot where few scans stand apart, and do not arrive.
+    # Start at slope 0 with the best intercept: from slope 1 the steps overshoot and do not converge where few
+    # scans are separated from the others.
     a, b = torch.zeros_like(z[:, 0]), torch.logit(target.mean()).expand(len(z))
     loss, size = value(a, b), torch.ones_like(a)
     for _ in range(NEWTON_STEPS):
@@ -167,16 +169,17 @@ def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Maps of scan logits, made by one rule, and of slice logits to probabilities.
+    """Maps from the scan logits of one rule, and from slice logits, to probabilities.
 
     Attributes:
-        rule: that made the scan logits it was fitted to; `predict` refuses another.
-        method: of the scan map.
-        slope: more than 0, so that the order of scans stays.
+        rule: rule of the scan logits it was fitted to; `predict` refuses any other.
+        method: method of the scan map.
+        slope: above 0, so that the order of scans is kept.
         intercept: 0 with `temperature`.
-        knots: of isotonic regression, (mean of the sigmoid, probability), both rising, interpolated between.
-        slice_slope: more than 0.
-        slice_intercept: any.
+        knots: increasing pairs (mean of the sigmoid, probability) of isotonic regression, interpolated
+            linearly; empty for other methods.
+        slice_slope: above 0.
+        slice_intercept: any finite number.
     """
 
     rule: Rule = "max"
@@ -204,12 +207,12 @@ class Calibration:
             raise ValueError("knots must rise")
 
     def check(self, rule: Rule) -> None:
-        """Raise `ValueError` unless it was fitted to scan logits of this rule."""
+        """Raise `ValueError` unless the calibration was fitted to scan logits of this rule."""
         if self.rule != rule:
             raise ValueError(f"the calibration was fitted to the rule {self.rule!r}, not to {rule!r}")
 
     def then(self, joint: Self) -> Self:
-        """`joint`, fitted to the `logits` that this calibration gives, as a map of the raw logits."""
+        """Compose with `joint`, a calibration fitted to the output of `logits`: one map of the raw logits."""
         return replace(
             joint,
             rule=self.rule,
@@ -220,43 +223,46 @@ class Calibration:
         )
 
     def logits(self, both: Tensor) -> Tensor:
-        """Calibrated logits of (2, L, B), of scans and of what stands for their slices; without `knots`."""
+        """Calibrated logits from (2, L, B) logits by `rule` and by `SLICE_RULE`; `knots` are not applied."""
         scans, slices = both
         return torch.stack(
             [self.slope * scans + self.intercept, self.slice_slope * slices + self.slice_intercept]
         )
 
     def scan(self, logit: Tensor) -> Tensor:
-        """Probabilities of sampled scan logits (L, B): exact where raw probabilities would round to 1."""
+        """Probabilities of sampled scan logits (L, B).
+
+        The input is logits because probabilities near 1 would round to 1.
+        """
         p = torch.sigmoid(self.slope * logit + self.intercept)
         if not self.knots:
             return p
         mean = p.mean(0)  # (B,)
         x, y = zip(*self.knots, strict=True)
         aim = torch.as_tensor(np.interp(mean.cpu().numpy(), x, y)).to(p)
-        # towards 0 by the factor aim / mean, or towards 1 likewise: the mean is then `aim`
+        # Scale p, or 1 - p, by a constant factor so that the mean over samples is `aim`.
         return torch.where(aim < mean, p * (aim / mean), 1 - (1 - p) * ((1 - aim) / (1 - mean)))
 
     def slices(self, logit: Tensor, scan: Tensor) -> Tensor:
-        """Probabilities of slice logits (..., n), none above that of their scan (..., 1)."""
+        """Probabilities of slice logits (..., n), capped by the probability of their scan (..., 1)."""
         return torch.minimum(torch.sigmoid(self.slice_slope * logit + self.slice_intercept), scan)
 
     @classmethod
     def fit(
         cls, logits: Tensor, slices: Tensor, labels: Tensor, *, rule: Rule, method: Method = "platt"
     ) -> Self | None:
-        """Fit to held-out scans.
+        """Fit a calibration to held-out scans.
 
         Args:
             logits: (L, B) sampled scan logits by `rule`, or (B,).
             slices: (L, B) sampled scan logits by `SLICE_RULE`, or (B,).
             labels: (B,) in {0, 1}.
-            rule: that made `logits`.
-            method: of the scan map.
+            rule: rule of `logits`.
+            method: method of the scan map.
 
         Returns:
-            The calibration; None, with a warning, where one label is missing. Where scans are ranked no
-            better than by chance, probabilities are next to the share of positive scans, with a warning.
+            The calibration; None, with a warning, if a label is missing. If the logits rank the scans no
+            better than chance, all probabilities are close to the share of positive scans, with a warning.
         """
         n_positive = int((labels == 1).sum())
         if n_positive in (0, len(labels)):

@@ -1,6 +1,7 @@
-"""Convergence of Markov chains: rank-normalised split R-hat and bulk effective sample size, by ArviZ.
+"""Convergence diagnostics of Markov chains: rank-normalised split R-hat and bulk ESS, computed by ArviZ.
 
-Source: Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021, "Rank-normalization, folding, and localization".
+In: draws (R, L, Q). Out: one value per quantity (Q,). Source: Vehtari, Gelman, Simpson, Carpenter & Bürkner
+2021, "Rank-normalization, folding, and localization".
 
 Shapes: R chains, L draws of each, Q quantities.
 """
@@ -13,19 +14,19 @@ from torch import Tensor
 
 
 def r_hat(draws: Tensor) -> Tensor:
-    """R-hat (Q,) of draws (R, L, Q), L at least 4; 1 where no draw varies."""
+    """R-hat (Q,) of draws (R, L, Q) with L ≥ 4; 1 for a quantity that is constant over all draws."""
     return _of_each("rhat", draws, constant=1.0)
 
 
 def bulk_ess(draws: Tensor) -> Tensor:
-    """Bulk effective sample size (Q,) of draws (R, L, Q), L at least 4; R·L where no draw varies."""
+    """Bulk effective sample size (Q,) of draws (R, L, Q) with L ≥ 4; R·L for a constant quantity."""
     return _of_each("ess", draws, constant=float(draws.shape[0] * draws.shape[1]), method="bulk")
 
 
 def _of_each(name: str, draws: Tensor, *, constant: float, **options: Any) -> Tensor:
-    from arviz_stats.base import array_stats  # seconds to import, and needed after sampling alone
+    from arviz_stats.base import array_stats  # imported here because it takes seconds; only sampling needs it
 
     x = draws.detach().cpu().numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still in different places
+    with np.errstate(divide="ignore", invalid="ignore"):  # chains that are constant at different values
         values = getattr(array_stats, name)(x, chain_axis=0, draw_axis=1, **options)
     return torch.from_numpy(np.where(np.ptp(x, axis=(0, 1)) == 0, constant, values))

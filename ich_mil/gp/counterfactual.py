@@ -1,9 +1,9 @@
-"""Which slices drove a scan: its probability had they not been there.
+"""Counterfactual scan probabilities: the probability of a scan after removal of some of its slices.
 
-In: a fitted head, packed raw features and the slice probabilities it gave. Out: for every slice the scan's
-probability without it, and the same for every run of neighbouring slices that reach a threshold. The samples
-are those of `ich_mil.gp.predict.predict`, so that the two probabilities differ by the slices alone. A head
-that smooths along z smooths over the slices that are left: those gone have no part in their neighbours.
+In: a fitted head, packed raw features and their predicted slice probabilities. Out: the scan probability
+without each slice, and without each run of neighbouring slices that reach a threshold. The posterior samples
+are those of `ich_mil.gp.predict.predict`, so both probabilities differ only by the removed slices. A head
+that smooths along z smooths over the remaining slices only.
 
 Shapes: B scans, N slices of all, n slices of one scan, L samples.
 """
@@ -25,12 +25,12 @@ from ich_mil.gp.sparse_gp import SparseGP
 
 @dataclass(frozen=True)
 class SliceRun:
-    """Neighbouring slices of a scan.
+    """Run of neighbouring slices of a scan.
 
     Attributes:
-        first: place of the lowest in its scan.
-        last: place of the highest, included.
-        scan_without: the scan's probability without them; NaN where no slice is left.
+        first: index in the scan of its lowest slice.
+        last: index of its highest slice, inclusive.
+        scan_without: scan probability without these slices; NaN if no slice is left.
     """
 
     first: int
@@ -40,11 +40,11 @@ class SliceRun:
 
 @dataclass(frozen=True)
 class Counterfactuals:
-    """What each slice did for its scan.
+    """Scan probabilities without single slices and without runs of slices.
 
     Attributes:
-        scan_without: (N,) float64 the scan's probability without the slice; NaN where it is the only one.
-        runs: of each of B scans, from below.
+        scan_without: (N,) float64 scan probability without the slice; NaN if it is the only slice.
+        runs: for each of B scans, its runs in order of the slices.
     """
 
     scan_without: Tensor
@@ -52,7 +52,7 @@ class Counterfactuals:
 
 
 def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
-    """First and last place of each run of True in (n,)."""
+    """First and last index (inclusive) of each run of True in `reached` (n,)."""
     edges = np.diff(np.concatenate([[0], np.asarray(reached, dtype=np.int8), [0]]))
     return list(
         zip(np.flatnonzero(edges == 1).tolist(), (np.flatnonzero(edges == -1) - 1).tolist(), strict=True)
@@ -60,11 +60,17 @@ def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
 
 
 Rest = Callable[[int, int], Tensor]
-"""The scan's sampled logits (L, 1) without the slices first to last."""
+"""Function (first, last) to the sampled scan logits (L, 1) without the slices first to last, inclusive."""
 
 
 def _rest(f: Tensor, settings: HeadSettings, positions: Tensor | None) -> Rest:
-    """Logits of what is left of sampled latent values (L, n); `positions` (n,) mm of a head that smooths."""
+    """Function from removed slices to scan logits, by any rule.
+
+    Args:
+        f: (L, n) sampled latent values before smoothing.
+        settings: settings of the head.
+        positions: (n,) mm along the scan, if the head smooths along z.
+    """
 
     def rest(first: int, last: int) -> Tensor:
         kept = torch.cat([f[:, :first], f[:, last + 1 :]], dim=1)
@@ -77,7 +83,7 @@ def _rest(f: Tensor, settings: HeadSettings, positions: Tensor | None) -> Rest:
 
 
 def _rest_of_maxima(f: Tensor, link: Link) -> Rest:
-    """The same by the rule `max`, without a copy of the samples for each slice."""
+    """As `_rest` for the rule `max` without smoothing; it does not copy the samples for each slice."""
     logit = latent_logit(f, link)
     order = torch.sigmoid(logit).mean(0).argsort(descending=True)
 
@@ -89,7 +95,7 @@ def _rest_of_maxima(f: Tensor, link: Link) -> Rest:
 
 
 def _without(rest: Rest, first: int, last: int, size: int, calibration: Calibration | None) -> float:
-    """The probability of a scan of `size` slices without the slices first to last; NaN if none is left."""
+    """Probability of a scan of `size` slices without the slices first to last; NaN if no slice is left."""
     if last - first + 1 == size:
         return float("nan")
     logit = rest(first, last)  # (L, 1)
@@ -112,25 +118,25 @@ def counterfactuals(
     seed: int = 0,
     calibration: Calibration | None = None,
 ) -> Counterfactuals:
-    """The scan's probability without each slice, and without each run of slices.
+    """Scan probabilities without each slice, and without each run of slices that reach the threshold.
 
     Args:
         model: the head.
         x: (N, D) raw features.
         offsets: (B + 1,).
         scans: B ids, or None, as given to `predict`.
-        slice_mean: (N,) slice probabilities, of `predict`; of the slices in `places` where they are given.
-        threshold: slices from here up make a run.
-        positions: (N,) mm along the scan; needed where the head smooths along z.
-        places: of each scan, rising, the slices that are asked about; None: all.
+        slice_mean: (N,) slice probabilities from `predict`; only of the slices in `places`, if given.
+        threshold: smallest probability of a slice in a run.
+        positions: (N,) mm along the scan; needed if the head smooths along z.
+        places: for each scan, increasing indices of the slices to remove in turn; None: all slices.
         samples: L, as given to `predict`.
         seed: as given to `predict`.
         calibration: as given to `predict`.
 
     Raises:
         DataError: input that does not fit, see `ich_mil.gp.predict.sample_scans`.
-        ValueError: not one slice probability a slice; a calibration fitted to another rule than the head's;
-            fewer than 2 samples.
+        ValueError: a number of slice probabilities that differs from the number of slices; a calibration
+            fitted to a rule other than the head's; fewer than 2 samples.
     """
     asked = [range(size) for size in offsets.diff().tolist()] if places is None else places
     if slice_mean.shape != (sum(map(len, asked)),):
@@ -163,7 +169,7 @@ def counterfactuals(
 
 
 def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:
-    """Counterfactuals of a mixture: the mean over members of equal weight, which were given equal runs."""
+    """Counterfactuals of a mixture: the mean over members of equal weight, which must have the same runs."""
     runs = (
         tuple(
             replace(same[0], scan_without=float(np.mean([run.scan_without for run in same])))

@@ -1,10 +1,11 @@
-"""The density ψ of ψ-VGPMIL: what replaces the logistic observation model after augmentation.
+"""Densities ψ of ψ-VGPMIL: hyperbolic secant (logistic), Gamma, Gamma with a logistic tail, any log ψ.
 
 In: c = √E[f²] of each instance. Out: θ(c) = -ψ'(c) / (c ψ(c)), the expected augmentation variable
-(Castro-Macías et al. 2024, Eq. 28), and log ψ(c), which the evidence bound needs (Eq. 29). A new density is a
-frozen dataclass with these two methods and `bounded`; θ must not rise with c ≥ 0 (ψ is then super-Gaussian
-and the bound holds), and where c·θ(c) falls below ½ for large c nothing holds the latent function back: it
-runs away, and `bounded` must say so.
+(Castro-Macías et al. 2024, Eq. 28), and log ψ(c), which is part of the ELBO (Eq. 29).
+
+A new density is a frozen dataclass with these two methods and `bounded`. θ must not increase with c ≥ 0: ψ is
+then super-Gaussian, and the bound is valid. If c·θ(c) falls below ½ for large c, the likelihood does not
+bound the latent function, the fit can diverge, and `bounded` must be False.
 
 Shapes: any; all methods are elementwise.
 """
@@ -24,11 +25,11 @@ from torch.nn.functional import logsigmoid
 
 @runtime_checkable
 class Density(Protocol):
-    """What the engine asks of ψ."""
+    """Interface of a density ψ."""
 
     @property
     def bounded(self) -> bool:
-        """Whether c·θ(c) tends to at least ½: then the latent function cannot run away."""
+        """Whether c·θ(c) tends to at least ½ for c → ∞, so that the latent function cannot run away."""
         ...
 
     def theta(self, c: Tensor) -> Tensor:
@@ -42,13 +43,13 @@ class Density(Protocol):
 
 @dataclass(frozen=True)
 class Logistic:
-    """The hyperbolic secant ψ(c) = 1 / (2 cosh(c/2)): PG-VGPMIL, the same as VGPMIL (Eq. 15)."""
+    """Hyperbolic secant density ψ(c) = 1 / (2 cosh(c/2)): PG-VGPMIL, which equals VGPMIL (Eq. 15)."""
 
     bounded: ClassVar[bool] = True
 
     def theta(self, c: Tensor) -> Tensor:
         """θ(c) = tanh(c/2) / (2c), ¼ at 0."""
-        # Below 1e-4 the series ¼ - c²/48 is exact to 1e-18 and has no 0/0.
+        # The series ¼ - c²/48 is exact to 1e-18 below 1e-4 and avoids 0/0.
         small = c < 1e-4
         safe = torch.where(small, torch.ones_like(c), c)
         return torch.where(small, 0.25 - c.square() / 48, torch.tanh(safe / 2) / (2 * safe))
@@ -60,10 +61,10 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Gamma:
-    """ψ(c) ∝ (β + c²/2)^-α, a Student density: G-VGPMIL (Eq. 38).
+    """Student density ψ(c) ∝ (β + c²/2)^-α, from a Gamma mixing density: G-VGPMIL (Eq. 38).
 
-    Its tails are so heavy that exp(f/2) ψ(f) grows without bound: only early stopping keeps a fit from
-    running away (`GammaLogisticTail` does not need it).
+    Its tails are so heavy that exp(f/2) ψ(f) grows without bound. Only early stopping keeps a fit from
+    running away; `GammaLogisticTail` does not need it.
     """
 
     bounded: ClassVar[bool] = False
@@ -82,10 +83,10 @@ class Gamma:
 
 @dataclass(frozen=True)
 class GammaLogisticTail:
-    """θ(c) = max(θ_Gamma(c), θ_logistic(c)): Gamma near 0, logistic where the Gamma would let go.
+    """Gamma density with a logistic tail: θ(c) = max(θ_Gamma(c), θ_logistic(c)).
 
-    The maximum of two falling functions falls, so ψ stays super-Gaussian, and c·θ(c) → ½ holds the tail.
-    Where the Gamma lies below the logistic everywhere this is VGPMIL.
+    The maximum of two decreasing functions decreases, so ψ stays super-Gaussian; c·θ(c) → ½ bounds the
+    latent function. If θ_Gamma lies below θ_logistic everywhere, this is VGPMIL.
     """
 
     bounded: ClassVar[bool] = True
@@ -95,12 +96,12 @@ class GammaLogisticTail:
 
     @cached_property
     def crossings(self) -> tuple[float, ...]:
-        """The c > 0 at which the larger of the two θ changes, rising: none, one or two."""
+        """Crossings c > 0 of θ_Gamma and θ_logistic, increasing: none, one or two."""
 
         def gap(u: Tensor) -> Tensor:
             return self._gamma.theta(u.exp()).log() - Logistic().theta(u.exp()).log()
 
-        # From c = 4α + 10 on c tanh(c/2) > 4α, so that θ_Gamma < 2α / c² < θ_logistic: the scan ends beyond.
+        # For c ≥ 4α + 10, c tanh(c/2) > 4α, so θ_Gamma < 2α / c² < θ_logistic: no crossing lies beyond `end`.
         end = math.log(4 * self.alpha + 2 * math.sqrt(self.beta) + 10)
         grid = torch.linspace(-9, end, 2001, dtype=torch.float64)  # log c
         above = gap(grid) > 0
@@ -121,7 +122,10 @@ class GammaLogisticTail:
         return torch.maximum(self._gamma.theta(c), Logistic().theta(c))
 
     def log_psi(self, c: Tensor) -> Tensor:
-        """Log ψ(c) = -∫₀ᶜ t θ(t) dt: each piece is that of the density whose θ is the larger there."""
+        """Log ψ(c) = -∫₀ᶜ t θ(t) dt, summed over the intervals between crossings.
+
+        In each interval the integrand is that of the density with the larger θ.
+        """
         total = torch.zeros_like(c)
         for piece, low, high, start in self._pieces:
             total = total + piece.log_psi(c.clamp(low, high)) - start
@@ -129,8 +133,8 @@ class GammaLogisticTail:
 
     @cached_property
     def _pieces(self) -> tuple[tuple[Gamma | Logistic, float, float, float], ...]:
-        """Density, first and last c of each piece, and log ψ of that density at the first."""
-        # The last piece is logistic; going down, the two take turns.
+        """Intervals between crossings: density, lower and upper c, log ψ of that density at the lower c."""
+        # The last interval is logistic; going down, the densities alternate.
         edges = [0.0, *self.crossings, float("inf")]
         pieces: list[Gamma | Logistic] = [Logistic(), self._gamma]
         found = []
@@ -142,20 +146,21 @@ class GammaLogisticTail:
 
 @dataclass(frozen=True)
 class LogDensity:
-    """Any ψ given as a differentiable log ψ(c), up to a constant: θ(c) = -(log ψ)'(c) / c by autograd.
+    """Density given by a differentiable log ψ(c), up to a constant: θ(c) = -(log ψ)'(c) / c by autograd.
 
-    ψ must be super-Gaussian: θ must not rise with c.
+    ψ must be super-Gaussian: θ must not increase with c.
 
     Attributes:
         function: log ψ of a tensor c ≥ 0, elementwise and differentiable.
-        bounded: whether c·θ(c) tends to at least ½; where not, a fit is watched on its training scans.
+        bounded: whether c·θ(c) tends to at least ½. If False and there are no validation scans, the fit is
+            scored on its training scans.
     """
 
     function: Callable[[Tensor], Tensor]
     bounded: bool = False
 
     def theta(self, c: Tensor) -> Tensor:
-        """θ(c); below 1e-4 the value there, which is θ(0) to O(1e-8)."""
+        """θ(c). Below c = 1e-4 it is θ(1e-4), which equals θ(0) to O(1e-8)."""
         with torch.enable_grad():
             at = c.detach().clamp(min=1e-4).requires_grad_()
             (slope,) = torch.autograd.grad(self.function(at).sum(), at)

@@ -1,11 +1,11 @@
-"""Fit heads: slice features and scan labels to Gaussian processes, one or many in a call.
+"""Fit sparse GP heads to slice features and scan labels, one (`fit`) or many in a call (`fit_many`).
 
-In: packed (N, D) features, offsets and scan labels. Out: a `SparseGP` that holds q(w), and a report of the
-fit. Heads that train on the same scans with the same kernel share Φ, and their sweeps run side by side as
-replicates. Everything is done on the device of the features.
+In: packed (N, D) features, offsets and scan labels. Out: a `SparseGP` that holds q(w), and a `FitReport`.
+Heads with the same training scans and the same kernel share Φ; their sweeps run batched, as replicates. All
+computation is on the device of the features.
 
-Several ranks (`ich_mil.ranks`) fit together: each calls with the same scans and works on its share of them,
-and all get the same head, to the bit.
+With several ranks (`ich_mil.ranks`), every rank calls with the same scans and works on its share. All ranks
+get the same head, bit for bit.
 
 Shapes: B bags (scans), N instances (slices), D features, M inducing points, R replicates.
 """
@@ -28,17 +28,17 @@ from ich_mil.gp.shares import on_device
 from ich_mil.gp.sparse_gp import SparseGP
 
 OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")
-"""The settings in which replicates of one Φ may differ."""
+"""Settings in which replicates that share Φ may differ."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One fit among many.
+    """One fit of `fit_many`.
 
     Attributes:
-        settings: of the head.
-        train: numbers of the bags to train on; None is all.
-        validation: numbers of the bags for early stopping; None is none.
+        settings: settings of the head.
+        train: indices of the training bags; None: all bags.
+        validation: indices of the bags for early stopping; None: no early stopping.
     """
 
     settings: HeadSettings
@@ -65,20 +65,20 @@ def fit(
         x: (N, D) raw features.
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
-        settings: of kernel, density and algorithm.
-        positions: (N,) mm along the scan; needed where the settings smooth along z.
+        settings: settings of kernel, density and algorithm.
+        positions: (N,) mm along the scan; needed if the settings smooth along z.
         validation: features, offsets, labels (and positions) of other scans, for early stopping.
-        density: ψ instead of the one the settings name.
-        kernel: instead of the one the settings name.
+        density: ψ, in place of the density in the settings.
+        kernel: kernel, in place of the kernel in the settings.
 
     Returns:
-        The head in eval mode, and what happened.
+        The head in eval mode, and the report of the fit.
 
     Raises:
-        DataError: shapes do not fit, a slice is not `measurable`, a label is not 0/1 or one label is missing;
-            the settings smooth, and where slices lie is not known; there are fewer scans than ranks.
-        ConfigError: a kernel that is not one of D features, or that cannot be learned as the settings ask; a
-            density in a family other than ψ-VGPMIL.
+        DataError: shapes do not fit; a slice is not `measurable`; a label is not 0 or 1; all labels are
+            equal; the settings smooth along z and positions are unknown; fewer scans than ranks.
+        ConfigError: a kernel that cannot be computed on D features, or that cannot be learned as the settings
+            ask; a density in a family other than ψ-VGPMIL.
     """
     bags = on_device(Bags(x, offsets, labels, positions), x.device)
     held = None if validation is None else on_device(Bags(*validation), x.device)
@@ -89,7 +89,7 @@ def fit(
 
 
 class Fitted(NamedTuple):
-    """One job done: its place among the jobs, the head, and what happened."""
+    """Result of one job: its index in `jobs`, the head, and the report of the fit."""
 
     place: int
     model: SparseGP
@@ -108,19 +108,19 @@ def fit_many(
 ) -> Iterator[list[Fitted]]:
     """Fit many heads to scans of one data set: folds, seeds, densities, numbers of inducing points.
 
-    Jobs that train on the same scans and differ in `OWN` settings only share Φ, and their sweeps run as one.
+    Jobs that train on the same scans and differ only in `OWN` settings share Φ; their sweeps run batched.
 
     Args:
         x: (N, D) raw features.
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
-        jobs: what to fit; the order is free.
-        positions: (N,) mm along the scan; needed where a job smooths along z.
-        density: ψ of all jobs, instead of those the settings name.
-        kernel: likewise.
+        jobs: fits to run, in any order.
+        positions: (N,) mm along the scan; needed if a job smooths along z.
+        density: ψ of all jobs, in place of the densities in the settings.
+        kernel: kernel of all jobs, in place of the kernels in the settings.
 
     Yields:
-        The jobs of one group after the other, which share kernel and inducing points.
+        The results of one group of jobs at a time; a group shares kernel and inducing points.
 
     Raises:
         DataError, ConfigError: as in `fit`.
@@ -140,7 +140,7 @@ def fit_many(
         )
         settings = [jobs[place].settings for place in places]
         key = (first.train, first.settings.n_inducing, first.settings.seed)
-        if key not in points:  # k-means is the dearest part of a small fit
+        if key not in points:  # k-means is the most expensive part of a small fit
             points[key] = place_points(train or bags, first.settings)
         results = fit_group(train or bags, validation, settings, points[key], density=density, kernel=kernel)
         yield [Fitted(place, *result) for place, result in zip(places, results, strict=True)]

@@ -1,6 +1,6 @@
-"""Cross-validation folds over scans, a patient's scans together.
+"""Stratified cross-validation folds over scans, grouped by patient.
 
-In: labels (B,) and patients (B,). Out: for each fold the numbers of its training and held-out scans.
+In: labels (B,) and patients (B,). Out: for each fold the indices of its training and held-out scans.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,24 @@ from torch import Tensor
 from ich_mil.errors import DataError
 
 Fold = tuple[tuple[int, ...], tuple[int, ...]]
-"""Numbers of the training and of the held-out scans."""
+"""Indices of the training scans and of the held-out scans."""
 
 
 def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed: int) -> list[Fold]:
-    """Folds stratified by label.
+    """Split scans into folds stratified by label; the scans of a patient stay in one fold.
 
     Args:
         labels: (B,) in {0, 1}.
-        patients: (B,) keys that keep scans together; None: each scan has its own.
-        folds: how many, at least 2.
-        seed: of the shuffle.
+        patients: (B,) patient of each scan; None: each scan is a patient of its own.
+        folds: number of folds, at least 2.
+        seed: seed of the shuffle.
 
     Returns:
-        Each fold's training and held-out scans; every scan is held out once.
+        Training and held-out scans of each fold; every scan is held out once.
 
     Raises:
-        DataError: fewer scans or patients of a label than folds; not one patient a scan, or none.
+        DataError: fewer patients (without `patients`: scans) of a label than folds; a number of patients that
+            differs from the number of scans; a missing patient.
     """
     y = labels.cpu().numpy()
     groups = np.arange(len(y)) if patients is None else np.asarray(patients)

@@ -1,24 +1,28 @@
-"""MIL-GP-Probit by Gibbs sampling: draws from the posterior itself instead of a Gaussian near it.
+"""Gibbs sampler for MIL-GP-Probit, with an elliptical slice move.
 
-In: Φ of the training slices (`Projection`) and scan labels. Out: the head with draws of w, and a report with
-R-hat and effective sample size. Chains run side by side. A sweep (Wang & Pinar 2021, supplement section 2) is
+In: Φ of the training slices (`Projection`) and scan labels. Out: the head with posterior draws of w, and a
+report with R-hat and effective sample size. Chains run batched. A sweep (Wang & Pinar 2021, supplement
+section 2) is
 
-    m | w ~ N(Φᵀ w, I), restricted to what the scan labels allow
+    m | w ~ N(Φᵀ w, I), truncated to the signs that the scan labels allow
     w | m ~ N(A⁻¹ Φ m, A⁻¹)          A = I + Φ Φᵀ, constant, factorised once
 
-and one elliptical slice move of w with m integrated out. A margin has mean φᵀw and variance 1, as printed:
-`probit` approximates that same posterior. (A variance of 1 + residual would be another model.)
+followed by one elliptical slice move of w with m integrated out. A margin has mean φᵀw and variance 1, as in
+the paper; `probit` approximates the same posterior. (A variance of 1 + residual would be a different model.)
 
-Two departures, both of which leave the posterior as it is. First, the margins of a scan are drawn together,
-not one given the others: a positive scan has a first positive margin J, P(J = k) ∝ P(m_k ≥ 0) Π_{i<k} P(m_i
-< 0); given J, those before it are negative, m_J is not, those after it are free. One by one, the only
-positive margin of a scan could not turn negative before another has turned positive. Second, the elliptical
-move: a sign says little of a margin that is far from 0 (on RSNA slices 1/50 of what its value would say),
-so w given m moves little in a sweep, and 2,000 draws were worth 9. The move follows an ellipse through w
-and a draw from a Gaussian near the posterior (Murray et al. 2010, Nishihara et al. 2014); it has nothing to
-tune and never stays.
+The sampler departs from the paper in two ways, neither of which changes the posterior:
 
-The work is not divided among ranks (`ich_mil.ranks`): each does all of it, and takes the draws of rank 0.
+* The margins of a scan are drawn jointly. A positive scan has a first positive margin J with P(J = k) ∝
+  P(m_k ≥ 0) Π_{i<k} P(m_i < 0). Given J, the margins before J are negative, m_J ≥ 0, and the margins after J
+  are free. With single-site updates the only positive margin of a scan could not turn negative before another
+  margin has turned positive.
+* The elliptical slice move improves mixing. The sign of a margin far from 0 carries little information (on
+  RSNA slices 1/50 of that of its value), so w given m moves little in a sweep: without the move, 2,000 draws
+  had an effective sample size of 9. The move follows an ellipse through w and a draw from a Gaussian
+  approximation of the posterior (Murray et al. 2010, Nishihara et al. 2014). It has no tuning parameter and
+  no rejection.
+
+The work is not divided among ranks (`ich_mil.ranks`): each rank does all of it and takes the draws of rank 0.
 
 Shapes: R chains, L kept draws of each, B bags (scans), N instances (slices), M inducing points.
 """
@@ -42,28 +46,29 @@ from ich_mil.kernels.segments import bag_max
 LogRatio = Callable[[Tensor, Tensor], Tensor]
 
 R_HAT_LIMIT = 1.05
-"""Above it the chains disagree."""
+"""R-hat above this value counts as lack of convergence."""
 
 WATCHED = 200
-"""Slices, chosen at random, whose μ is watched for convergence."""
+"""Number of randomly chosen slices whose μ is monitored for convergence."""
 
 WIDER = 1.1
-"""Deviations of the elliptical move's Gaussian, over those at the mode, so that it reaches the tails."""
+"""Factor on the standard deviations of the Gaussian of the elliptical move, so that it covers the tails."""
 
 ASCENT, NEWTON, SHRINKS = 50, 10, 100
-"""Steps to the mode, steady ones, then fast ones; and most cuts of an ellipse's bracket."""
+"""Fixed-point steps and then Newton steps to the posterior mode; maximum number of bracket shrinkages of an
+elliptical slice move."""
 
 _DEEP = -650.0
-"""Below it exp(y) comes near to the smallest normal number, and ndtri(exp(y)) would lose its digits."""
+"""Below this y, exp(y) is near the smallest normal number of float64, and ndtri(exp(y)) loses precision."""
 
 
 def log_ndtri(y: Tensor) -> Tensor:
-    """The z with log Φ(z) = y ≤ 0, elementwise, however far in the tail."""
+    """Inverse of the normal log-CDF: z with log Φ(z) = y ≤ 0, elementwise, also far in the tail."""
     z = ndtri(y.exp())
     deep = y < _DEEP
     if bool(deep.any()):
         goal = y[deep]
-        # log Φ is concave, and this start lies to the left of z: Newton's steps rise to it.
+        # log Φ is concave and the start lies left of the root, so Newton's method increases to the root.
         z_deep = -torch.sqrt(-2 * goal)
         for _ in range(4):
             z_deep = z_deep + (goal - log_ndtr(z_deep)) / log_hazard(-z_deep).exp()
@@ -72,31 +77,31 @@ def log_ndtri(y: Tensor) -> Tensor:
 
 
 def draw_sided(mu: Tensor, side: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw margins N(μ, 1) of a given sign, by the inverse distribution function in log space.
+    """Draw margins m ~ N(μ, 1) truncated to a given sign, by inversion of the normal CDF in log space.
 
     Args:
         mu: any shape.
-        side: same shape; -1: m < 0, +1: m ≥ 0, 0: free.
-        generator: of the uniform numbers.
+        side: same shape; -1: m < 0, +1: m ≥ 0, 0: not truncated.
+        generator: random generator.
 
     Returns:
-        Same shape.
+        Margins, of the same shape.
     """
     u = torch.rand(mu.shape, generator=generator, dtype=mu.dtype, device=mu.device)
-    # With x = -side·m, x ~ N(-side·μ, 1) below 0: Φ(z) = u Φ(side·μ), x = z - side·μ.
+    # x = -side·m is N(-side·μ, 1) truncated to x < 0: Φ(z) = u Φ(side·μ), x = z - side·μ.
     cap = torch.where(side == 0, 0.0, log_ndtr(side * mu))
     z = log_ndtri(u.clamp_(min=2.0**-54).log_() + cap)
     return torch.where(side == 0, mu + z, -side * (z - side * mu).clamp(max=0.0))
 
 
 def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Generator) -> Tensor:
-    """The margins of all scans given w, exactly and at once.
+    """Draw the margins of all scans from their exact joint distribution given w and the scan labels.
 
     Args:
         mu: (R, N) Φᵀ w, in the order of `turns`.
-        labels: (B,) in {0, 1}, by rank.
-        turns: the order.
-        generator: of the draws.
+        labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
+        turns: order of the slices.
+        generator: random generator.
 
     Returns:
         (R, N).
@@ -111,19 +116,19 @@ def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Gene
         before[:, rows] = running[:, :k]
         running[:, :k] += log_not[:, rows]
         start += k
-    # The place of the largest log p_k + Gumbel noise is a draw ∝ p_k; -log of an exponential is Gumbel.
+    # Gumbel-max trick: the argmax of log p_k + Gumbel noise is a draw ∝ p_k; -log(exponential) is Gumbel.
     noise = torch.empty_like(mu).exponential_(generator=generator)
     score = log_ndtr(mu) + before - noise.log()
     peak = bag_max(score, bags, len(labels))
     leads = torch.where(score == peak[:, bags], position.to(mu), 0.0)
-    first = bag_max(leads, bags, len(labels))  # (R, B) place of J
-    first = torch.where(labels == 1, first, len(turns.counts))[:, bags]  # in negative scans after the end
+    first = bag_max(leads, bags, len(labels))  # (R, B) position of J
+    first = torch.where(labels == 1, first, len(turns.counts))[:, bags]  # negative: after the last slice
     side = torch.where(position < first, -1.0, torch.where(position == first, 1.0, 0.0))
     return draw_sided(mu, side.to(mu), generator)
 
 
 def _pull(projection: Projection, values: Tensor) -> Tensor:
-    """Φ v of (R, N): (R, M)."""
+    """Φ v (R, M) for v (R, N)."""
     out = values.new_zeros(len(values), projection.shape[1])
     for rows, phi in projection.tiles(len(values)):
         out += values[:, rows].to(phi) @ phi
@@ -131,7 +136,7 @@ def _pull(projection: Projection, values: Tensor) -> Tensor:
 
 
 def _push(projection: Projection, w: Tensor) -> Tensor:
-    """Φᵀ w of (R, M): (R, N)."""
+    """Φᵀ w (R, N) for w (R, M)."""
     out = w.new_empty(len(w), projection.shape[0])
     for rows, phi in projection.tiles(len(w)):
         out[:, rows] = (w.to(phi) @ phi.mT).to(out)
@@ -139,15 +144,15 @@ def _push(projection: Projection, w: Tensor) -> Tensor:
 
 
 def draw_weights(pull: Tensor, root: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws w ~ N(A⁻¹ p, A⁻¹) and their means.
+    """Draw w ~ N(A⁻¹ p, A⁻¹).
 
     Args:
         pull: (R, M) p = Φ m.
         root: (M, M) W with WᵀW = A⁻¹.
-        generator: of the draws.
+        generator: random generator.
 
     Returns:
-        (R, M) and (R, M).
+        The draws (R, M) and their means A⁻¹ p (R, M).
     """
     mean = pull @ root.mT @ root
     noise = torch.randn(pull.shape, generator=generator, dtype=pull.dtype, device=pull.device)
@@ -155,19 +160,21 @@ def draw_weights(pull: Tensor, root: Tensor, generator: torch.Generator) -> tupl
 
 
 def near_gaussian(projection: Projection, labels: Tensor, bags: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """A Gaussian near the posterior of w: at its mode, with the curvature there. Any Gaussian would be valid.
+    """Laplace approximation of the posterior of w: a Gaussian at the mode, with the curvature there.
+
+    The sampler is valid for any Gaussian, so the approximation need not be exact.
 
     Args:
         projection: Φ of the slices.
         labels: (B,).
-        bags: (N,).
+        bags: (N,) the bag of each slice.
         S: A⁻¹ (M, M).
 
     Returns:
-        Mean (1, M) and W (M, M), WᵀW the covariance.
+        Mean (1, M), and W (M, M) with WᵀW the covariance.
     """
     w = S.new_zeros(1, len(S))
-    for _ in range(ASCENT):  # w ← A⁻¹ Φ E[m] never falls, and creeps
+    for _ in range(ASCENT):  # w ← A⁻¹ Φ E[m] never lowers the log-posterior, but converges slowly
         w = _pull(projection, margin_mean(_push(projection, w), labels, bags)) @ S
     best, root = -torch.inf, S
     for _ in range(NEWTON):
@@ -175,7 +182,8 @@ def near_gaussian(projection: Projection, labels: Tensor, bags: Tensor, S: Tenso
         level = float(log_evidence(mu, labels, bags) - w.square().sum() / 2)
         if level <= best:
             break
-        # g = ∂ log Z/∂μ = E[m] - μ and -∂g/∂μ = g (g + μ) = g E[m], below 0 where log Z is not concave
+        # g = ∂ log Z/∂μ = E[m] - μ. The curvature -∂g/∂μ = g (g + μ) = g E[m] is negative where log Z is not
+        # concave.
         mean = margin_mean(mu, labels, bags)
         d = ((mean - mu) * mean).clamp(min=0.0)
         fitted = Weights.solve(*projection.gram(d, mean - mu + d * mu))
@@ -186,15 +194,15 @@ def near_gaussian(projection: Projection, labels: Tensor, bags: Tensor, S: Tenso
 def elliptical_move(
     v: Tensor, mu: Tensor, other: Tensor, other_mu: Tensor, generator: torch.Generator, log_ratio: LogRatio
 ) -> tuple[Tensor, Tensor]:
-    """One elliptical slice move of each chain, which leaves exp(`log_ratio`) N(v; 0, I) as it is.
+    """One elliptical slice move of each chain; the invariant density is ∝ exp(`log_ratio`) N(v; 0, I).
 
     Args:
-        v: (R, M) now.
-        mu: (R, N) linear in v.
+        v: (R, M) current state.
+        mu: (R, N) a linear function of v.
         other: (R, M) a draw from N(0, I).
-        other_mu: (R, N), the same function of it.
-        generator: of angles and levels.
-        log_ratio: of v and mu (R,): target over N(0, I).
+        other_mu: (R, N) the same function of `other`.
+        generator: random generator of angles and levels.
+        log_ratio: function of v and mu to log(target / N(0, I)) (R,).
 
     Returns:
         The next v and mu.
@@ -221,9 +229,13 @@ def elliptical_move(
 def _report(
     kept: Tensor, largest: Sequence[float], projection: Projection, generator: torch.Generator
 ) -> FitReport:
-    """Whether the chains agree on slices chosen at random, from the kept draws (R, L, M); it warns if not.
+    """Convergence report over randomly chosen slices; warns if the chains disagree or have collapsed.
 
-    `largest` is |μ| of each sweep.
+    Args:
+        kept: (R, L, M) kept draws of w.
+        largest: largest |μ| of each sweep.
+        projection: Φ of the slices.
+        generator: random generator of the choice of slices.
     """
     chains, draws, _ = kept.shape
     sweeps, n = len(largest), projection.shape[0]
@@ -247,7 +259,7 @@ def _report(
         warnings.warn(
             f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "
             "(head.draws, head.burn_in)",
-            stacklevel=4,  # the caller of `sample_posterior`, beyond its decorator
+            stacklevel=4,  # attribute it to the caller of `sample_posterior`, outside its decorator
         )
     return FitReport(
         (), tuple(largest), (), sweeps, stopped, message, r_hat=worst, effective_samples=effective
@@ -258,23 +270,25 @@ def _report(
 def sample_posterior(
     model: SparseGP, projection: Projection, labels: Tensor, turns: Turns
 ) -> tuple[SparseGP, FitReport]:
-    """Sample w, chains started at draws from its prior.
+    """Sample the posterior of w; chains start at draws from the prior.
 
-    q(w) gets the mean and covariance of the posterior, from N(A⁻¹ Φ m, A⁻¹) averaged over the kept sweeps.
-    They are less noisy than the moments of the draws, and of full rank however few there are.
+    q(w) is set to the posterior mean and covariance, estimated from the conditionals N(A⁻¹ Φ m, A⁻¹) of the
+    kept sweeps. These estimates are less noisy than the moments of the draws, and the covariance has full
+    rank for any number of draws.
 
     Args:
-        model: gets `draws` (R·L, M), chain after chain, and q(w); its settings say how long, and the seed.
+        model: head, changed in place: it gets `draws` (R·L, M), chain after chain, and q(w). Its settings
+            give the length of the chains and the seed.
         projection: Φ of the training slices, in the order of `turns`.
-        labels: (B,) in {0, 1}, by rank.
-        turns: the order.
+        labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
+        turns: order of the slices.
 
     Returns:
-        The same head, and what happened; the report's bound is empty, a sampler has none.
+        The same head, and the report; its `elbo` is empty.
 
     Warns:
-        UserWarning: the chains disagree, R-hat of some watched slice is above `R_HAT_LIMIT`; or they have
-            shrunk to the prior mean.
+        UserWarning: R-hat of a monitored slice is above `R_HAT_LIMIT`, or the chains have collapsed to the
+            prior mean.
     """
     settings, (n, m) = model.settings, projection.shape
     chains, sweeps = settings.chains, settings.burn_in + settings.draws
@@ -300,7 +314,7 @@ def sample_posterior(
     for sweep in range(sweeps):
         margins = draw_margins(mu, labels, turns, generator)
         w, centre = draw_weights(_pull(projection, margins), root, generator)
-        # w = mode + v W, and v ~ N(0, I) in the Gaussian near the posterior
+        # w = mode + v W, so v ~ N(0, I) under the Gaussian approximation
         v = torch.linalg.solve_triangular(W, w - mode, upper=False, left=False)
         other = normal()
         v_mu, other_mu = _push(projection, torch.cat([v, other]) @ W).split(chains)

@@ -1,12 +1,12 @@
-"""Fit replicates: heads that train on the same scans with the same kernel, and share Φ.
+"""Fit a group of replicates: heads with the same training scans and the same kernel, which share Φ.
 
-In: training scans, scans to stop by, the settings of the replicates, inducing points. Out: a `SparseGP` that
-holds q(w) and a report for each.
+In: training scans, validation scans for early stopping, the settings of the replicates, inducing points. Out:
+a `SparseGP` that holds q(w), and a `FitReport`, for each replicate.
 
-Where the kernel is learned, coordinate ascent and kernel learning take turns; a last ascent follows, which
-alone sees the scans to stop by.
+If the kernel is learned, coordinate ascent and kernel learning alternate. A last ascent follows; only this
+one uses the validation scans.
 
-Shapes: B bags (scans), N instances (slices), n of them this rank's, D features, M inducing points, R
+Shapes: B bags (scans), N instances (slices), n of them on this rank, D features, M inducing points, R
 replicates.
 """
 
@@ -47,20 +47,21 @@ def fit_group(
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> list[tuple[SparseGP, FitReport]]:
-    """Fit replicates whose settings differ in `ich_mil.gp.fit.OWN` only.
+    """Fit replicates whose settings differ only in `ich_mil.gp.fit.OWN`.
 
-    What can fail does so before the scans are shared out: then it fails on every rank.
+    The arguments are checked before the scans are divided among the ranks, so that an error is raised on
+    every rank.
 
     Args:
         train: all training scans.
-        validation: all scans to stop by; None is none.
-        settings: of each replicate.
-        points: inducing points, and what standardises features.
-        density: ψ of all, instead of those the settings name.
-        kernel: likewise.
+        validation: all validation scans for early stopping, or None.
+        settings: settings of each replicate.
+        points: inducing points, and mean and standard deviation of the features.
+        density: ψ of all replicates, in place of the densities in the settings.
+        kernel: kernel of all replicates, in place of the kernels in the settings.
 
     Returns:
-        The heads in eval mode, and what happened.
+        The heads in eval mode, and their reports.
 
     Raises:
         DataError: as in `ich_mil.gp.fit.fit`.
@@ -86,7 +87,7 @@ def fit_group(
         head.settings = one
         if density is not None:
             head.given += ("density",)
-        # S = WᵀW, and its own lower Cholesky factor for GPyTorch.
+        # GPyTorch expects the lower Cholesky factor of S = WᵀW.
         S = weights.root[0].mT @ weights.root[0]
         head.set_q(weights.mean[0], lower_root(S))
         ranks.agree(head)
@@ -95,7 +96,7 @@ def fit_group(
 
 
 def _check(train: Bags, validation: Bags | None, shared: HeadSettings, density: Density | None) -> None:
-    """Raise for validation scans, or a density, that do not belong to the training scans or the family."""
+    """Raise if validation scans do not match the training scans, or if the family takes no density."""
     if validation is not None:
         check_bags(*validation[:3], "validation scans")
         if validation.x.shape[1] != train.x.shape[1]:
@@ -110,14 +111,14 @@ def _check(train: Bags, validation: Bags | None, shared: HeadSettings, density: 
 def _model(
     points: Points, shared: HeadSettings, kernel: gpytorch.kernels.Kernel | None, *, like: Tensor
 ) -> SparseGP:
-    """The head before its fit, on the device of the features `like` (N, D)."""
+    """Unfitted head on the device of the features `like` (N, D)."""
     model = SparseGP(*points, shared, kernel=copy.deepcopy(kernel)).to(like.device).eval()
     check_kernel(model.covar_module, model.inducing[:2])
     return model
 
 
 def _sampled(model: SparseGP, share: Share, turns: Turns) -> tuple[SparseGP, FitReport]:
-    """The head with a posterior of Gibbs chains, the same on every rank."""
+    """Head fitted by Gibbs sampling, the same on every rank."""
     projection = Projection(model, share.bags.x, rows=turns.order, smoother=share.smoother)
     head, report = sample_posterior(model, projection, share.bags.labels[turns.bag_order], turns)
     these_ranks().agree(head)
@@ -125,7 +126,7 @@ def _sampled(model: SparseGP, share: Share, turns: Turns) -> tuple[SparseGP, Fit
 
 
 def _start(settings: Sequence[HeadSettings], points: Points) -> Weights:
-    """q(w) before the first sweep: its prior, or around one random mean for all replicates."""
+    """q(w) before the first sweep: the prior, or N(m, I) with one random m for all replicates."""
     shared, m = settings[0], len(points.inducing)
     start = Weights.prior(len(settings), m, like=points.mean)
     if shared.variant.start == "random":
@@ -136,7 +137,10 @@ def _start(settings: Sequence[HeadSettings], points: Points) -> Weights:
 
 
 def _random_start(offsets: Tensor, share: Share, turns: Turns, seed: int) -> Tensor:
-    """Random π (n,) in the order of `turns`, drawn for the slices of all scans (B + 1,), whoever has them."""
+    """Random π (n,) in the order of `turns`.
+
+    π is drawn for the slices of all scans of `offsets` (B + 1,), so that it does not depend on the ranks.
+    """
     everyone = Turns(offsets)
     drawn = torch.rand(
         len(everyone.order), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
@@ -151,7 +155,7 @@ def _observation(
     turns: Turns,
     density: Density | None,
 ) -> Observation:
-    """The local side of the replicates' family for this share of the scans of `offsets` (B + 1,)."""
+    """Observation model of the replicates for this rank's share of the scans of `offsets` (B + 1,)."""
     shared, labels = settings[0], share.bags.labels[turns.bag_order]
     if shared.family == "large_margin":
         return MarginObservation(settings, labels, turns)
@@ -167,13 +171,13 @@ def _observation(
 
 @dataclass(frozen=True)
 class _Ascent:
-    """Coordinate ascent on the training scans of one rank, with the kernel that the model has at the time.
+    """Coordinate ascent on the training scans of one rank, with the current kernel of the model.
 
     Attributes:
-        model: gives Φ.
-        share: of the training scans.
-        turns: their order.
-        ranks: that share the scans out.
+        model: head whose kernel and inducing points define Φ.
+        share: this rank's training scans.
+        turns: order of their slices.
+        ranks: the ranks among which the scans are divided.
     """
 
     model: SparseGP
@@ -184,7 +188,16 @@ class _Ascent:
     def climb(
         self, observation: Observation, start: Weights, held: Share | None = None
     ) -> list[tuple[Weights, FitReport]]:
-        """q(w) in all M directions goes in and comes out; scans of `held` say when to stop."""
+        """Run the ascent in compressed directions.
+
+        Args:
+            observation: local factors, changed in place.
+            start: q(w) in all M directions.
+            held: validation scans for early stopping.
+
+        Returns:
+            q(w) in all M directions and the report, for each replicate.
+        """
         one, bags = self.model.settings, self.share.bags
         dtype = torch.float32 if one.precision == "mixed" else torch.float64
         projection = Projection(
@@ -219,16 +232,16 @@ class _Ascent:
 def _learn(
     ascent: _Ascent, observe: Callable[[], Observation], start: Weights, density: Density
 ) -> tuple[Observation, Weights, list[FitReport]]:
-    """Ascent and kernel learning in turn, of one replicate: the model's kernel is another afterwards.
+    """Alternate coordinate ascent and kernel learning for one replicate; changes the kernel of the model.
 
     Returns:
-        The observation and q(w) that a last ascent starts from, and a report for each ascent so far.
+        The observation and q(w) from which the last ascent starts, and a report for each ascent so far.
     """
     observation, reports = observe(), []
     for _ in range(ascent.model.settings.outer):
         ((start, report),) = ascent.climb(observation, start)
         reports.append(report)
-        if report.stopped == "diverged":  # the π are those of the runaway sweep: nothing to learn from
+        if report.stopped == "diverged":  # π is that of the diverged sweep, so the kernel must not be learned
             return observe(), start, reports
         start = learn_hyperparameters(
             ascent.model,

@@ -1,18 +1,18 @@
-"""The head as scikit-learn users expect it: an estimator over bags, with every setting as a parameter.
+"""scikit-learn estimator over bags for the sparse GP heads; every field of `HeadSettings` is a parameter.
 
-In: features (N, D) as numpy array or tensor, the bag of each row, a label a bag. Out: probabilities of bags
-and instances with their uncertainty, as numpy arrays.
+In: features (N, D) as numpy array or tensor, the bag of each row, and one label per bag. Out: probabilities
+of bags and instances with their standard deviations, as numpy arrays.
 
     head = Head(density="gamma", n_inducing=100)
     head.fit(X, bags, labels, validation=(X_val, bags_val, labels_val))
     p, std = head.predict_bag_proba(X_new, bags_new, return_std=True)
 
-`bags` is either offsets (B + 1,), from 0 to N, bag b owning rows `offsets[b]:offsets[b + 1]`; or the bag of
-each row (N,), any values in any order: then bags are numbered in the sorted order of their values, as by
-`np.unique`. A head that smooths along z (`smooth_mm`) takes `positions` (N,) beside `X`, mm along the scan.
+`bags` is either offsets (B + 1,) from 0 to N, where bag b owns rows `offsets[b]:offsets[b + 1]`; or the bag
+of each row (N,), any values in any order, where bags come in the sorted order of their values, as by
+`np.unique`. A head that smooths along z (`smooth_mm`) also takes `positions` (N,), mm along the scan.
 
-A head is fitted on the device of `X`, and stays there; a loaded one is on the CPU. Processes that `torchrun`
-has started fit one head together: each calls `fit` with the same scans and works on a share of them.
+A head is fitted on the device of `X` and stays there; a loaded head is on the CPU. Processes started by
+`torchrun` fit one head together: each calls `fit` with the same scans and works on a share of them.
 
 Shapes: B bags (scans), N instances (slices), D features.
 """
@@ -55,15 +55,15 @@ from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
 
 SAMPLES = 1000
-"""Posterior samples behind a prediction."""
+"""Number of posterior samples of a prediction."""
 
 
 @contextmanager
 def _usual_tensors() -> Iterator[None]:
-    """Ordinary tensors, which autograd accepts, on the CPU unless one names a device, in any mode.
+    """Disable inference mode and autocast, and make the CPU the default device.
 
-    Lightning validates in inference mode, whose tensors autograd refuses ever after, and in autocast, which
-    would make products of float32 ones of bfloat16.
+    Lightning validates in inference mode, whose tensors autograd never accepts, and in autocast, which
+    computes float32 products in bfloat16.
     """
     on_cpu = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
     whole = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]
@@ -72,7 +72,7 @@ def _usual_tensors() -> Iterator[None]:
 
 
 def _pack_held(validation: Held) -> Bags:
-    """Validation scans packed; what is wrong with them is told as theirs."""
+    """Pack the validation scans; error messages name them as the validation scans."""
     if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):
         raise ValueError("validation must be (X, bags, labels), or (X, bags, labels, positions)")
     try:
@@ -82,17 +82,18 @@ def _pack_held(validation: Held) -> Bags:
 
 
 class Head(BaseEstimator):
-    """A Gaussian-process head of the VGPMIL family; every field of `HeadSettings` is a parameter.
+    """Gaussian-process head of the VGPMIL family; every field of `HeadSettings` is a parameter.
 
-    Besides its name, `density` may be an object with `theta`, `log_psi` and `bounded`
-    (`ich_mil.gp.densities.LogDensity` makes one of any differentiable log ψ), and `kernel` a GPyTorch
-    kernel, used as it is.
+    `density` is a name or an object with `theta`, `log_psi` and `bounded`; `ich_mil.gp.densities.LogDensity`
+    builds one from any differentiable log ψ. `kernel` is a name or a GPyTorch kernel, which is used without a
+    scale or bias around it.
 
     Attributes:
-        model_: the fitted `SparseGP`, with its calibration and the settings that were chosen.
-        report_: what happened in the fit.
+        model_: fitted `SparseGP`, with its calibration and the chosen settings.
+        report_: report of the fit.
         n_features_in_: D.
-        feature_names_in_: columns (D,) of a DataFrame, which `predict` then asks of a DataFrame.
+        feature_names_in_: column names (D,) if `X` was a DataFrame; a DataFrame given to `predict` must have
+            the same columns.
         classes_: [0, 1].
     """
 
@@ -101,7 +102,7 @@ class Head(BaseEstimator):
     n_features_in_: int
 
     def __init__(self, **parameters: Any) -> None:
-        """Take settings by name; they are checked in `fit`.
+        """Set parameters by name; their values are checked in `fit`.
 
         Raises:
             TypeError: an unknown name.
@@ -118,7 +119,7 @@ class Head(BaseEstimator):
         return sorted(HeadSettings.names())
 
     def _parts(self) -> tuple[HeadSettings, Density | None, gpytorch.kernels.Kernel | None]:
-        """Checked settings, and density and kernel where they were given as objects."""
+        """Validated settings, and density and kernel if they are objects."""
         parameters = self.get_params(deep=False)
         density = None if isinstance(parameters["density"], str) else parameters.pop("density")
         kernel = None if isinstance(parameters["kernel"], str) else parameters.pop("kernel")
@@ -146,28 +147,29 @@ class Head(BaseEstimator):
         groups: Sequence[str] | None = None,
         calibrates: Values | None = None,
     ) -> Self:
-        """Fit and calibrate.
+        """Fit the head and its calibration.
 
         Args:
-            X: (N, D) features, in any unit: they are standardised inside.
+            X: (N, D) features in any unit; they are standardised internally.
             bags: offsets (B + 1,) or the bag of each row (N,).
             labels: (B,) in {0, 1}, in the order of the offsets, or of `np.unique(bags)`.
-            positions: (N,) mm along the scan of each row; needed where the head smooths along z.
-            validation: X, bags, labels (and positions) of other scans: for early stopping, and to calibrate
-                on. Without, the fit runs to its end and is calibrated on held-out folds of the training
-                scans.
-            groups: (B,) patients in the order of the labels, whose scans stay in one fold; not needed with
-                `validation`.
-            calibrates: (B,) whether each bag calibrates, in the order of the labels; None: all do. Beside
-                bags that are single labelled instances those of several should do it alone.
+            positions: (N,) mm along the scan of each row; needed if the head smooths along z.
+            validation: X, bags, labels (and positions) of other scans, for early stopping and for
+                calibration. Without them the fit runs until convergence or the sweep limit, and the
+                calibration is fitted to held-out folds of the training scans.
+            groups: (B,) patient of each bag, in the order of the labels; the scans of a patient stay in one
+                fold.
+            calibrates: (B,) boolean, in the order of the labels: whether the calibration is fitted to this
+                bag; None: to all. If some bags are single labelled instances, select only the bags of
+                several instances.
 
         Returns:
-            Itself.
+            self.
 
         Raises:
             DataError: input that cannot be used.
             ConfigError: a kernel or density that cannot be used.
-            ValueError: a parameter out of range, or a `validation` of other parts.
+            ValueError: a parameter out of range, or a malformed `validation`.
         """
         settings, density, kernel = self._parts()
         train = pack_labelled(X, bags, labels, positions)
@@ -180,7 +182,7 @@ class Head(BaseEstimator):
         if kernel is None:
             settings = choose_kernel(train, settings, patients=groups, density=density)
         calibration = None
-        if held is None:  # first, so that too few scans for the folds are told at once
+        if held is None:  # before the fit, so that too few scans for the folds raise at once
             calibration = cross_fit(
                 train,
                 settings,
@@ -205,7 +207,7 @@ class Head(BaseEstimator):
         return self
 
     def _adopt(self, model: SparseGP) -> None:
-        """Predict by this model."""
+        """Set the fitted attributes from `model`."""
         self.model_, self.n_features_in_ = model, len(model.x_mean)
         self.classes_ = np.array([0, 1])
         if model.feature_names is not None:
@@ -218,7 +220,7 @@ class Head(BaseEstimator):
         *,
         positions: Values | None = None,
     ) -> np.ndarray:
-        """The label (B,) of each bag at a probability of ½."""
+        """Label (B,) of each bag: 1 from a calibrated probability of ½."""
         return (self._predictions(X, bags, positions)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
 
     def predict_bag_proba(
@@ -229,11 +231,11 @@ class Head(BaseEstimator):
         positions: Values | None = None,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Calibrated probability (B,) that a bag is positive, and its standard deviation if asked for.
+        """Calibrated probability (B,) that each bag is positive; with `return_std` also its std (B,).
 
-        Bags come in the order of the offsets, or of `np.unique(bags)`. Both numbers are over `SAMPLES` draws
-        that follow from the values of the bag's rows: it has the same numbers in any company and with its
-        rows in any order.
+        Bags come in the order of the offsets, or of `np.unique(bags)`. Mean and standard deviation are over
+        `SAMPLES` posterior samples. Their noise is seeded by the values of the bag's rows, so the result does
+        not depend on the other bags or on the order of the rows.
         """
         predictions, _ = self._predictions(X, bags, positions)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
@@ -247,7 +249,7 @@ class Head(BaseEstimator):
         positions: Values | None = None,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Calibrated probability (N,) of each row of `X`, and its standard deviation if asked for."""
+        """Calibrated probability (N,) that each row of `X` is positive; with `return_std` also its std."""
         predictions, order = self._predictions(X, bags, positions)
         mean, std = (np.empty(len(order)) for _ in range(2))
         mean[order], std[order] = predictions.slice_mean.numpy(), predictions.slice_std.numpy()
@@ -261,7 +263,7 @@ class Head(BaseEstimator):
         *,
         positions: Values | None = None,
     ) -> float:
-        """Accuracy over bags, as of any scikit-learn classifier."""
+        """Accuracy of `predict` over bags."""
         said = self.predict(X, bags, positions=positions)
         return float(accuracy_score(pack_labelled(X, bags, labels).labels.cpu().numpy(), said))
 
@@ -286,10 +288,10 @@ class Head(BaseEstimator):
         return said, order.numpy()
 
     def save(self, folder: Path) -> None:
-        """Write the fitted head to a folder: safetensors and JSON.
+        """Write the fitted head to a folder, as safetensors and JSON.
 
         Raises:
-            NotFittedError: there is nothing to write yet.
+            NotFittedError: the head is not fitted.
         """
         check_is_fitted(self, "model_")
         save_head(self.model_, Path(folder))
@@ -297,16 +299,17 @@ class Head(BaseEstimator):
     @classmethod
     @_usual_tensors()
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
-        """Read what `save` wrote; it predicts the same to the bit.
+        """Load a head written by `save`; its predictions are the same, bit for bit.
 
-        The report of the fit is not stored, nor a density object: its parameter is then `logistic`.
+        The report of the fit and a density object are not stored; the parameter `density` of a head that was
+        fitted with a density object is then `logistic`.
 
         Args:
-            folder: of a saved head.
-            kernel: one like it, if the head was fitted with a kernel object of yours.
+            folder: folder of a saved head.
+            kernel: a kernel of the same kind, if the head was fitted with a kernel object.
 
         Raises:
-            ModelError: there is no such head, or it needs another `kernel`.
+            ModelError: the folder holds no valid head, or `kernel` does not match.
         """
         model = load_head(Path(folder), kernel=kernel)
         head = cls(**vars(model.settings) | ({} if kernel is None else {"kernel": kernel}))

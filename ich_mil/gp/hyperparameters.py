@@ -1,13 +1,13 @@
-"""Learn the kernel, and where asked the inducing points, by raising the objective J of Eq. 29.
+"""Learn kernel hyperparameters, and optionally inducing points, by maximising the objective J of Eq. 29.
 
-In: a head, its slices, q(w) and π - ½. Out: the same head with other hyperparameters λ, and q(w) under them
+In: a head, its slices, q(w) and π - ½. Out: the same head with new hyperparameters λ, and q(w) under them
 (Castro-Macías et al. 2024, Eq. 29 and step 8 of Algorithm 1).
 
-The paper takes gradient steps on J with q(u) held fixed. That q was fitted under the old kernel, and its KL
-ties the new one to the old: on the RSNA features (ℓ = D) 200 steps raise J by 1 after 3 sweeps and by 11
-after 30. Here q(w) is at every λ the best one for fixed Θ and π, and J rises by 61 and by 22 in one call.
-What is climbed, by L-BFGS-B, is a bound F(λ) on J (`ich_mil.gp.objective`). J has the last word: where it
-would end lower than it was, nothing is changed.
+The paper takes gradient steps on J with q(u) held fixed. This q(u) was fitted under the old kernel, and its
+KL term ties the new kernel to the old: on the RSNA features (ℓ = D) 200 steps raise J by 1 after 3 sweeps and
+by 11 after 30. Here q(w) is optimal at every λ for fixed Θ and π, and one call raises J by 61 and by 22.
+L-BFGS-B maximises a lower bound F(λ) of J (`ich_mil.gp.objective`). If J itself would decrease, the head is
+left unchanged.
 
 Shapes: N slices, D features, M inducing points.
 """
@@ -30,20 +30,21 @@ from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.ranks import ALONE, Ranks
 
 EVALUATIONS = 8
-"""Of F in one call. Θ and π are new in the next call, so an exact optimum for these is worth little."""
+"""Maximum number of evaluations of F in one call. Θ and π change before the next call, so the exact optimum
+for the present Θ and π is worth little."""
 
 RANGE = (1e-2, 1e2)
-"""Positive hyperparameters stay in here. Features are standardised and f is a logit: a length scale of 0.01
-links no slice to another, one of 100 switches a feature off, a variance of 100 saturates every sigmoid. F is
-flat beyond these, or K_ZZ singular."""
+"""Bounds of positive hyperparameters. Features are standardised and f is a logit: with a length scale of 0.01
+the slices are uncorrelated, with 100 a feature has no effect, and a variance of 100 saturates every sigmoid.
+Beyond these bounds F is flat or K_ZZ is singular."""
 
 Evaluate = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""A function to minimise and its gradient."""
+"""Function of a vector that returns the value to minimise and its gradient."""
 
 Bounds = list[tuple[float | None, float | None]]
 
 Variables = list[tuple[Tensor, Positive | None]]
-"""What is learned, as its module holds it, with the constraint of a positive parameter."""
+"""Learned tensors in their raw (unconstrained) form, with the constraint of each positive parameter."""
 
 
 def learn_hyperparameters(
@@ -57,28 +58,28 @@ def learn_hyperparameters(
     smoother: Smoother | None = None,
     ranks: Ranks = ALONE,
 ) -> Weights:
-    """Raise J (Eq. 29) over the kernel's hyperparameters, in place.
+    """Maximise J (Eq. 29) over the hyperparameters of the kernel, in place.
 
-    All parameters of the kernel are learned but those that required no gradient when it was given, positive
-    ones on the logarithmic scale and within `RANGE`; with `learn` = `kernel_and_inducing` the inducing points
-    too. J ends no lower than it was.
+    All kernel parameters are learned except those that required no gradient when the kernel was passed in.
+    Positive parameters are learned on the log scale, within `RANGE`. With `learn` = `kernel_and_inducing` the
+    inducing points are learned too. J does not decrease.
 
     Args:
         model: the head; its kernel and inducing points are changed.
         x: (N, D) raw features of this rank's slices.
         rows: (N,) rows of x, in the order of `target`.
-        weights: q(w), one replicate, under the kernel as it is.
+        weights: q(w), one replicate, under the present kernel.
         target: (N,) π - ½.
         density: ψ.
-        smoother: of the scans of x; its width is not learned.
-        ranks: that share the scans out; all learn the same.
+        smoother: smoother of the scans of x; its width is not learned.
+        ranks: the ranks among which the scans are divided; all learn the same values.
 
     Returns:
-        The best q(w) under the new kernel for Θ of the old q(w); `weights` where nothing has changed.
+        The optimal q(w) under the new kernel for the Θ of the old q(w); `weights` if the head is unchanged.
 
     Raises:
-        ConfigError: the kernel has no parameters to learn, or a prior; or log Z is asked for with another
-            kernel than RBF of all features.
+        ConfigError: the kernel has no parameters to learn, or has a prior; or log Z is enabled with a kernel
+            other than RBF on all features.
     """
     variables = _variables(model)
     objective = KernelObjective(model, x, rows, target, density, smoother=smoother, ranks=ranks)
@@ -116,9 +117,10 @@ def learn_hyperparameters(
 
 
 def _minimise(evaluate: Evaluate, start: np.ndarray, bounds: Bounds, ranks: Ranks) -> np.ndarray:
-    """Where L-BFGS-B ends. Rank 0 runs it and says where to evaluate: two machines may round differently.
+    """Minimise by L-BFGS-B, with the same result on every rank.
 
-    A message is a vector, and 1 if it is to be evaluated, 0 if it is the end.
+    Rank 0 runs the optimiser and broadcasts each point, because two machines may round differently. A message
+    is the vector followed by 1 (evaluate here) or 0 (final result).
     """
     if not ranks.first:
         while True:
@@ -140,7 +142,7 @@ def _minimise(evaluate: Evaluate, start: np.ndarray, bounds: Bounds, ranks: Rank
 
 
 def _variables(model: SparseGP) -> Variables:
-    """The kernel's parameters, and the inducing points where the settings say so."""
+    """Kernel parameters to learn, and the inducing points if the settings ask for them."""
     prior = next((name for name, *_ in model.covar_module.named_priors()), None)
     if prior is not None:
         raise ConfigError(
@@ -163,7 +165,7 @@ def _variables(model: SparseGP) -> Variables:
 
 
 def _start(variables: Variables) -> tuple[np.ndarray, Bounds]:
-    """The vector L-BFGS-B starts from, and its bounds; a value outside `RANGE` may stay where it is."""
+    """Start vector and bounds of L-BFGS-B; bounds are widened to include start values outside `RANGE`."""
     start: list[float] = []
     bounds: Bounds = []
     low, high = (math.log(end) for end in RANGE)
@@ -176,7 +178,7 @@ def _start(variables: Variables) -> tuple[np.ndarray, Bounds]:
 
 
 def _values(variables: Variables, y: Tensor) -> list[Tensor]:
-    """Values of the variables from L-BFGS-B's vector: logarithms of positive ones, the others as they are."""
+    """Raw values of the variables from the vector y of L-BFGS-B, which holds logarithms of positive ones."""
     values = []
     pieces = y.split([variable.numel() for variable, _ in variables])
     for (variable, constraint), piece in zip(variables, pieces, strict=True):

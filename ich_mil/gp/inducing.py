@@ -1,7 +1,7 @@
-"""Where the inducing points of the sparse Gaussian process lie.
+"""Choose inducing points of the sparse Gaussian process by k-means, half of them for each bag label.
 
-In: (N, D) packed instances and the labels of their bags. Out: (M, D) points: half the k-means centres of the
-instances of positive bags, half those of negative bags, so that the few positive bags keep their own.
+In: (N, D) packed instances and the labels of their bags. Out: (M, D) points: k-means centres, half of them of
+the instances of positive bags and half of negative bags, so that few positive bags are still represented.
 
 Shapes: B bags, N instances, D features, M inducing points.
 """
@@ -21,43 +21,43 @@ from ich_mil.kernels.segments import bag_index
 from ich_mil.ranks import these_ranks
 
 POINTS_PER_CENTRE = 500
-"""K-means sees at most so many instances for each centre, drawn at random."""
+"""Maximum number of instances per centre given to k-means, drawn at random."""
 
 
 def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (D,) in float64; the deviation of a constant feature is 1."""
+    """Mean and standard deviation (D,) in float64; 1 for the standard deviation of a constant feature."""
     parts = x.split(CHUNK)
     mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(x)
     square = torch.stack([(part.double() - mean).square().sum(0) for part in parts]).sum(0) / len(x)
     largest = torch.stack([part.abs().amax(0) for part in parts]).amax(0).double()
     std = square.sqrt()
-    constant = std <= 1e-12 * largest  # a constant 0.1 has a mean an ulp away from it
+    constant = std <= 1e-12 * largest  # not == 0: the mean of a constant 0.1 is off by an ulp
     return mean, torch.where(constant, torch.ones_like(std), std)
 
 
 def choose_inducing(
     x: Tensor, offsets: Tensor, labels: Tensor, *, mean: Tensor, std: Tensor, n_inducing: int, seed: int
 ) -> Tensor:
-    """K-means centres, ⌈M/2⌉ of the instances of positive bags and ⌊M/2⌋ of those of negative bags.
+    """K-means centres: ⌈M/2⌉ of the instances of positive bags and ⌊M/2⌋ of those of negative bags.
 
-    A half with fewer distinct instances than asked gives each of them once, so that fewer than M come
-    back, with a warning.
+    If one label has fewer distinct instances than centres, each distinct instance becomes an inducing point,
+    and fewer than M points are returned, with a warning.
 
     Args:
         x: (N, D) raw features.
         offsets: (B + 1,).
         labels: (B,) in {0, 1}.
-        mean: (D,) to standardise with.
-        std: (D,).
+        mean: (D,) mean for the standardisation.
+        std: (D,) standard deviation for the standardisation.
         n_inducing: M, at least 2.
-        seed: of k-means and of the instances it sees.
+        seed: seed of k-means and of the choice of its instances.
 
     Returns:
-        (at most M, D) standardised, float64.
+        (at most M, D) standardised points, float64.
 
     Raises:
         DataError: there is no positive or no negative bag.
-        ValueError: fewer than 2 points asked for.
+        ValueError: `n_inducing` is below 2.
     """
     if n_inducing < 2:
         raise ValueError(f"n_inducing must be at least 2 (one for each label), got {n_inducing}")
@@ -88,7 +88,7 @@ def choose_inducing(
 
 
 class Points(NamedTuple):
-    """Inducing points (M, D), standardised with mean and deviation (D,) of the training slices."""
+    """Standardised inducing points (M, D), and mean and standard deviation (D,) of the training slices."""
 
     inducing: Tensor
     mean: Tensor
@@ -97,9 +97,10 @@ class Points(NamedTuple):
 
 @torch.no_grad()
 def place_points(train: Bags, settings: HeadSettings) -> Points:
-    """Check the training scans and choose inducing points; kernel and density have no part in it.
+    """Check the training scans and choose inducing points, which depend on neither kernel nor density.
 
-    Every rank does it, with all scans, and takes what rank 0 found: two machines may round differently.
+    Every rank computes them from all scans and then takes those of rank 0, because two machines may round
+    differently.
     """
     x, offsets, labels, _ = train
     check_bags(x, offsets, labels, "training scans")

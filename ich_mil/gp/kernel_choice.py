@@ -1,11 +1,11 @@
-"""Choose kernel variance, bias and length scale of a head on held-out folds of its training bags.
+"""Choose kernel variance, bias and length scale of a head by cross-validation on its training bags.
 
-In: training bags and settings that leave some of the three open. Out: settings with all of them.
+In: training bags, and settings with None for some of the three. Out: settings with values for all three.
 
-The candidates are the preset's kernel, which suits features that a network was trained to give, and a
-kernel of larger variance with a bias and one of several length scales. Each is fitted to folds of the bags,
-and judged on the bags held out. The preset's stays unless the best one lowers the log-loss by more than the
-standard error of their difference (the one-standard-error rule, Breiman et al. 1984, section 3.4.3).
+The candidates are the kernel of the preset, which suits features learned by a network, and kernels with a
+larger variance, a bias and one of several length scales. Each candidate is fitted to folds of the bags and
+scored by log-loss on the held-out bags. The preset is kept unless the best candidate lowers the log-loss by
+more than the standard error of the difference (one-standard-error rule, Breiman et al. 1984, section 3.4.3).
 
 Shapes: B bags, N instances, D features, C candidates.
 """
@@ -29,14 +29,15 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.shares import on_device
 
 VARIANCE, BIAS = 10.0, 10.0
-"""Of the candidates beside the preset's kernel: on MUSK and on features of CT larger ones change nothing."""
+"""Variance and bias of the other candidates. On MUSK and on CT features larger values change nothing."""
 LENGTHS = (0.25, 1.0, 4.0, 16.0)
-"""Their length scales, over the number of features that vary: the mean squared distance of two standardised
-instances is twice that."""
+"""ℓ of the other candidates, divided by the number of non-constant features. The mean squared distance of two
+standardised instances is twice that number of features."""
 MOST = 10_000
-"""Instances of the bags that choose, about: more bags tell the candidates apart no better."""
+"""Approximate number of instances of the bags used for the choice; more do not separate the candidates
+better."""
 SWEEPS = 15
-"""Of each fit that chooses, at most."""
+"""Maximum number of sweeps of each fit."""
 
 
 def choose_kernel(
@@ -46,16 +47,19 @@ def choose_kernel(
     patients: Sequence[str] | None = None,
     density: Density | None = None,
 ) -> HeadSettings:
-    """Settings whose variance, bias and ℓ are chosen where they are None.
+    """Fill in variance, bias and ℓ of the settings where they are None.
 
-    The preset's stay where the kernel is learned or the posterior is sampled, where the preset is that of a
-    paper, and where there are too few bags or patients of a label for `calibration_folds` folds.
+    The values of the preset are used if the kernel is learned, if the posterior is sampled, if the preset is
+    not `default`, or if there are too few bags or patients of a label for `calibration_folds` folds.
 
     Args:
-        train: the training bags.
-        settings: of the head.
-        patients: (B,) keys that keep bags in one fold.
-        density: ψ instead of the one the settings name.
+        train: training bags.
+        settings: settings of the head.
+        patients: (B,) patient of each bag; bags of one patient stay in one fold.
+        density: ψ, in place of the density in the settings.
+
+    Returns:
+        The settings with variance, bias and ℓ.
     """
     candidates = list(dict.fromkeys(_candidates(settings, train.x)))
     if len(candidates) == 1 or settings.learn != "nothing" or settings.family == "gibbs":
@@ -73,7 +77,7 @@ def choose_kernel(
 
 
 def _candidates(settings: HeadSettings, x: Tensor) -> list[HeadSettings]:
-    """The preset's kernel first; what the settings fix is fixed in all."""
+    """Candidate settings, the preset first; values given in the settings are the same in all candidates."""
     own = settings.variant
     kernels = [(own.variance, own.bias, own.length_per_feature * x.shape[1])]
     if settings.preset == "default":
@@ -91,7 +95,7 @@ def _candidates(settings: HeadSettings, x: Tensor) -> list[HeadSettings]:
 
 
 def _some(train: Bags, patients: Sequence[str] | None, *, seed: int) -> tuple[Bags, Sequence[str] | None]:
-    """Bags with about `MOST` instances, and their patients."""
+    """Random subset of the bags with at most about `MOST` instances, and their patients."""
     if len(train.x) <= MOST:
         return train, patients
     order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
@@ -104,7 +108,7 @@ def _some(train: Bags, patients: Sequence[str] | None, *, seed: int) -> tuple[Ba
 def _held_out_losses(
     train: Bags, candidates: Sequence[HeadSettings], folds: Sequence[Fold], density: Density | None
 ) -> Tensor:
-    """(C, B) log-loss of each bag, held out, after Platt scaling of a candidate's held-out logits."""
+    """Held-out log-loss (C, B) of each bag, after Platt scaling of the held-out logits of each candidate."""
     jobs = [
         Job(replace(one, sweeps=min(one.sweeps, SWEEPS)), seen) for one in candidates for seen, _ in folds
     ]

@@ -1,26 +1,27 @@
-"""The local side of LM-VGPMIL: labels and margins of slices, R replicates at once.
+"""Observation model of LM-VGPMIL (large margin): slice labels and margin switches, for R replicates.
 
-In: μ and σ² of the latent values. Out: precisions and targets of a sweep, and an objective that never
-falls. The model (Haußmann et al. 2017, supplement section 2) has a second hidden switch g of each slice:
-whether its latent value lies beyond a margin, on the side of its label y,
+In: μ and σ² of the latent values. Out: precisions Θ and targets r of a sweep, and an objective that never
+decreases. The model (Haußmann et al. 2017, supplement section 2) adds a binary latent variable g to each
+slice: whether its latent value lies beyond a margin on the side of its label y,
 
     p(g | f, y) = sigmoid((2g - 1) C ((2y - 1) f - V))        p(y | f, g) = sigmoid((2y - 1) g f)
 
-with the scan labels on the y as in VGPMIL. Within the margin (g = 0) the label is free. Both sigmoids get
-Jaakkola's bound, at ξ for C((2y - 1) f - V) and at φ for g f. With q(y) = Ber(π), q(g) = Ber(τ), t = π - ½,
-e = μ² + σ² and θ(c) = tanh(c/2)/(2c), which is 2λ(c) of the paper, each of these is the optimum of `bound`:
+The scan labels depend on y as in VGPMIL. Within the margin (g = 0) the label does not depend on f. Both
+sigmoids are replaced by Jaakkola's bound, at ξ for C((2y - 1) f - V) and at φ for g f. With q(y) = Ber(π),
+q(g) = Ber(τ), t = π - ½, e = μ² + σ² and θ(c) = tanh(c/2)/(2c), which is 2λ(c) of the paper, each of these
+updates maximises `bound`:
 
     ξ² = C²(e - 4 t μ V + V²)                  φ² = τ e
     Θ = C² θ(ξ) + τ θ(φ)                       r = t s,    s = 2C(τ - ½) + 2 C² V θ(ξ) + τ
     π_n = sigmoid(μ_n s_n + log H · (2T_b - 1) · Π_{j∈b, j≠n} (1 - π_j))
     τ = sigmoid(C(2 t μ - V) + t μ - ½ θ(φ) e)
 
-These are the supplement's updates, read as follows: its m has an index n on the left and no sum over n; in
-its τ, ⟨(2y - 1) f⟩ is (2π - 1) μ, as q makes it; its φ² = τ e belongs to the bound at g f as above (at f,
-under an exponent g, φ² would be e, and τ would need more terms in φ). As V tends to -∞ at a fixed C, every
-g becomes 1 and VGPMIL is left.
+These are the updates of the supplement, with three readings. Its m has an index n on the left, and no sum
+over n. In its τ, ⟨(2y - 1) f⟩ under q is (2π - 1) μ. Its φ² = τ e belongs to the bound at g f, as above; for
+the bound at f, with exponent g, φ² would be e and τ would have more terms in φ. For V → -∞ at fixed C every g
+becomes 1, and the model is VGPMIL.
 
-Everything is in the order of `Turns`.
+All arrays over slices are in the order of `Turns`.
 
 Shapes: R replicates, B bags (scans), N instances (slices).
 """
@@ -40,23 +41,24 @@ _LOGISTIC = Logistic()
 
 
 class MarginObservation:
-    """Local posteriors of LM-VGPMIL.
+    """Local variational posteriors of LM-VGPMIL.
 
-    π starts at 1 / (1 + H) in negative scans and at ½ in positive ones, as in ψ-VGPMIL. τ starts at 1: from
-    τ = ½ the first sweep moves f little, and a large C then shuts most slices out for good.
+    π starts at 1 / (1 + H) in negative scans and at ½ in positive scans, as in ψ-VGPMIL. τ starts at 1: from
+    τ = ½ the first sweep changes f little, and a large C then excludes most slices permanently.
 
     Attributes:
-        logits: (R, N) of π.
+        logits: (R, N) logits of π.
         margins: (R, N) logits of τ.
     """
 
     def __init__(self, settings: Sequence[HeadSettings], labels: Tensor, turns: Turns) -> None:
-        """Start π and τ.
+        """Initialise π and τ.
 
         Args:
-            settings: R; of each C = `margin_c`, V = `margin_v` and log H; of the first the order of updates.
+            settings: settings of the R replicates, each with its C = `margin_c`, V = `margin_v` and log H;
+                `update` is taken from the first.
             labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
-            turns: the order.
+            turns: order of the slices.
         """
 
         def column(values: list[float]) -> Tensor:
@@ -73,21 +75,21 @@ class MarginObservation:
 
     @property
     def bounded(self) -> list[bool]:
-        """All are: both sigmoids are at most 1, so F is bounded above, and the prior holds |μ|."""
+        """True for all: both sigmoids are at most 1, so F is bounded above, and the prior bounds |μ|."""
         return [True] * len(self.logits)
 
     def _parts(self, mu: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The best ξ and φ for these moments, and e = E f², each (R, N)."""
+        """Optimal ξ and φ for these moments, and e = E f², each (R, N)."""
         e = torch.addcmul(variance, mu, mu)
         t = torch.tanh(self.logits / 2) / 2
-        # ξ² = C²(e - 4tμV + V²), as a sum of terms that are at least 0: nothing cancels near the margin.
+        # ξ² = C²(e - 4tμV + V²), as a sum of non-negative terms to avoid cancellation near the margin.
         xi = self._c * torch.sqrt(
             variance + (mu - 2 * t * self._v).square() + self._v.square() * (1 - 4 * t * t)
         )
         return xi, torch.sqrt(torch.sigmoid(self.margins) * e), e
 
     def _slope(self, theta_xi: Tensor) -> Tensor:
-        """What multiplies t in r, and μ in the logit of π: 2C(τ - ½) + 2 C² V θ(ξ) + τ (R, N)."""
+        """Factor s = 2C(τ - ½) + 2 C² V θ(ξ) + τ (R, N) of t in r, and of μ in the logit of π."""
         lean = torch.tanh(self.margins / 2)  # 2τ - 1
         return self._c * lean + 2 * self._c.square() * self._v * theta_xi + torch.sigmoid(self.margins)
 
@@ -99,11 +101,11 @@ class MarginObservation:
         return self._c.square() * theta_xi + torch.sigmoid(self.margins) * _LOGISTIC.theta(phi)
 
     def target(self) -> Tensor:
-        """The targets t s (R, N), at the ξ of `precision`."""
+        """Targets r = t s (R, N), at the ξ of the last `precision`."""
         return self._target
 
     def update(self, mu: Tensor, variance: Tensor) -> None:
-        """New ξ and φ from new moments, then new π, then new τ."""
+        """Update ξ and φ from the new moments, then π, then τ."""
         xi, phi, e = self._parts(mu, variance)
         field = mu * self._slope(_LOGISTIC.theta(xi))
         step = gauss_seidel if self._update == "gauss_seidel" else jacobi
@@ -112,14 +114,15 @@ class MarginObservation:
         self.margins = self._c * (2 * t * mu - self._v) + t * mu - _LOGISTIC.theta(phi) * e / 2
 
     def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """The objective F (R,) at its best ξ and φ, without KL(q(w) ‖ p(w)).
+        """Objective F (R,) at the optimal ξ and φ, without its term KL(q(w) ‖ p(w)).
 
             Σ_n [log ψ(ξ) + C(τ - ½)(2 t μ - V) + log ψ(φ) + τ t μ + H(π) + H(τ)]
             + Σ_b [log H · E G_b - log(1 + H)]        log ψ(c) = log sigmoid(c) - c/2
 
-        Every update with `gauss_seidel` maximises F - KL over one block, so it never falls. It bounds the
-        log of the integral of all factors. That is no evidence: g and y are each conditioned on the other,
-        and the product of the two does not sum to 1, for which reason the paper claims no guarantee.
+        Every update with `gauss_seidel` maximises F - KL over one block, so F - KL never decreases. It bounds
+        the log of the integral over all factors. This integral is no evidence: g and y are each conditioned
+        on the other, and the product of the two factors does not sum to 1. The paper therefore claims no
+        guarantee.
         """
         xi, phi, _ = self._parts(mu, variance)
         pi, tau = torch.sigmoid(self.logits), torch.sigmoid(self.margins)
@@ -133,6 +136,6 @@ class MarginObservation:
         return slices.sum(1) + (self._log_h * agree + logsigmoid(-self._log_h)).sum(1)
 
     def keep(self, alive: Tensor) -> None:
-        """Go on with these replicates only."""
+        """Drop all replicates except those at the indices `alive`."""
         for name in ("_c", "_v", "_log_h", "_pull", "logits", "margins"):
             setattr(self, name, getattr(self, name)[alive])

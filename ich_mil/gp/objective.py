@@ -1,22 +1,22 @@
-"""What the kernel is learned by: the objective J of Eq. 29, and the bound F that is climbed to raise it.
+"""Objective of kernel learning: J of Eq. 29 and its lower bound F with q(w) optimised out.
 
-In: a head as it is now, its slices, π - ½ and ψ. Out: two functions of the hyperparameters λ of its kernel
-(Castro-Macías et al. 2024, Eq. 29),
+In: a head with its present hyperparameters, its slices, π - ½ and ψ. Out: two functions of the kernel
+hyperparameters λ (Castro-Macías et al. 2024, Eq. 29),
 
     J(λ, q) = -KL(q(u), p(u)) + (π - ½)ᵀ μ + Σ_n E_{q(f_n)}[log ψ(f_n)] - log Z
 
     A = I + Φ Θ Φᵀ        b = Φ (π - ½)
     F(λ) = ½ bᵀ A⁻¹ b - ½ log det A - ½ Σ_n θ_n residual_n - log Z
 
-F + const is J at the best q(w) for fixed Θ and π (Eq. 26-27), with log ψ(f) replaced by the bound log ψ(c) -
-θ(c) (f² - c²) / 2 that Θ stands for; so it never exceeds J there. F depends on the slices through three sums
-only, Φ Θ Φᵀ, Φ (π - ½) and Σ θ k(x,x). One pass over tiles of slices makes them, a second one carries their
-derivatives back into the kernel, and memory does not grow with N · M.
+F + const is J at the optimal q(w) for fixed Θ and π (Eq. 26-27), with log ψ(f) replaced by its lower bound
+log ψ(c) - θ(c) (f² - c²) / 2 at the c of Θ; so it never exceeds J at that q(w). F depends on the slices only
+through the three sums Φ Θ Φᵀ, Φ (π - ½) and Σ θ k(x,x). One pass over tiles of slices computes the sums and a
+second pass backpropagates their gradients into the kernel, so memory does not grow with N · M.
 
-Where slices are smoothed along z (`ich_mil.gp.smoothing`), a tile is one scan, K_ZX Wᵀ stands for K_ZX, and
-diag(W (K_XX + εI) Wᵀ) for k(x,x).
+If slices are smoothed along z (`ich_mil.gp.smoothing`), a tile is one scan, K_ZX Wᵀ replaces K_ZX, and
+diag(W (K_XX + εI) Wᵀ) replaces k(x,x).
 
-Several ranks (`ich_mil.ranks`) have some of the slices each; the sums are over all.
+With several ranks (`ich_mil.ranks`), each rank holds a part of the slices; the sums are over all ranks.
 
 Shapes: N slices, n of a tile, D features, M inducing points, Q quadrature nodes, F Fourier features, L draws.
 """
@@ -39,21 +39,21 @@ from ich_mil.gp.sparse_gp import SparseGP, identity, lower_root
 from ich_mil.ranks import ALONE, Ranks
 
 NODES = 32
-"""Gauss-Hermite nodes of E[log ψ]."""
+"""Number of Gauss-Hermite nodes for E[log ψ]."""
 
 QUADRATURE_ROWS = 8192
-"""Slices whose E[log ψ] is computed at once: 2 MB."""
+"""Number of slices whose E[log ψ] is computed at a time: 2 MB."""
 
 TILE_ELEMENTS = 200_000
-"""Of K_ZX in a tile: 1.6 MB."""
+"""Number of elements of K_ZX in a tile: 1.6 MB."""
 
 LOG_Z_DRAWS = 256
-"""Draws of f for log Z."""
+"""Number of draws of f for log Z."""
 
 
 @functools.cache
 def _hermite() -> tuple[Tensor, Tensor]:
-    """Nodes (Q,) and weights (Q,) of the mean over a standard normal."""
+    """Gauss-Hermite nodes (Q,) and weights (Q,) for the expectation under a standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     return torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
 
@@ -61,9 +61,9 @@ def _hermite() -> tuple[Tensor, Tensor]:
 def expected_log_psi(mu: Tensor, variance: Tensor, density: Density) -> Tensor:
     """E[log ψ(f)] for f ~ N(μ, σ²), by Gauss-Hermite quadrature.
 
-    Heads learned on RSNA features and MUSK1 have σ < 2. Up to there it is off by 3e-8 at most for the
-    logistic density, 1e-4 for Gamma (α, β = ½, 1 and 1, 2.5), 3e-4 where a logistic tail puts a kink into θ
-    of these; at σ = 5 by up to 0.02, at σ = 10 by 0.05.
+    Heads fitted to RSNA features and to MUSK1 have σ < 2. In this range the error is at most 3e-8 for the
+    logistic density, 1e-4 for Gamma ((α, β) = (½, 1) and (1, 2.5)), and 3e-4 for these with a logistic tail,
+    which puts a kink into θ. The error reaches 0.02 at σ = 5 and 0.05 at σ = 10.
 
     Args:
         mu: (n,) μ.
@@ -79,16 +79,16 @@ def expected_log_psi(mu: Tensor, variance: Tensor, density: Density) -> Tensor:
 
 
 class FourierPrior:
-    """log Z of Eq. 20, from draws of f ~ N(0, K_XX) by random Fourier features (Rahimi and Recht 2007).
+    """Estimate of log Z of Eq. 20 from prior draws by random Fourier features (Rahimi and Recht 2007).
 
         f(x) = √(2v / F) Σ_i a_i cos(ω_iᵀ x / l + τ_i)        log Z = log E_f Π_n ψ(f_n) / φ(f_n)
 
-    φ is the logistic density (Eq. 15), for which log Z is 0; constants of ψ cancel in J. The draws of a, ω, τ
-    are the same for every λ, which makes log Z smooth in it.
+    The draws approximate f ~ N(0, K_XX). φ is the logistic density (Eq. 15), for which log Z is 0; constant
+    factors of ψ cancel in J. The draws of a, ω, τ are the same for every λ, so the estimate is smooth in λ.
     """
 
     def __init__(self, model: SparseGP, density: Density) -> None:
-        """Draw `model.settings.log_z` features with the seed of the settings.
+        """Draw `model.settings.log_z` Fourier features, with the seed of the settings.
 
         Raises:
             ConfigError: the kernel is not an RBF kernel of all features, scaled or not.
@@ -114,7 +114,7 @@ class FourierPrior:
         self._tau = 2 * math.pi * torch.rand(n_waves, generator=generator, dtype=torch.float64).to(self._a)
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        """Σ_n log ψ(f_n) - log φ(f_n) (L,) of each draw, over standardised slices (n, D)."""
+        """Log ratios Σ_n log ψ(f_n) - log φ(f_n) (L,) of the draws, at standardised slices x (n, D)."""
         waves = torch.cos(x / self._base.lengthscale @ self._omega + self._tau)  # (n, F)
         f = math.sqrt(2 / waves.shape[1]) * self._a @ waves.mT  # (L, n)
         if self._scale is not None:
@@ -123,7 +123,7 @@ class FourierPrior:
 
 
 class KernelObjective:
-    """J and F for a head's present hyperparameters, fixed slices and fixed π."""
+    """J and F as functions of the present hyperparameters of a head, for fixed slices and fixed π."""
 
     def __init__(
         self,
@@ -136,19 +136,19 @@ class KernelObjective:
         smoother: Smoother | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Take references; nothing is computed.
+        """Store references; J and F are not computed here.
 
         Args:
-            model: its kernel and inducing points are read at every call.
+            model: head whose kernel and inducing points are read at every call.
             x: (N, D) raw features of this rank's slices.
             rows: (N,) rows of x, in the order of `target`.
             target: (N,) π - ½.
             density: ψ.
-            smoother: of the scans of x.
-            ranks: that share the scans out.
+            smoother: smoother of the scans of x.
+            ranks: the ranks among which the scans are divided.
 
         Raises:
-            ConfigError: log Z is asked for with another kernel than RBF of all features.
+            ConfigError: log Z is enabled with a kernel other than RBF on all features.
         """
         self._model, self._x, self._rows, self._target, self._density = model, x, rows, target, density
         self._smoother, self._ranks = smoother, ranks
@@ -160,7 +160,7 @@ class KernelObjective:
 
     @torch.no_grad()
     def evaluate(self, projection: Projection, weights: Weights) -> tuple[float, Tensor]:
-        """J at q(w), and the θ(c) (N,) that belong to it."""
+        """J at q(w), and θ(c) (N,) under q(w)."""
         mu, variance = (value[0] for value in projection.moments(weights.mean, weights.root))
         parts = zip(mu.split(QUADRATURE_ROWS), variance.split(QUADRATURE_ROWS), strict=True)
         psi = sum((expected_log_psi(*part, self._density).sum() for part in parts), mu.new_zeros(()))
@@ -171,13 +171,13 @@ class KernelObjective:
 
     @torch.no_grad()
     def log_z(self) -> float:
-        """Log Z of Eq. 20, 0 where the settings leave it out.
+        """Estimate of log Z of Eq. 20; 0 if the settings leave it out.
 
-        Do not trust it for thousands of slices. It is the logarithm of a mean of exponentials of sums over
-        N slices, so the more slices, the fewer of the `LOG_Z_DRAWS` draws decide. On RSNA features
-        (Gamma(1, 2.5), v = ½, ℓ = D, 500 Fourier features, 8 seeds) its standard deviation was 0.004 for 2
-        slices, 0.02 for 20, 0.1 for 200 and 2.1 for 5,254, where one draw held 76 % of the mean; learning the
-        kernel without log Z raised J by 6 there.
+        The estimate is unreliable for thousands of slices. It is the log of a mean of exponentials of sums
+        over N slices, so with more slices fewer of the `LOG_Z_DRAWS` draws dominate the mean. On RSNA
+        features (Gamma(1, 2.5), v = ½, ℓ = D, 500 Fourier features, 8 seeds) its standard deviation was 0.004
+        for 2 slices, 0.02 for 20, 0.1 for 200 and 2.1 for 5,254 slices. In the last case one draw held 76 %
+        of the mean, and kernel learning without log Z raised J by 6.
         """
         if self._prior is None:
             return 0.0
@@ -187,9 +187,10 @@ class KernelObjective:
         return float(torch.logsumexp(self._ranks.total(ratios), 0)) - math.log(LOG_Z_DRAWS)
 
     def collapsed(self, theta: Tensor) -> float:
-        """F for Θ = diag `theta` (N,); its gradient is added to `.grad` of what requires one.
+        """F for Θ = diag `theta` (N,); accumulates its gradient into `.grad` of the tensors that require it.
 
-        F is that of all slices. Of its gradient each rank adds a part, and the parts sum to the whole.
+        F is over the slices of all ranks. Each rank accumulates a part of the gradient; the parts sum to the
+        gradient of F.
         """
         r, m = self._target, len(self._model.inducing)
         gram, b, s, ratios = r.new_zeros(m, m), r.new_zeros(m), r.new_zeros(()), r.new_zeros(LOG_Z_DRAWS)
@@ -219,7 +220,7 @@ class KernelObjective:
         back = torch.linalg.solve_triangular(L.mT, both, upper=True)  # (M, M + 1)
         with torch.no_grad():
             to_root = -(back @ torch.cat([gram, b[None]])).tril()
-        if self._ranks.first:  # L is that of all, so its part counts once
+        if self._ranks.first:  # `gram` and `b` are sums over all ranks, so the gradient of L counts once
             root.backward(to_root)
         for part, x, W in self._tiles():
             with torch.enable_grad():
@@ -244,7 +245,7 @@ class KernelObjective:
         return F - torch.logsumexp(ratios, 0) + math.log(LOG_Z_DRAWS)
 
     def _tiles(self) -> Iterator[tuple[slice | Tensor, Tensor, Tensor | None]]:
-        """Numbers, standardised features (n, D) and W, None where not smoothed, of one tile after another."""
+        """Iterate over tiles: positions in `target`, standardised features (n, D), and W or None."""
         if self._smoother is not None:
             place = torch.argsort(self._rows)
             for block in blocks_of(self._smoother.offsets):
@@ -257,7 +258,7 @@ class KernelObjective:
             yield part, self._model.standardise(self._x[self._rows[part]]), None
 
     def _kernel(self, x: Tensor, W: Tensor | None) -> tuple[Tensor, Tensor]:
-        """K_ZX (M, n), and the prior variance (n,), at standardised x; with W (n, n) those of W f."""
+        """K_ZX (M, n) and prior variance (n,) at standardised x; with W (n, n) those of the smoothed W f."""
         model = self._model
         K = model.covar_module(model.inducing, x).to_dense()
         if W is not None:

@@ -1,19 +1,19 @@
-"""What the head says of new scans: probability and spread of every slice and every scan.
+"""Predict slice and scan probabilities with uncertainty, by sampling from the posterior of a head.
 
 In: a fitted head, packed raw features and scan ids. Out: mean, standard deviation and 95 % interval of the
-probability of each slice and each scan (Castro-Macías et al. 2024, Eq. 30-37), from samples of the whole
-function over the slices of a scan:
+probability of each slice and each scan (Castro-Macías et al. 2024, Eq. 30-37), from joint samples of f over
+the slices of a scan:
 
     w_l ~ q(w)        f_l = Φᵀ w_l + e_l        e_l ~ N(0, K_XX + εI - ΦᵀΦ)
 
-so that f_l has the mean and the covariance of q(f) (Eq. 30), which keeps the correlation between slices
-(`ich_mil.reproduce.statistics.independent` does not, as in Eq. 36). The same w_l serve all scans. A head that
-was fitted by Gibbs sampling gives its own draws of w.
+f_l has the mean and the covariance of q(f) (Eq. 30), so the correlation between slices is kept
+(`ich_mil.reproduce.statistics.independent` drops it, as in Eq. 36). All scans share the samples w_l. For a
+head fitted by Gibbs sampling, w_l are its posterior draws.
 
-Scans are processed one by one and their noise is a function of (seed, scan id), on a GPU as on a CPU: a
-scan's numbers depend, on a CPU to the bit, on nothing but the scan, the head, the seed and the number of
-samples; and memory is bounded by the longest scan. A head that smooths along z gives f~_l = W f_l
-(`ich_mil.gp.smoothing`), and needs to know where the slices lie.
+Scans are processed one by one, so memory is bounded by the longest scan. The noise e_l is a function of
+(seed, scan id), on a GPU as on a CPU. The result for a scan therefore depends only on the scan, the head, the
+seed and the number of samples; on a CPU bit for bit. A head that smooths along z uses f~_l = W f_l
+(`ich_mil.gp.smoothing`) and needs the positions of the slices.
 
 Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing points, L samples.
 """
@@ -36,11 +36,12 @@ from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import bag_index
 
 INTERVAL = (0.025, 0.975)
-"""Quantiles that bound the reported interval."""
+"""Quantile levels of the reported interval."""
 
 
 FURTHEST = 1e8
-"""Training deviations beyond which a feature is no measurement, but stands for a missing value."""
+"""Distance from the training mean, in training standard deviations, above which a feature value is rejected.
+Such a value is no measurement but a code for a missing value."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Predictions:
     """Probabilities of N slices and B scans; all tensors float64 on the CPU.
 
     Attributes:
-        slice_mean, slice_std, slice_low, slice_high: (N,) of the slice probability: mean, deviation, 95 %
-            interval; calibrated if asked for.
-        scan_mean, scan_std, scan_low, scan_high: (B,) of the scan probability, likewise.
+        slice_mean, slice_std, slice_low, slice_high: (N,) mean, standard deviation and 95 % interval of the
+            slice probability, calibrated if a calibration was given.
+        scan_mean, scan_std, scan_low, scan_high: (B,) the same for the scan probability.
     """
 
     slice_mean: Tensor
@@ -64,7 +65,7 @@ class Predictions:
 
 
 def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
-    """Whitened inducing values w_l ~ q(w), (L, M); the same for every scan of one seed."""
+    """Draw whitened inducing values w_l ~ q(w), (L, M); they depend on the seed, not on the scan."""
     generator = torch.Generator().manual_seed(seed)
     if model.draws is not None:
         return model.draws[torch.randint(len(model.draws), (samples,), generator=generator)]
@@ -73,23 +74,23 @@ def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
 
 
 def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
-    """Sampled latent function without the independent residual: f_l = Φ(x)ᵀ w_l. Differentiable in `x`.
+    """Latent samples without the residual e_l: f_l = Φ(x)ᵀ w_l. Differentiable in `x`.
 
-    Not smoothed along z: what each slice contributes, whatever its neighbours show.
+    They are not smoothed along z: each value depends on its slice alone.
 
     Args:
         model: the head.
         x: (n, D) raw features.
-        w: (L, M) whitened inducing values, from `draw_weights`, or m (M,) for the mean.
+        w: (L, M) whitened inducing values from `draw_weights`, or (M,), such as the mean m.
 
     Returns:
-        (L, n), or (n,) of m.
+        (L, n), or (n,) for w (M,).
     """
     return w @ model.project(x, model.prior_root())[0]
 
 
 def _check_width(model: SparseGP, x: Tensor) -> None:
-    """Raise `DataError` unless x is a table (N, D) as wide as the head's."""
+    """Raise `DataError` unless x is a table (N, D) with the number of features of the head."""
     n_features = len(model.x_mean)
     if x.ndim != 2 or x.shape[1] != n_features:
         raise DataError(f"the head takes {n_features} features a slice, got features {tuple(x.shape)}")
@@ -103,20 +104,20 @@ def mean_logits(
     *,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """Slice logits of E p(f), without sampling: MacKay's μ / √(1 + π σ²/8), or exactly for a probit.
+    """Slice logits of E p(f) without sampling: MacKay's μ / √(1 + π σ²/8), or exact for a probit link.
 
     Args:
-        models: R heads that share kernel and inducing points, as a group of `fit_many` does.
+        models: R heads that share kernel and inducing points, such as a group of `fit_many`.
         x: (N, D) raw features.
-        offsets: (B + 1,); needed where the heads smooth along z.
-        positions: (N,) mm along the scan, likewise.
+        offsets: (B + 1,); needed if the heads smooth along z.
+        positions: (N,) mm along the scan; needed if the heads smooth along z.
 
     Returns:
         (R, N).
 
     Raises:
-        DataError: features of another width than the heads'; the heads smooth, and where slices lie is not
-            known.
+        DataError: a number of features that differs from that of the heads; the heads smooth along z and
+            positions are unknown.
         ValueError: positions without offsets.
     """
     _check_width(models[0], x)
@@ -133,14 +134,14 @@ def mean_logits(
 
 
 def _content_id(x: Tensor) -> str:
-    """A name for a scan without one: the digest of its features."""
+    """Digest of the features x, used as the id of a scan without one."""
     return hashlib.sha256(x.detach().cpu().double().contiguous().numpy().tobytes()).hexdigest()
 
 
 def rows_and_keys(
     model: SparseGP, x: Tensor, offsets: Tensor, scans: list[str] | None
 ) -> Iterator[tuple[Tensor, int]]:
-    """Features (n, D), where the head is, and the key of the noise of one scan after the other.
+    """Iterate over scans: clipped features (n, D) on the device of the head, and the key of the noise.
 
     Raises:
         ScanError, DataError: as in `sample_scans`.
@@ -159,14 +160,19 @@ def rows_and_keys(
     for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
         scan = _content_id(rows) if scans is None else scans[b]
         away = model.standardise(rows).abs()  # (n, D)
-        if not bool((measurable(rows) & (away <= FURTHEST).all(1)).all()):  # a GPU is asked once a scan
+        if not bool((measurable(rows) & (away <= FURTHEST).all(1)).all()):  # one GPU sync per scan
             reason = _unusable(rows, away)
             raise ScanError(b, reason) if scans is None else DataError(f"scan {scan!r}: {reason}")
         yield model.clip(rows), scan_key(scan)
 
 
 def _unusable(rows: Tensor, away: Tensor) -> str:
-    """What is wrong with features (n, D) that lie so many training deviations away (n, D)."""
+    """Reason why the features of a scan are rejected.
+
+    Args:
+        rows: (n, D) raw features.
+        away: (n, D) distances from the training mean, in training standard deviations.
+    """
     if not bool(measurable(rows).all()):
         return f"a feature is NaN or infinite, or beyond {LARGEST}"
     n, d = divmod(int(away.argmax()), away.shape[1])
@@ -185,9 +191,9 @@ def sample_latents(
     samples: int = 1000,
     seed: int = 0,
 ) -> Iterator[Tensor]:
-    """Samples of the whole function f (L, n) of one scan after the other, before any smoothing along z.
+    """Joint samples of f, scan by scan, before smoothing along z.
 
-    Args and errors are those of `sample_scans`, but for positions.
+    Arguments and errors are those of `sample_scans`, without `positions`.
 
     Yields:
         (L, n) float64 for each scan.
@@ -212,25 +218,25 @@ def sample_scans(
     samples: int = 1000,
     seed: int = 0,
 ) -> Iterator[Tensor]:
-    """The sampled slice logits (L, n) of one scan after the other: f itself where the link is logistic.
+    """Sampled slice logits, scan by scan; with a logistic link they are the latent values f.
 
     Args:
         model: the head.
         x: (N, D) raw features.
         offsets: (B + 1,).
-        scans: B ids; they key the noise. None: the scan's features do.
-        positions: (N,) mm along the scan; needed where the head smooths along z.
+        scans: B ids, which seed the noise; None: the noise is seeded by the features of the scan.
+        positions: (N,) mm along the scan; needed if the head smooths along z.
         samples: L.
-        seed: of the samples.
+        seed: seed of the samples.
 
     Yields:
         (L, n) float64 for each scan.
 
     Raises:
-        ScanError: features of a scan without an id are not `measurable`, or beyond `FURTHEST`.
-        DataError: those of one with an id; features of another width than the head's; offsets or ids that do
-            not fit; the head smooths, and where slices lie is not known; a covariance that
-            cannot be factorised.
+        ScanError: `scans` is None, and the features of a scan are not `measurable` or are beyond `FURTHEST`.
+        DataError: the same for a scan with an id; a number of features that differs from that of the head;
+            offsets or ids that do not fit; the head smooths along z and positions are unknown; a covariance
+            that cannot be factorised.
         ValueError: fewer than 2 samples.
     """
     smoother = make_smoother(model.settings, positions, offsets, scans=scans)
@@ -241,7 +247,7 @@ def sample_scans(
 
 
 def _summary(p: Tensor) -> Tensor:
-    """Mean, standard deviation (Eq. 32-33 and 36-37) and interval of samples (L, k): (4, k)."""
+    """Mean, standard deviation (Eq. 32-33 and 36-37) and interval bounds (4, k) of samples (L, k)."""
     low, high = torch.quantile(p, torch.tensor(INTERVAL, dtype=p.dtype, device=p.device), dim=0)
     return torch.stack([p.mean(0), p.std(0, correction=0), low, high])
 
@@ -258,24 +264,25 @@ def predict(
     seed: int = 0,
     calibration: Calibration | None = None,
 ) -> Predictions:
-    """Slice and scan probabilities with their uncertainty.
+    """Predict slice and scan probabilities with their uncertainty.
 
     Args:
         model: the head.
         x: (N, D) raw features.
         offsets: (B + 1,).
-        scans: B ids; they key the noise. None: the scan's features do.
-        positions: (N,) mm along the scan; needed where the head smooths along z.
+        scans: B ids, which seed the noise; None: the noise is seeded by the features of the scan.
+        positions: (N,) mm along the scan; needed if the head smooths along z.
         samples: L.
-        seed: of the samples.
-        calibration: applied to each sample, usually `model.calibration`; None reports the rule's own.
+        seed: seed of the samples.
+        calibration: calibration of each sample, usually `model.calibration`; None: uncalibrated
+            probabilities.
 
     Returns:
         The predictions.
 
     Raises:
         DataError: input that does not fit, see `sample_scans`.
-        ValueError: a calibration that was fitted to another rule than the head's; fewer than 2 samples.
+        ValueError: a calibration fitted to a rule other than the head's; fewer than 2 samples.
     """
     return summarise(
         sample_probabilities(
@@ -292,7 +299,7 @@ def predict(
 
 
 Sampled = tuple[Tensor, Tensor]
-"""Sampled probabilities of the slices of a scan (L, n), and of the scan (L, 1)."""
+"""Sampled probabilities of one scan: of its slices (L, n) and of the scan (L, 1)."""
 
 
 def sample_probabilities(
@@ -306,7 +313,7 @@ def sample_probabilities(
     seed: int = 0,
     calibration: Calibration | None = None,
 ) -> Iterator[Sampled]:
-    """Sampled probabilities of one scan after the other; arguments and errors are those of `predict`."""
+    """Sampled probabilities, scan by scan; arguments and errors are those of `predict`."""
     rule = model.settings.variant.rule
     if calibration is not None:
         calibration.check(rule)
@@ -320,11 +327,14 @@ def sample_probabilities(
 def pool(
     members: Sequence[Iterable[Sampled]], places: Sequence[Sequence[Sequence[int]] | None]
 ) -> Iterator[Sampled]:
-    """Samples of a mixture: those of all members, scan by scan. Members of equal L have equal weight.
+    """Concatenate the samples of all members of a mixture, scan by scan.
+
+    Members have equal weight if they have equal L.
 
     Args:
-        members: of each, the samples of every scan.
-        places: of each, the slices of every scan that all members have; None: all it has.
+        members: for each member, the samples of every scan.
+        places: for each member, the indices in every scan of the slices that all members have; None: all
+            slices.
     """
     for b, parts in enumerate(zip(*members, strict=True)):
         slices, scans = zip(*parts, strict=True)
@@ -334,7 +344,7 @@ def pool(
 
 @torch.no_grad()
 def summarise(sampled: Iterable[Sampled]) -> Predictions:
-    """Mean, standard deviation and interval of the samples of each scan."""
+    """Mean, standard deviation and interval of the sampled probabilities."""
     slices, bags = [], []
     for each, scan in sampled:
         slices.append(_summary(each).cpu())
@@ -353,16 +363,16 @@ def scan_samples(
     samples: int = 1000,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Sampled scan logits (L, B) by the head's rule and by `SLICE_RULE`: what a calibration is fitted to.
+    """Sampled scan logits by the head's rule and by `SLICE_RULE`, the input of `Calibration.fit`.
 
     Args:
         model: the head.
         x: (N, D) raw features.
         offsets: (B + 1,).
         scans: B ids, or None.
-        positions: (N,) mm along the scan; needed where the head smooths along z.
+        positions: (N,) mm along the scan; needed if the head smooths along z.
         samples: L.
-        seed: of the samples.
+        seed: seed of the samples.
 
     Returns:
         Two tensors (L, B).

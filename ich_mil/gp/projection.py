@@ -1,16 +1,18 @@
-"""Φ = L⁻¹ K_ZX of a whole data set, tile by tile: the matrix every sweep multiplies with.
+"""Whitened cross-covariance Φ = L⁻¹ K_ZX of a data set: tiles, and the products that a sweep needs.
 
 In: a head and its slices, in any float precision and any order of rows. Out: tiles Φᵀ (n, M), and the sums
-over slices that a sweep needs. A small Φ is stored; one that would not fit into `STORE_BYTES` is computed
-anew in each pass, so that memory does not grow with N · M: by `ich_mil.kernels.rbf_gram` where the kernel is
-RBF, else by the kernel object. Where slices are smoothed along z, Φ is Φ~ (`ich_mil.gp.smoothing`) and always
-stored: a tile holds slices of many scans, and each of them would need its whole scan again.
+over slices Φ Θ Φᵀ, Φ r and moments μ, σ².
 
-Where the kernel is smooth, there are directions in which no slice goes anywhere: with ℓ = 16 D some 40 of
-100 on the RSNA features. `compress` keeps the others, an orthonormal basis Q (M, r); sweeps then work on
-QᵀΦ, and q(w) stays at its prior in the directions left out.
+A Φ of up to `STORE_BYTES` is stored. A larger Φ is recomputed in each pass, so that memory does not grow with
+N · M: by `ich_mil.kernels.rbf_gram` for an RBF kernel, else by the kernel object. With smoothing along z, Φ
+is Φ~ (`ich_mil.gp.smoothing`) and is always stored, because a tile holds slices of many scans and each slice
+would need the whole of its scan again.
 
-Shapes: N slices, n of a tile, D features, M inducing points, r directions kept (M before `compress`).
+For a smooth kernel, Φ is close to rank-deficient: with ℓ = 16 D the slices have no component in some 40 of
+100 directions on the RSNA features. `compress` keeps the other directions, an orthonormal basis Q (M, r).
+Sweeps then work on QᵀΦ, and q(w) stays at its prior in the dropped directions.
+
+Shapes: N slices, n of a tile, D features, M inducing points, r directions kept (M if none is dropped).
 """
 
 from collections.abc import Iterator
@@ -25,41 +27,43 @@ from ich_mil.kernels.rbf_gram import RBF, Scratch, gram_of, moments_of, rbf_gram
 from ich_mil.ranks import ALONE, Ranks
 
 STORE_BYTES = 400_000_000
-"""A Φ up to this size is stored: 42,032 slices and 200 points take 67 MB, 752,803 would take 1.2 GB."""
+"""Largest Φ that is stored. 42,032 slices and 200 inducing points take 67 MB, 752,803 slices 1.2 GB."""
 
 TILE_BYTES = 3_200_000
-"""Bytes of a tile of Φ, and of its products: larger ones leave the cache, smaller ones cost the time of their
-calls (measured from 0.3 to 6.4 MB on two cores)."""
+"""Bytes of a tile of Φ, and of its products. Larger tiles leave the cache; for smaller tiles call overhead
+dominates (measured from 0.3 to 6.4 MB on two cores)."""
 
 LEAST_ROWS = 256
-"""A tile has at least so many rows."""
+"""Minimum number of rows of a tile."""
 
 COMPRESSION = 1e-9
-"""What leaving out a direction may move a μ of these slices by: with energy λ = Σ_n φ_n² in it |φ_n| ≤ √λ,
-and its weight Σ_n φ_n (π_n - ½) is at most ½ √(N λ), so μ_n moves by at most ½ √N λ. Targets of LM-VGPMIL and
-of the probit head are not bounded by ½; they stay within a few units, and the bound grows by as much. Slices
-of other scans are not bounded by λ: those of CQ500 moved by 2e-12 with 43 of 100 directions left out."""
+"""Bound on the change of a μ of these slices when a direction is dropped. A direction of energy λ = Σ_n φ_n²
+has |φ_n| ≤ √λ, and its weight Σ_n φ_n (π_n - ½) is at most ½ √(N λ), so μ_n changes by at most ½ √N λ. The
+targets of LM-VGPMIL and of the probit head are not bounded by ½; they stay within a few units, and the bound
+grows in proportion. λ does not bound the change for slices of other scans: on CQ500 it was 2e-12 with 43 of
+100 directions dropped."""
 
 ONE_TILE = 8192
-"""Up to so many rows are one tile: two cores multiply 5,254 x 100 twice as fast in one piece as in three."""
+"""Largest product of rows and replicates that forms a single tile on a CPU: two cores multiply 5,254 x 100
+twice as fast in one piece as in three."""
 
 GPU_ROWS = 32_768
-"""Rows of a tile on a GPU. The calls of a tile cost the host some 0.1 ms, about what a card needs for so many
-rows of 200 directions (not measured)."""
+"""Number of rows of a tile on a GPU. The calls of a tile take some 0.1 ms on the host, about the time a GPU
+needs for this many rows of 200 directions (not measured)."""
 
 GPU_BYTES = 256_000_000
-"""Bytes of the products of a tile on a GPU where Φ is stored: nothing else of a tile takes memory then, and
-the fewer tiles, the fewer calls."""
+"""Bytes of the products of a tile on a GPU if Φ is stored. A tile then needs no other memory, and fewer tiles
+mean fewer calls."""
 
 
 class Projection:
-    """Φ and the variance it leaves open, for the slices `x[rows]`.
+    """Φ and the residual prior variance of the slices `x[rows]`.
 
     Attributes:
         shape: (N, r).
-        residual: (N,) float64 k(x,x) + ε - ΣΦ², plus Φ² in the directions left out.
+        residual: (N,) float64 k(x,x) + ε - ΣΦ²; the sum is over the directions of `basis` if one was given.
         basis: Q (M, r) float64; None: all M directions.
-        dtype: of the tiles.
+        dtype: dtype of the tiles.
     """
 
     def __init__(
@@ -74,17 +78,18 @@ class Projection:
         smoother: Smoother | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Compute Φ once, and keep it if it is small.
+        """Compute the residual and Φ, and store Φ if it is small.
 
         Args:
-            model: whose kernel and inducing points are meant as they are now.
+            model: head, with its present kernel and inducing points.
             x: (N, D) raw features.
-            rows: (N,) the order the tiles come in; None is the order of `x`.
-            dtype: of the tiles; Φ is computed in float64.
-            basis: of another projection of the same model, whose weights will be used here.
-            compress: leave out the directions in which these slices have no component.
-            smoother: of the scans of `x`.
-            ranks: among whom the slices are shared; `x` and `rows` are then this rank's. Sums are of all.
+            rows: (N,) order of the rows of the tiles; None: the order of `x`.
+            dtype: dtype of the tiles; Φ is computed in float64.
+            basis: `basis` of another projection of the same model, whose q(w) will be used here.
+            compress: drop the directions in which these slices have no component.
+            smoother: smoother of the scans of `x`.
+            ranks: the ranks among which the slices are divided; `x` and `rows` are those of this rank, and
+                sums over slices are over all ranks.
         """
         self.model, self.dtype, self.basis, self._ranks = model, dtype, basis, ranks
         self._x, self._rows = x, None if rows is None else rows.to(x.device)
@@ -104,13 +109,13 @@ class Projection:
                 gram.addmm_(phi.mT, phi)
             if stored is not None:
                 stored[part] = phi.to(dtype)
-        self._stored = stored  # from here on tiles are cut from it, and may be longer
+        self._stored = stored  # set after the loop: from now on tiles are cut from it and may be longer
         if compress:
             self._compress(gram)
         self._rbf = self._as_rbf() if self._stored is None else None
 
     def _as_rbf(self) -> RBF | None:
-        """The map to Φ of a scaled RBF kernel, of one or many length scales; None: the kernel is another."""
+        """Parameters of Φ for a scaled RBF kernel, with one or D length scales; None for any other kernel."""
         model, scaled = self.model, self.model.covar_module
         if type(scaled) is not ScaleKernel or type(scaled.base_kernel) is not RBFKernel:
             return None
@@ -128,7 +133,7 @@ class Projection:
         )
 
     def _tile(self, width: int) -> int:
-        """Rows whose product with `width` matrices (M, M) is a tile."""
+        """Number of rows of a tile for products with `width` matrices (r, r)."""
         n, m = self.shape
         if self.residual.is_cuda:
             stored = self._stored
@@ -137,18 +142,18 @@ class Projection:
         return n if n * width <= ONE_TILE else max(LEAST_ROWS, size)
 
     def _parts(self, width: int) -> Iterator[slice]:
-        """The rows of one tile after the other."""
+        """Iterate over the row slices of the tiles."""
         n, size = self.shape[0], self._tile(width)
         for start in range(0, n, size):
             yield slice(start, min(start + size, n))
 
     def _plain(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Rows, Φᵀ and residual, tile by tile."""
+        """Iterate over tiles: rows, Φᵀ and residual."""
         for part in self._parts(4):
             yield part, *self._compute(part)
 
     def _smoothed(self, smoother: Smoother) -> Iterator[tuple[slice | Tensor, Tensor, Tensor]]:
-        """Rows, Φ~ᵀ and its residual, scan by scan."""
+        """Iterate over scans: rows, Φ~ᵀ and residual~."""
         place = None if self._rows is None else torch.argsort(self._rows)
         for block in blocks_of(smoother.offsets):
             x, W = self._x[block].to(self._root.device), smoother.weights(block).to(self._root)
@@ -156,12 +161,12 @@ class Projection:
             yield block if place is None else place[block], *self._within(phi, residual)
 
     def _compute(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Φᵀ (n, r) and the residual (n,) of these slices, from their features, in float64."""
+        """Φᵀ (n, r) and the residual (n,) of the slices `part`, computed from their features in float64."""
         x = self._x[part if self._rows is None else self._rows[part]]
         return self._within(*self.model.project(x.to(self._root.device), self._root))
 
     def _within(self, phi: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Φᵀ (n, r) in the directions kept, and the residual (n,) with what is in the others."""
+        """Φᵀ (n, r) in the directions of `basis`, and the residual (n,) plus Σ Φ² in the other directions."""
         if self.basis is None:
             return phi.mT, residual
         kept = phi.mT @ self.basis
@@ -169,14 +174,15 @@ class Projection:
         return kept, residual + left_out.clamp(min=0.0)
 
     def _compress(self, gram: Tensor) -> None:
-        """Keep the directions of ΦΦᵀ (M, M) that move some μ by more than `COMPRESSION`."""
+        """Keep the eigenvectors of ΦΦᵀ (M, M) with eigenvalue λ above `COMPRESSION` / √N."""
         slices = gram.new_full((1, len(gram)), self.shape[0])
         total = self._ranks.total(torch.cat([gram, slices]))
-        energy, directions = torch.linalg.eigh(total[:-1])  # rising
-        # The ranks must agree on the directions, and machines may differ in an eigenvector's sign.
+        energy, directions = torch.linalg.eigh(total[:-1])  # in ascending order
+        # The ranks must agree on the directions, and machines may differ in the sign of an eigenvector.
         energy, directions = self._ranks.same(torch.cat([energy[None], directions])).tensor_split([1])
         needed = energy[0] > COMPRESSION / total[-1, 0].sqrt()
-        needed[-1] = True  # one is left of a kernel so short that it reaches no slice: the fit tells that
+        # If the kernel is too short to reach any slice, keep one direction; the fit then warns of collapse.
+        needed[-1] = True
         if bool(needed.all()):
             return
         Q = directions[:, needed]  # (M, r)
@@ -185,21 +191,21 @@ class Projection:
             self._stored = self._stored @ Q.to(self.dtype)
 
     def tiles(self, replicates: int) -> Iterator[tuple[slice, Tensor]]:
-        """Rows and Φᵀ (n, r) of one tile after the other, of a size that suits so many replicates."""
+        """Iterate over tiles: rows and Φᵀ (n, r), with a tile size suited to the number of replicates."""
         for part in self._parts(replicates):
             stored = self._stored
             yield part, self._compute(part)[0].to(self.dtype) if stored is None else stored[part]
 
     def gram(self, theta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Φ Θ Φᵀ and Φ r for replicates that share Φ.
+        """Φ Θ Φᵀ and Φ r for replicates that share Φ, summed over the slices of all ranks.
 
         Args:
             theta: (R, N) diagonal of Θ.
             target: (R, N) r.
 
         Returns:
-            (R, r, r), of products in the dtype of the tiles, summed over tiles in float64; and (R, r), all in
-            float64: in float32 it alone would move means by 1e-5. Sums over the slices of all ranks.
+            Φ Θ Φᵀ (R, r, r), with products in the dtype of the tiles and sums over tiles in float64; and Φ r
+            (R, r), entirely in float64, because float32 there would change means by 1e-5.
         """
         R, width = len(theta), self.shape[1]
         if self._rbf is None:
@@ -219,7 +225,7 @@ class Projection:
             root: (R, r, r) W with WᵀW = S.
 
         Returns:
-            (R, N), all in float64, and (R, N), of products in the dtype of the tiles.
+            μ (R, N), entirely in float64, and σ² (R, N), with products in the dtype of the tiles.
         """
         R, n = len(mean), self.shape[0]
         if self._rbf is None:

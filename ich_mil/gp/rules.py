@@ -1,8 +1,8 @@
-"""From the slices of a scan to the scan: max, noisy-or or the mean of the largest, all on the logit scale.
+"""Aggregation rules from slice logits to scan logits: max, noisy-or, mean of the largest probabilities.
 
-In: latent values f (..., N) of packed slices. Out: the logit of each scan's probability (..., B). Logits,
-because probabilities next to 1 (the noisy-or of 35 slices at 0.05 is already 0.83) would round before
-calibration could take them back.
+In: latent values f (..., N) of packed slices. Out: the logit of the probability of each scan (..., B). The
+result is a logit because probabilities near 1 (the noisy-or of 35 slices at 0.05 is already 0.83) would round
+to 1 before calibration.
 
 Shapes: B scans, N slices of all.
 """
@@ -18,14 +18,15 @@ from torch.nn.functional import logsigmoid
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum, noisy_or_logit
 
 Rule = str
-"""'max', 'noisy_or', or the k largest slices: 'top_3' (any number), 'top_20%' (any share, rounded up)."""
+"""'max', 'noisy_or', or the mean of the largest slices: 'top_3' (any number), 'top_20%' (any share, rounded
+up)."""
 
 Link = Literal["logistic", "probit"]
-"""How a latent value is a probability: sigmoid(f), or the normal distribution function of f."""
+"""Link function from latent value to probability: sigmoid(f), or the standard normal CDF of f."""
 
 
 def check_rule(rule: Rule) -> None:
-    """Raise `ValueError` unless it is a rule."""
+    """Raise `ValueError` unless `rule` is valid."""
     if not (isinstance(rule, str) and re.fullmatch(r"max|noisy_or|top_[1-9]\d*|top_[1-9]\d?%", rule)):
         raise ValueError(
             f"rule must be one of max, noisy_or, top_3 (any number), top_20% (any share), got {rule!r}"
@@ -33,33 +34,33 @@ def check_rule(rule: Rule) -> None:
 
 
 def latent_logit(f: Tensor, link: Link) -> Tensor:
-    """The logit of a slice's probability, elementwise, exact in both tails."""
+    """Logit of the slice probability p(f), elementwise, exact in both tails."""
     if link == "logistic":
         return f
     return torch.special.log_ndtr(f) - torch.special.log_ndtr(-f)
 
 
 def mean_logit(mu: Tensor, variance: Tensor, link: Link) -> Tensor:
-    """The logit of E p(f) for f ~ N(μ, σ²), elementwise: MacKay's approximation, or exactly for a probit."""
+    """Logit of E p(f) for f ~ N(μ, σ²), elementwise: MacKay's approximation, or exact for a probit link."""
     if link == "logistic":
         return mu / torch.sqrt(1 + math.pi / 8 * variance)
     return latent_logit(mu / torch.sqrt(1 + variance), link)
 
 
 def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
-    """Logit of each scan's probability.
+    """Logit of the probability p of each scan.
 
-    * `noisy_or` (Eq. 34-35): p = 1 - Π(1 - sigmoid f), so logit p = log(exp(s) - 1) with s = Σ log(1 + exp
-      f);
+    * `noisy_or` (Castro-Macías et al. 2024, Eq. 34-35): p = 1 - Π(1 - sigmoid f), so logit p =
+      log(exp(s) - 1) with s = Σ log(1 + exp f);
     * `max`: p = max sigmoid(f), so logit p = max f;
     * `top_3`: p = mean of the three largest sigmoid(f), or of all in a scan of fewer slices;
-    * `top_20%`: p = mean of the largest fifth of the sigmoid(f), rounded up.
+    * `top_20%`: p = mean of the largest fifth of the sigmoid(f), with their number rounded up.
 
     Args:
         f: (..., N) logits of the slices.
-        offsets: (B + 1,); where they are on the CPU, and the rule is max or noisy_or, the host does not wait
-            for the device of f.
-        rule: which.
+        offsets: (B + 1,). If they are on the CPU and the rule is max or noisy_or, the host does not wait for
+            the device of f.
+        rule: aggregation rule.
 
     Returns:
         (..., B).
@@ -72,7 +73,7 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
     bags = bag_index(offsets).to(f.device, non_blocking=True)
     if rule == "max":
         return bag_max(f, bags, n_bags)
-    if rule == "noisy_or":  # torch's softplus(f) is f from 20 on, 2e-9 too little
+    if rule == "noisy_or":  # not softplus: torch returns f for f > 20, which is 2e-9 too small
         return noisy_or_logit(-bag_sum(logsigmoid(-f), bags, n_bags))
     sizes = offsets.diff().to(f.device)
     longest = int(sizes.max())
@@ -88,10 +89,10 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
 
 
 def sampled_scan_logit(f: Tensor, rule: Rule) -> Tensor:
-    """Sampled logits of one scan from those of its slices.
+    """Sampled logits of one scan from the sampled logits of its slices.
 
-    `max` and `top` take the slices with the largest mean probability, the same ones in every sample. Taken
-    sample by sample, the largest of n noisy values grows with n: bags of many instances far from the
+    `max` and `top` use the slices with the largest mean probability, the same slices in every sample. The
+    maximum of n noisy values in each sample would grow with n, and bags with many instances far from the
     training instances would rank first.
 
     Args:
@@ -112,7 +113,7 @@ def sampled_scan_logit(f: Tensor, rule: Rule) -> Tensor:
 
 
 def _largest(rule: Rule, sizes: Tensor) -> Tensor:
-    """How many slices `max` or `top` takes of scans with these numbers of slices."""
+    """Number of slices that `max` or `top` uses, for scans with `sizes` slices."""
     check_rule(rule)
     if rule == "max":
         return torch.ones_like(sizes)

@@ -1,8 +1,7 @@
-"""Settings of the Gaussian-process head: one dataclass that a YAML file fills, checked when it is made.
+"""Settings of the Gaussian-process head: a frozen dataclass, filled from YAML and validated on construction.
 
-A head of the family differs from another in `family` and, for ψ-VGPMIL, in `preset`: the paper's algorithm,
-what its public code does instead, or the project's own choices. `HeadSettings.variant` has the preset with
-the single choices that were made beside it.
+`family` selects the model. For ψ-VGPMIL, `preset` selects the algorithm of the paper, the algorithm of its
+public code, or the defaults of this project. `HeadSettings.variant` is the preset with its overrides.
 """
 
 import math
@@ -24,21 +23,21 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Variant:
-    """What distinguishes the paper, its public code and this project.
+    """Choices in which the paper, its public code and this project differ.
 
     Attributes:
-        log_h: log H, the evidence of a scan label.
-        logistic_tail: hold the tail of the Gamma density by the logistic one.
-        update: order of the π within a bag.
-        rule: how slices make a scan, in early stopping and in prediction.
-        leave_one_out: of the other slices of a bag, Π(1 - π), or 1 - max π.
+        log_h: log H, the weight of a scan label.
+        logistic_tail: give the Gamma density a logistic tail (`GammaLogisticTail`).
+        update: update of π within a bag.
+        rule: aggregation rule from slices to scan, in early stopping and in prediction.
+        leave_one_out: term of the other slices of a bag: Π(1 - π) or 1 - max π.
         clip: θ(c) is evaluated at min(c, clip).
-        unit_prior: the variance inducing points leave open is 1 - ΣΦ², not k(x,x) - ΣΦ².
-        variance: of the kernel, where it is not given.
-        bias: likewise.
-        length_per_feature: ℓ / D, where ℓ is not given. On held-out folds of the RSNA features the log-loss
-            falls until 8 to 32 and is flat there; at 1 the Gamma density overfits.
-        start: π from the scan labels, or uniformly random with random first means.
+        unit_prior: the residual variance is 1 - ΣΦ² instead of k(x,x) - ΣΦ².
+        variance: kernel variance, if the settings give none.
+        bias: kernel bias, if the settings give none.
+        length_per_feature: ℓ / D, if the settings give no ℓ. On held-out folds of the RSNA features the
+            log-loss decreases up to 8 to 32 and is flat there; at 1 the Gamma density overfits.
+        start: initial π from the scan labels, or uniformly random together with a random initial mean.
     """
 
     log_h: float = 12 * math.log(10)
@@ -56,8 +55,8 @@ class Variant:
 
 PRESETS = {
     "default": Variant(),
-    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, but for two steps that other settings turn on: 7
-    # takes one π after the other (`update` gauss_seidel), 8 learns the kernel (`learn` kernel)
+    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, except for two steps that other settings turn on:
+    # step 7 updates one π after the other (`update` gauss_seidel), step 8 learns the kernel (`learn` kernel)
     "paper": Variant(
         log_h=math.log(100),
         logistic_tail=False,
@@ -66,7 +65,7 @@ PRESETS = {
         length_per_feature=1.0,
         start="random",
     ),
-    # the deviations of the code the authors published
+    # deviations of the authors' public code from the paper
     "public": Variant(
         logistic_tail=False,
         update="jacobi",
@@ -77,7 +76,8 @@ PRESETS = {
         start="random",
     ),
 }
-"""Named variants. log Z is a setting (`log_z`); the public code's factors 1/N, 1/M only scale its steps."""
+"""Variants by name. log Z is a separate setting (`log_z`). The factors 1/N and 1/M of the public code only
+scale its gradient steps."""
 
 PSI = {"psi": "ψ-VGPMIL"}
 LARGE_MARGIN = {"large_margin": "LM-VGPMIL"}
@@ -102,12 +102,13 @@ OWNERS = {
     "outer": ("learn", LEARNED),
     "log_z": ("learn", LEARNED),
 }
-"""Settings that not every head has: the setting that decides, its values that have them, and their names."""
+"""Settings that apply to some heads only. For each: the setting that decides, and the values of that setting
+for which it applies, with their display names."""
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """How the head is built and fitted.
+    """Settings of the model, the fit and the calibration of a head.
 
     Attributes:
         family: `psi` is ψ-VGPMIL, `large_margin` LM-VGPMIL, `probit` MIL-GP-Probit by variational inference
@@ -116,42 +117,43 @@ class HeadSettings:
         density: ψ; `gamma` is G-VGPMIL, `logistic` is VGPMIL.
         alpha: α of the Gamma density.
         beta: β of the Gamma density.
-        logistic_tail: of ψ-VGPMIL: hold the Gamma's tail by the logistic one; without it fits run away
-            (`GammaLogisticTail`). None: as in the preset.
-        log_h: log H, the evidence of a scan label; of ψ-VGPMIL and LM-VGPMIL. None: as in the preset.
-        update: order of the π within a bag, of the same two; the evidence bound never falls with
-            `gauss_seidel`. None: as in the preset.
-        margin_c: C of LM-VGPMIL, the steepness of its margin.
-        margin_v: V of LM-VGPMIL, its width.
-        chains: of the Gibbs sampler.
-        burn_in: draws of each chain that are thrown away.
-        draws: of each chain that are kept.
-        n_inducing: M, half of them for the slices of positive scans.
-        kernel: a class of `gpytorch.kernels`; it is scaled by a variance.
-        ard: a length scale for each feature.
-        variance: v of the kernel v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: as in the preset;
-            `Head.fit` chooses what is None of v, bias and ℓ (`ich_mil.gp.kernel_choice`).
-        bias: variance of a constant that the kernel adds. Without it the latent function returns to 0 far
-            from all training slices, which is above what it is in negative scans. None: likewise.
-        lengthscale_squared: ℓ. None: likewise; the preset's is a multiple of the number of features D.
-        learn: what is learned by maximising the objective of Eq. 29 (`ich_mil.gp.hyperparameters`).
-        outer: how often; between two, the coordinate ascent goes on for `sweeps`.
-        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out, as the
-            public code does.
-        sweeps: at most so many.
-        patience: stop after so many sweeps without a better validation loss.
-        tolerance: converged when no μ changes by more in a sweep.
+        logistic_tail: give the Gamma density of ψ-VGPMIL a logistic tail (`GammaLogisticTail`); without it
+            fits can diverge. None: as in the preset.
+        log_h: log H, the weight of a scan label, for ψ-VGPMIL and LM-VGPMIL. None: as in the preset.
+        update: update of π within a bag, for ψ-VGPMIL and LM-VGPMIL; with `gauss_seidel` the ELBO never
+            decreases. None: as in the preset.
+        margin_c: C of LM-VGPMIL, the steepness of the margin.
+        margin_v: V of LM-VGPMIL, the width of the margin.
+        chains: number of chains of the Gibbs sampler.
+        burn_in: number of discarded draws of each chain.
+        draws: number of kept draws of each chain.
+        n_inducing: number of inducing points M, half of them for the slices of positive scans.
+        kernel: name of a class of `gpytorch.kernels`; it is scaled by a variance.
+        ard: use one length scale per feature.
+        variance: kernel variance v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: as in the
+            preset; `Head.fit` chooses those of v, bias and ℓ that are None (`ich_mil.gp.kernel_choice`).
+        bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far
+            from all training slices, which is above its values in negative scans. None: as for `variance`.
+        lengthscale_squared: squared length scale ℓ. None: as for `variance`; that of the preset is a multiple
+            of the number of features D.
+        learn: parameters learned by maximising the objective of Eq. 29 (`ich_mil.gp.hyperparameters`).
+        outer: number of rounds of kernel learning; each follows a coordinate ascent of up to `sweeps` sweeps.
+        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out, as in the
+            public code.
+        sweeps: maximum number of sweeps.
+        patience: stop after this many sweeps without a lower validation loss.
+        tolerance: the fit has converged when no μ changes by this much in a sweep.
         precision: `mixed` multiplies in float32 and factorises in float64.
-        jitter: ε on the diagonal of K_ZZ, and a nugget of the prior at every slice.
-        smooth_mm: width s of the smoothing along z that is part of the model: the label of a slice is that of
-            a mean of the latent values around it, with weights exp(-d² / (2 s²)) at d mm
-            (`ich_mil.gp.smoothing`). Where slices lie must be known. 0 is off.
-        rule: how slices make a scan, in early stopping and in prediction: `max`, `noisy_or`, `top_3` (or
-            another number), `top_20%` (or another share). None: as in the preset.
-        calibration: of probabilities on held-out scans: `platt`, `temperature`, `isotonic` or `none`.
-        calibration_folds: where there are no validation scans, so many heads are fitted to calibrate on the
-            scans each has not seen.
-        seed: of k-means, of random starts, of Gibbs chains and of the Fourier features of log Z.
+        jitter: ε on the diagonal of K_ZZ, and nugget of the prior at every slice.
+        smooth_mm: width s in mm of the smoothing along z, which is part of the model: the label of a slice
+            depends on a weighted mean of the latent values around it, with weights exp(-d² / (2 s²)) at
+            distance d (`ich_mil.gp.smoothing`). It needs slice positions. 0: no smoothing.
+        rule: aggregation rule from slices to scan, in early stopping and in prediction: `max`, `noisy_or`,
+            `top_3` (or another number), `top_20%` (or another share). None: as in the preset.
+        calibration: method of calibration on held-out scans: `platt`, `temperature`, `isotonic` or `none`.
+        calibration_folds: number of folds, and of additional heads, for calibration without validation scans;
+            also the number of folds of the choice of kernel.
+        seed: seed of k-means, random starts, Gibbs chains and the Fourier features of log Z.
     """
 
     family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi"
@@ -228,9 +230,9 @@ class HeadSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Integral) and int(value) >= low):
                 raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
-            object.__setattr__(self, name, int(value))  # numpy's own numbers would not go into JSON
+            object.__setattr__(self, name, int(value))  # numpy integers cannot be written to JSON
         check_seeds("seed", self.seed)
-        for name, kind in get_type_hints(HeadSettings).items():  # those whose type lists what is allowed
+        for name, kind in get_type_hints(HeadSettings).items():  # fields of a Literal or bool type
             optional = NoneType in get_args(kind)
             one_of = get_args(kind)[0] if optional else kind
             choices = (True, False) if one_of is bool else get_args(one_of)
@@ -243,7 +245,7 @@ class HeadSettings:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raise `ValueError` for settings that are right by themselves and do not go together."""
+        """Raise `ValueError` for settings that are valid on their own but not in combination."""
         for name, (decides, owners) in OWNERS.items():
             value, chosen = getattr(self, name), getattr(self, decides)
             if value != getattr(HeadSettings, name) and chosen not in owners:
@@ -266,23 +268,23 @@ class HeadSettings:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The names of all settings."""
+        """Names of all settings."""
         return tuple(field.name for field in fields(cls))
 
     @property
     def variant(self) -> Variant:
-        """The preset, with what was chosen beside it."""
+        """The preset with the settings that override it."""
         names = ("log_h", "logistic_tail", "update", "rule", "variance", "bias")
         chosen: dict[str, Any] = {name: getattr(self, name) for name in names}
         return replace(PRESETS[self.preset], **{k: v for k, v in chosen.items() if v is not None})
 
     @property
     def link(self) -> Link:
-        """How a latent value is a probability."""
+        """Link function of the family."""
         return "probit" if self.family in ("probit", "gibbs") else "logistic"
 
     def make_density(self) -> Density:
-        """The density these settings describe."""
+        """Density ψ of these settings."""
         if self.density == "logistic":
             return Logistic()
         return (GammaLogisticTail if self.variant.logistic_tail else Gamma)(self.alpha, self.beta)

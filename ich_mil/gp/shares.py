@@ -1,9 +1,9 @@
-"""The scans of one rank: each of several processes that fit a head together works on some of them.
+"""Divide the scans of a fit among ranks (processes), and move bags to a device.
 
-In: scans, which every rank has all of. Out: this rank's, with their numbers among all. A process that is
-alone has them all.
+In: all scans, on every rank. Out: the scans of this rank, with their indices among all. A single process
+gets all scans.
 
-Shapes: B bags (scans), C of them this rank's, N instances (slices) of all, n of this rank.
+Shapes: B bags (scans), C of them on this rank, N instances (slices) in all, n on this rank.
 """
 
 from typing import NamedTuple
@@ -20,14 +20,14 @@ from ich_mil.ranks import Ranks
 
 
 class Share(NamedTuple):
-    """What one rank works on.
+    """Scans of one rank.
 
     Attributes:
-        bags: its scans; positions too, where they are known.
-        smoother: of these; None where the head does not smooth along z.
-        numbers: (C,) of its scans among all.
-        rows: (n,) of its slices among all.
-        all_labels: (B,) of all scans, on the CPU.
+        bags: scans of this rank, with positions if they are known.
+        smoother: smoother of these scans; None if the head does not smooth along z.
+        numbers: (C,) indices of these scans among all.
+        rows: (n,) indices of their slices among all.
+        all_labels: (B,) labels of all scans, on the CPU.
     """
 
     bags: Bags
@@ -38,19 +38,19 @@ class Share(NamedTuple):
 
 
 def share_of(bags: Bags, settings: HeadSettings, ranks: Ranks, what: str) -> Share:
-    """The scans that are this rank's.
+    """Select the scans of this rank, with about the same number of slices on each rank.
 
     Args:
         bags: all scans, the same on every rank.
-        settings: of the head; they say whether it smooths.
-        ranks: that share the scans out.
-        what: these scans are, for messages.
+        settings: settings of the head, for the smoothing along z.
+        ranks: the ranks among which the scans are divided.
+        what: name of these scans in error messages.
 
     Returns:
-        About as many slices for each rank.
+        The scans of this rank.
 
     Raises:
-        DataError: fewer scans than ranks; or as in `make_smoother`. Every rank finds the same.
+        DataError: fewer scans than ranks; or as in `make_smoother`. It is raised on every rank.
     """
     smoother = make_smoother(settings, bags.positions, bags.offsets, what=what)
     n_bags, device = len(bags.labels), bags.offsets.device
@@ -76,7 +76,7 @@ def share_of(bags: Bags, settings: HeadSettings, ranks: Ranks, what: str) -> Sha
 
 
 def on_device(bags: Bags, device: torch.device) -> Bags:
-    """The scans, all of them on this device."""
+    """Move all tensors of the bags to a device."""
     x, offsets, labels, positions = bags
     z = None if positions is None else positions.to(device)
     return Bags(x.to(device), offsets.to(device), labels.to(device), z)

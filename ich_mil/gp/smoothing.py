@@ -1,19 +1,19 @@
-"""Smoothing along z as part of the model: the slices of one scan share the latent values of their neighbours.
+"""Gaussian smoothing of latent values along z within each scan, as part of the model.
 
-In: where slices lie, in mm along the scan, and a width s. Out: the weights W of each scan; rows sum to 1,
+In: slice positions z in mm along the scan, and a width s. Out: the weights W of each scan; rows sum to 1,
 
     W_nm = exp(-(z_n - z_m)² / (2 s²)) / Σ_m' exp(-(z_n - z_m')² / (2 s²))        f~ = W f
 
-The labels are then those of f~, which is a Gaussian process again. With S and Φ of q(w),
+The slice labels depend on f~, which is a Gaussian process again. With Φ of the unsmoothed f,
 
     Φ~ = Φ Wᵀ        residual~ = diag(W (K_XX + εI - ΦᵀΦ) Wᵀ)        cov q(f~) = W cov q(f) Wᵀ
 
-so that Φ~ and residual~ stand for Φ and the residual in every equation of the family, and a bound that never
-falls still never falls. The inducing points stay values u of f itself (inter-domain: Lázaro-Gredilla and
-Figueiras-Vidal 2009), so a head learns what a slice looks like by itself. As s → 0, W → I.
+Φ~ and residual~ replace Φ and the residual in every equation of the models, and a bound that never decreases
+keeps this property. The inducing variables u remain values of f itself (inter-domain: Lázaro-Gredilla and
+Figueiras-Vidal 2009), so the head learns the appearance of single slices. As s → 0, W → I.
 
-A kernel over (features, z) that all scans share would be another model: it learns where in the head bleeds
-are common, and does not tie the slices of one scan to each other more than those of two.
+A kernel over (features, z) shared by all scans would be a different model: it learns where in the head bleeds
+are common, but correlates slices of one scan no more than slices of two scans.
 
 Shapes: B scans, N slices of all, n slices of one scan.
 """
@@ -30,11 +30,11 @@ from ich_mil.gp.settings import HeadSettings
 
 
 def smoothing_weights(positions: Tensor, width: float) -> Tensor:
-    """W of one scan.
+    """Smoothing weights W of one scan.
 
     Args:
         positions: (n,) mm along the scan, in any order, from any origin.
-        width: s, mm.
+        width: s in mm.
 
     Returns:
         (n, n) float64.
@@ -44,19 +44,19 @@ def smoothing_weights(positions: Tensor, width: float) -> Tensor:
 
 
 def blocks_of(offsets: Tensor) -> list[slice]:
-    """The rows of each scan, from offsets (B + 1,)."""
+    """Row slices of the scans, from offsets (B + 1,)."""
     ends = offsets.tolist()
     return [slice(start, end) for start, end in pairwise(ends)]
 
 
 @dataclass(frozen=True)
 class Smoother:
-    """W of B scans, made block by block when it is asked for.
+    """Smoothing weights W of B scans, computed scan by scan on demand.
 
     Attributes:
-        positions: (N,) mm.
+        positions: (N,) mm along the scan.
         offsets: (B + 1,).
-        width: s, mm.
+        width: s in mm.
     """
 
     positions: Tensor
@@ -64,7 +64,7 @@ class Smoother:
     width: float
 
     def weights(self, rows: slice) -> Tensor:
-        """W (n, n) of the scan that owns these rows."""
+        """Smoothing weights W (n, n) of the scan with these rows."""
         return smoothing_weights(self.positions[rows], self.width)
 
 
@@ -76,17 +76,17 @@ def make_smoother(
     scans: Sequence[str] | None = None,
     what: str = "these scans",
 ) -> Smoother | None:
-    """The smoother the settings ask for; None where they ask for none.
+    """Build the smoother of the settings; None if `smooth_mm` is 0.
 
     Args:
-        settings: of the head.
-        positions: (N,) mm, or None where they are not known.
+        settings: settings of the head.
+        positions: (N,) mm along the scan, or None if unknown.
         offsets: (B + 1,).
-        scans: B ids, for the message.
-        what: whose positions they are, for the message.
+        scans: B ids, for error messages.
+        what: name of these scans in error messages.
 
     Raises:
-        DataError: smoothing is asked for, and a position is not known; or one too many or too few is given.
+        DataError: `smooth_mm` is not 0, and a position is unknown or the number of positions is not N.
     """
     if settings.smooth_mm == 0:
         return None

@@ -1,13 +1,13 @@
-"""The head as a GPyTorch model: a whitened sparse Gaussian process over standardised slice features.
+"""GPyTorch model of the head: a whitened sparse Gaussian process over standardised slice features.
 
-In: raw features (n, D). Out: q(f), a `MultivariateNormal` (Castro-Macías et al. 2024, Eq. 30), or the pieces
-the fit and the sampler need:
+In: raw features (n, D). Out: q(f), a `MultivariateNormal` (Castro-Macías et al. 2024, Eq. 30), or the
+quantities for fit and sampling:
 
     L Lᵀ = K_ZZ + εI          Φ = L⁻¹ K_ZX          q(w) = N(m, S),  u = L w
     μ = Φᵀ m                  σ² = diag(Φᵀ S Φ) + k(x,x) + ε - ΣΦ²
 
-ε is a nugget of the prior, as in GPyTorch: it stands in the variance at x as well as in K_ZZ, which keeps
-the two consistent and the residual variance positive. All in float64.
+ε is a nugget of the prior, as in GPyTorch. It is part of the variance at x as well as of K_ZZ, which keeps
+the two consistent and the residual variance positive. All computation is in float64.
 
 Shapes: n slices, D features, M inducing points.
 """
@@ -29,20 +29,21 @@ from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 
 CLIP = 1e3
-"""Training deviations from the training mean at which new features are clipped. None of N training slices
-lies further than √N; a new value of a feature that hardly varied in training may lie anywhere."""
+"""Distance from the training mean, in training standard deviations, at which new features are clipped. None
+of N training slices lies further than √N, but a new value of a feature that hardly varied in training may lie
+anywhere."""
 
 
 def identity(m: int, like: Tensor) -> Tensor:
-    """I (M, M), made where `like` is: a copy from the host would wait for the device."""
+    """Identity (M, M), created on the device of `like`: a copy from the host would wait for the device."""
     return torch.eye(m, dtype=like.dtype, device=like.device)
 
 
 def lower_root(S: Tensor) -> Tensor:
-    """The lower Cholesky factor of a covariance S (M, M) of q(w), or of its inverse.
+    """Lower Cholesky factor of a covariance S (M, M) of q(w), or of its inverse.
 
     Raises:
-        DataError: S has none in float64.
+        DataError: S is not positive definite in float64.
     """
     root, failed = torch.linalg.cholesky_ex(S)
     if failed:
@@ -54,10 +55,10 @@ def lower_root(S: Tensor) -> Tensor:
 
 
 def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
-    """The kernel the settings describe, scaled, with a bias where there is one, in float64.
+    """Build the kernel of the settings in float64: scaled, plus a constant if the bias is not 0.
 
     Raises:
-        ConfigError: no such class in `gpytorch.kernels`, or one that needs arguments of its own.
+        ConfigError: no such class in `gpytorch.kernels`, or a class that needs further arguments.
     """
     kind = getattr(gpytorch.kernels, settings.kernel, None)
     if not (isinstance(kind, type) and issubclass(kind, Kernel)) or kind is Kernel:
@@ -70,10 +71,10 @@ def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
             "the kernel object itself"
         ) from error
     scaled = gpytorch.kernels.ScaleKernel(base).double()
-    # GPyTorch would round a plain number to float32 on its way in.
+    # A tensor, because GPyTorch rounds a plain number to float32.
     scaled.outputscale = torch.tensor(settings.variant.variance, dtype=torch.float64)
     if base.has_lengthscale:
-        # ℓ of the paper is a squared length, GPyTorch's lengthscale is its root.
+        # ℓ of the paper is a squared length scale; GPyTorch's lengthscale is √ℓ.
         root = math.sqrt(settings.lengthscale_squared or settings.variant.length_per_feature * n_features)
         base.lengthscale = torch.full_like(base.lengthscale, root)
     if settings.variant.bias == 0:
@@ -84,7 +85,7 @@ def make_kernel(settings: HeadSettings, n_features: int) -> Kernel:
 
 
 def check_kernel(kernel: Kernel, x: Tensor) -> None:
-    """Raise `ConfigError` unless the kernel gives a matrix (2, 2) of two slices x (2, D)."""
+    """Raise `ConfigError` unless the kernel gives a (2, 2) matrix for two slices x (2, D)."""
     try:
         shape = tuple(kernel(x).to_dense().shape)
     except RuntimeError as error:
@@ -101,18 +102,19 @@ def check_kernel(kernel: Kernel, x: Tensor) -> None:
 class SparseGP(gpytorch.models.ApproximateGP):
     """Sparse Gaussian process with whitened q(w) = N(m, S) over inducing values u = L w.
 
-    `model(x)` on raw (n, D) features gives q(f) as a `MultivariateNormal`. The features are standardised
-    inside. Where the settings smooth along z this is f before that, the contribution of each slice alone.
+    `model(x)` on raw (n, D) features gives q(f) as a `MultivariateNormal`. Features are standardised
+    internally. If the settings smooth along z, q(f) is that of f before smoothing.
 
     Attributes:
-        settings: what it was fitted with.
-        given: which of `kernel` and `density` were objects of the caller, not of the settings.
-        fixed: names of the kernel's parameters that required no gradient: they are not learned.
-        draws: (L, M) posterior draws of w where it was fitted by sampling; q(w) is then the normal
-            distribution of their mean and covariance, estimated from the conditional ones.
-        calibration: of scan probabilities, None until someone fits it.
-        feature_names: names of the D columns it was fitted to; None where they had none.
-        x_mean, x_std: (D,) of the training slices; the deviation of a constant feature counts as 1.
+        settings: settings of the fit.
+        given: which of `kernel` and `density` were passed as objects instead of by the settings.
+        fixed: names of the kernel parameters that required no gradient; they are not learned.
+        draws: (L, M) posterior draws of w if the head was fitted by sampling, else None. q(w) is then the
+            Gaussian with the posterior mean and covariance, estimated from the conditionals of w.
+        calibration: calibration of scan and slice probabilities, or None.
+        feature_names: names of the D columns of the training features, or None.
+        x_mean, x_std: (D,) mean and standard deviation of the training slices; `x_std` is 1 for a constant
+            feature.
     """
 
     x_mean: Tensor
@@ -129,14 +131,14 @@ class SparseGP(gpytorch.models.ApproximateGP):
         *,
         kernel: Kernel | None = None,
     ) -> None:
-        """Put q(w) at the prior N(0, I).
+        """Build the model with q(w) at the prior N(0, I).
 
         Args:
-            inducing: (M, D) inducing points, standardised.
-            x_mean: (D,).
-            x_std: (D,).
-            settings: of kernel and jitter.
-            kernel: instead of the one the settings describe; used as it is, without a scale around it.
+            inducing: (M, D) standardised inducing points.
+            x_mean: (D,) mean of the training slices.
+            x_std: (D,) standard deviation of the training slices.
+            settings: settings of the head; kernel and jitter are used here.
+            kernel: kernel in place of that of the settings; it is used without a scale around it.
         """
         n_inducing, n_features = inducing.shape
         distribution = CholeskyVariationalDistribution(n_inducing, mean_init_std=0.0)
@@ -158,7 +160,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         self.register_buffer("x_std", x_std)
         self.register_buffer("draws", None)
         self.double()
-        # Otherwise GPyTorch would overwrite q(w) by the prior on the first call.
+        # Otherwise GPyTorch overwrites q(w) with the prior on the first call.
         self.variational_strategy.variational_params_initialized.fill_(1)
         self.fixed = frozenset(
             name for name, parameter in self.covar_module.named_parameters() if not parameter.requires_grad
@@ -171,38 +173,39 @@ class SparseGP(gpytorch.models.ApproximateGP):
 
     def __call__(self, inputs: Tensor, prior: bool = False, **kwargs: object) -> MultivariateNormal:
         """q(f), or the prior p(f), at raw features (n, D)."""
-        # GPyTorch keeps L of the first call with the graph of its features: the backward of a second call
-        # would go through it again, and a head with one cannot be copied. So a shallow copy keeps it.
+        # GPyTorch caches L with its autograd graph in the strategy. The backward pass of a second call would
+        # go through that graph again, and a model that holds a graph cannot be copied. A shallow copy of the
+        # strategy takes the cache instead.
         strategy = copy.copy(self.variational_strategy)
         strategy._clear_cache()
         return strategy(self.standardise(inputs), prior=prior, **kwargs)
 
     def clip(self, x: Tensor) -> Tensor:
-        """Raw features (..., D) within `CLIP` training deviations of the training mean."""
+        """Clip raw features (..., D) to `CLIP` training standard deviations around the training mean."""
         low, high = (self.x_mean + sign * CLIP * self.x_std for sign in (-1, 1))
         return torch.minimum(torch.maximum(x, low.to(x)), high.to(x))
 
     def standardise(self, x: Tensor) -> Tensor:
-        """Raw (..., D) features to standardised float64 ones."""
+        """Standardise raw features (..., D), in float64."""
         return (x.to(self.x_mean) - self.x_mean) / self.x_std
 
     @property
     def inducing(self) -> Tensor:
-        """Z (M, D), standardised."""
+        """Inducing points Z (M, D), standardised."""
         return self.variational_strategy.inducing_points
 
     @property
     def q_mean(self) -> Tensor:
-        """The mean m (M,)."""
+        """Mean m (M,) of q(w)."""
         return self.variational_strategy._variational_distribution.variational_mean
 
     @property
     def q_root(self) -> Tensor:
-        """Lower Cholesky factor of S (M, M)."""
+        """Lower Cholesky factor (M, M) of the covariance S of q(w)."""
         return self.variational_strategy._variational_distribution.chol_variational_covar
 
     def set_q(self, mean: Tensor, root: Tensor) -> Self:
-        """Put q(w) at N(mean, root rootᵀ), and forget what GPyTorch has cached of the old one."""
+        """Set q(w) to N(mean, root rootᵀ) and clear the cache of GPyTorch."""
         with torch.no_grad():
             self.q_mean.copy_(mean)
             self.q_root.copy_(root)
@@ -210,10 +213,10 @@ class SparseGP(gpytorch.models.ApproximateGP):
         return self
 
     def prior_root(self) -> Tensor:
-        """L (M, M), L Lᵀ = K_ZZ + εI; more jitter is added only where it must, and told.
+        """Lower Cholesky factor L (M, M) of K_ZZ + εI; the jitter ε is raised, with a warning, if this fails.
 
         Raises:
-            DataError: K_ZZ cannot be factorised even so.
+            DataError: K_ZZ cannot be factorised even with the largest jitter tried.
         """
         K = self.covar_module(self.inducing).to_dense()  # (M, M)
         jitter = self.variational_strategy.jitter_val
@@ -235,22 +238,22 @@ class SparseGP(gpytorch.models.ApproximateGP):
         )
 
     def prior_variance(self, x: Tensor) -> Tensor:
-        """k(x,x) + ε (n,) at standardised x (n, D); 1 in the preset `public`."""
+        """Prior variance k(x,x) + ε (n,) at standardised x (n, D); 1 in the preset `public`."""
         if self.settings.variant.unit_prior:
             return torch.ones_like(x[:, 0])
         return self.covar_module(x, diag=True) + self.variational_strategy.jitter_val
 
     def project(self, x: Tensor, root: Tensor, *, smooth: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Φ and the variance the inducing points leave open.
+        """Φ and the residual prior variance given the inducing values.
 
         Args:
             x: (n, D) raw features.
             root: (M, M) from `prior_root`.
-            smooth: W (n, n) where x is one scan that is smoothed along z (`ich_mil.gp.smoothing`).
+            smooth: weights W (n, n) if x is one scan that is smoothed along z (`ich_mil.gp.smoothing`).
 
         Returns:
-            Φ = L⁻¹ K_ZX (M, n), and k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x. With W both are
-            those of W f: Φ Wᵀ, and the diagonal of W (K_XX + εI - ΦᵀΦ) Wᵀ.
+            Φ = L⁻¹ K_ZX (M, n) and the residual k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x. With
+            W both are those of W f: Φ Wᵀ, and the diagonal of W (K_XX + εI - ΦᵀΦ) Wᵀ.
         """
         x = self.standardise(x)
         phi = torch.linalg.solve_triangular(root, self.covar_module(self.inducing, x).to_dense(), upper=False)
@@ -261,7 +264,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         return phi @ smooth.mT, ((smooth @ R) * smooth).sum(1).clamp(min=0.0)
 
     def residual_root(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
-        """Lower Cholesky factor of the covariance the inducing points leave open between slices.
+        """Lower Cholesky factor of the residual prior covariance of slices given the inducing values.
 
         Args:
             x: (n, D) raw features.
@@ -269,14 +272,14 @@ class SparseGP(gpytorch.models.ApproximateGP):
             residual: (n,) from `project`, not smoothed.
 
         Returns:
-            (n, n), of K_XX - ΦᵀΦ with at least `residual` on its diagonal.
+            Factor (n, n) of K_XX - ΦᵀΦ with at least `residual` on its diagonal.
 
         Raises:
-            DataError: it cannot be factorised.
+            DataError: the covariance cannot be factorised.
         """
         R = self._residual_covariance(self.standardise(x), phi, residual)
         root, failed = torch.linalg.cholesky_ex(R)
-        if failed:  # rounding moves eigenvalues by 1e-16 of the variance; the smallest one is ε
+        if failed:  # rounding changes eigenvalues by 1e-16 of the variance; the smallest eigenvalue is ε
             root, failed = torch.linalg.cholesky_ex(R + 1e-9 * float(residual.max()) * identity(len(R), R))
         if failed:
             raise DataError(
@@ -287,9 +290,9 @@ class SparseGP(gpytorch.models.ApproximateGP):
         return root
 
     def _residual_covariance(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
-        """K_XX - ΦᵀΦ (n, n) at standardised x, with at least `residual` on its diagonal."""
+        """Residual covariance K_XX - ΦᵀΦ (n, n) at standardised x, with a diagonal of at least `residual`."""
         R = self.covar_module(x).to_dense() - phi.mT @ phi
-        # `residual` has the nugget, or the unit prior of the public code; where that is smaller than k(x,x)
-        # the covariance keeps its own diagonal, it would not be one otherwise
+        # `residual` includes the nugget, or the unit prior of the public code. If it is smaller than the
+        # diagonal of R, that diagonal is kept, because R would not be positive definite otherwise.
         R.diagonal().add_((residual - R.diagonal()).clamp(min=self.variational_strategy.jitter_val / 2))
         return R

@@ -1,6 +1,6 @@
-"""A fitted head on disk: `head.safetensors` (tensors) and `head.json` (settings), nothing that can run code.
+"""Save and load a fitted head: tensors in `head.safetensors`, settings in `head.json`.
 
-In: a head. Out: a folder; and back, to the bit.
+In: a head. Out: a folder; and back, bit for bit. Neither file format can execute code.
 """
 
 import copy
@@ -28,7 +28,7 @@ TENSORS, SETTINGS = "head.safetensors", "head.json"
 
 @torch.no_grad()
 def _kernel_values(model: SparseGP) -> list[float]:
-    """K between the origin and points on a line through it, where kernels of other classes differ."""
+    """Fingerprint of the kernel: K between the origin and points on a line, where kernel classes differ."""
     line = torch.linspace(0.5, 1, len(model.x_mean)).to(model.x_mean)
     points = torch.logspace(-2, 1, 8).to(line)[:, None] * line  # (8, D)
     values: list[float] = model.covar_module(torch.zeros_like(line)[None], points).to_dense()[0].tolist()
@@ -36,7 +36,7 @@ def _kernel_values(model: SparseGP) -> list[float]:
 
 
 def save_head(model: SparseGP, folder: Path) -> None:
-    """Write the head, its settings and its calibration to `folder`, which is made if it is not there."""
+    """Write the head, its settings and its calibration to `folder`, which is created if missing."""
     n_inducing, n_features = model.inducing.shape
     description = {
         "format": FORMAT,
@@ -53,18 +53,18 @@ def save_head(model: SparseGP, folder: Path) -> None:
         description["feature_names"] = list(model.feature_names)
     if "kernel" in model.given:
         description["kernel_values"] = _kernel_values(model)
-    # copies: safetensors refuses tensors that share memory, as `active_dims` of GPyTorch's kernels do
+    # Cloned because safetensors refuses tensors that share memory, such as `active_dims` of GPyTorch kernels.
     state = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in model.state_dict().items()
     }
     with whole_file(folder / TENSORS) as temporary:
         save_file(state, temporary)
-    write_json(folder / SETTINGS, description)  # last: a folder with a description holds a whole head
+    write_json(folder / SETTINGS, description)  # written last: a folder with head.json is complete
 
 
 def _read_description(path: Path) -> dict[str, Any]:
-    """The parsed `head.json`, of our format, or `ModelError`."""
+    """Parse `head.json`; `ModelError` if it is unreadable or of another format."""
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -83,19 +83,19 @@ def _read_description(path: Path) -> dict[str, Any]:
 def load_head(
     folder: Path, *, n_features: int | None = None, kernel: gpytorch.kernels.Kernel | None = None
 ) -> SparseGP:
-    """Read what `save_head` wrote.
+    """Load a head written by `save_head`.
 
     Args:
-        folder: that holds the two files.
-        n_features: D of the features it shall be used on; None asks nothing.
-        kernel: one like it, for a head that was fitted with a kernel object of the caller.
+        folder: folder with the two files.
+        n_features: expected number of features D; None: not checked.
+        kernel: a kernel of the same kind, for a head that was fitted with a kernel object.
 
     Returns:
         The head in eval mode, with its settings and calibration.
 
     Raises:
         ModelError: a file is missing, damaged, of another format, or for another number of features; the
-            kernel is another one.
+            kernel is missing, not needed, or of another kind.
     """
     path = folder / SETTINGS
     description = _read_description(path)

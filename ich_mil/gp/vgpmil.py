@@ -1,12 +1,12 @@
-"""The local side of ψ-VGPMIL: labels of slices and augmentation variables, R replicates at once.
+"""Observation model of ψ-VGPMIL: slice labels and augmentation variables, for R replicates.
 
-In: μ and σ² of the latent values. Out: the precisions θ(c) and targets π - ½ of a sweep, and the evidence
-bound (Castro-Macías et al. 2024, Eq. 25 and 28):
+In: μ and σ² of the latent values. Out: the precisions θ(c) and targets π - ½ of a sweep, and the ELBO
+(Castro-Macías et al. 2024, Eq. 25 and 28):
 
     Θ = diag θ(c)             c = √(μ² + σ²)
     π_n = sigmoid(μ_n + log H · (2T_b - 1) · Π_{j∈b, j≠n} (1 - π_j))
 
-Everything is in the order of `Turns`.
+All arrays over slices are in the order of `Turns`.
 
 Shapes: R replicates, B bags (scans), N instances (slices).
 """
@@ -24,14 +24,14 @@ from ich_mil.kernels.segments import bag_sum
 
 
 class PsiObservation:
-    """Local posteriors of ψ-VGPMIL.
+    """Local variational posteriors of ψ-VGPMIL.
 
-    π starts at 1 / (1 + H) in negative scans, where it is all but known, and at ½ in positive ones. (Random π
-    as in the paper carry no label in the first sweep, and the product over 30 slices of ½ hides the label
-    from every later one.)
+    π starts at 1 / (1 + H) in negative scans, where it is almost certain, and at ½ in positive scans. Random
+    π as in the paper carries no label information in the first sweep, and the product over 30 slices of ½
+    suppresses the label in every later sweep.
 
     Attributes:
-        logits: (R, N) of π.
+        logits: (R, N) logits of π.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class PsiObservation:
         *,
         start: Tensor | None = None,
     ) -> None:
-        """Start the π.
+        """Initialise π.
 
         Args:
-            densities: R.
+            densities: densities ψ of the R replicates.
             log_h: (R,) float64.
             labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
-            turns: the order.
-            variant: of the updates; its H and tail are in the first two arguments.
-            start: (N,) π to begin with, in the order of `turns`, instead of those named above.
+            turns: order of the slices.
+            variant: choices of the updates; its H and tail are replaced by `log_h` and `densities`.
+            start: (N,) initial π in the order of `turns`, in place of the values above.
         """
         self._densities, self._turns, self._variant = list(densities), turns, variant
         self._log_h, self._labels = log_h, labels
@@ -65,23 +65,23 @@ class PsiObservation:
 
     @property
     def bounded(self) -> list[bool]:
-        """Whether c·θ(c) tends to at least ½, in each replicate."""
+        """For each replicate, whether c·θ(c) tends to at least ½."""
         return [density.bounded for density in self._densities]
 
     def _c(self, mu: Tensor, variance: Tensor) -> Tensor:
         return torch.addcmul(variance, mu, mu).sqrt_()
 
     def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """Θ(c) (R, N)."""
+        """Precisions θ(c) (R, N), with c clipped at `variant.clip`."""
         c = self._c(mu, variance).clamp_(max=self._variant.clip)
         return torch.stack([density.theta(row) for density, row in zip(self._densities, c, strict=True)])
 
     def target(self) -> Tensor:
-        """π - ½ (R, N), as ½ tanh(a/2), which loses nothing near π = ½."""
+        """Targets π - ½ (R, N), as ½ tanh(a/2) with a = logit π, which is exact near π = ½."""
         return torch.tanh(self.logits / 2) / 2
 
     def update(self, mu: Tensor, variance: Tensor) -> None:
-        """New π from new μ."""
+        """Update π for the new μ."""
         bags, n_bags = self._turns.bags, len(self._labels)
         if self._variant.leave_one_out == "max":
             self.logits = mu + self._pull[:, bags] * leave_one_out_max(self.logits.sigmoid(), bags, n_bags)
@@ -91,11 +91,13 @@ class PsiObservation:
         self.logits, self._log_not = step(self._log_not, mu, self._pull, self._turns)
 
     def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """The evidence lower bound (R,) with Θ at its optimum, without KL(q(w) ‖ p(w)).
+        """ELBO (R,) with Θ at its optimum, without its term KL(q(w) ‖ p(w)).
 
-        Σ_n [log ψ(c_n) + (π_n - ½) μ_n + H(π_n)] + Σ_b [log H · E G_b - log(1 + H)], where E G_b = T_b E max
-        + (1 - T_b)(1 - E max) and E max = 1 - Π(1 - π). Exact for the logistic density; for others log Z (Eq.
-        20) is left out, a constant for as long as the kernel stays, and log ψ is what the density gives.
+            Σ_n [log ψ(c_n) + (π_n - ½) μ_n + H(π_n)] + Σ_b [log H · E G_b - log(1 + H)]
+            E G_b = T_b E max + (1 - T_b)(1 - E max)        E max = 1 - Π(1 - π)
+
+        H(π) is the entropy of Ber(π). Exact for the logistic density. For other densities log Z (Eq. 20),
+        which is constant while the kernel is fixed, and the constant of log ψ are left out.
         """
         c = self._c(mu, variance)
         log_psi = torch.stack([d.log_psi(row).sum() for d, row in zip(self._densities, c, strict=True)])
@@ -107,7 +109,7 @@ class PsiObservation:
         return log_psi + slices.sum(1) + scans
 
     def keep(self, alive: Tensor) -> None:
-        """Go on with these replicates only."""
+        """Drop all replicates except those at the indices `alive`."""
         self._densities = [self._densities[i] for i in alive.tolist()]
         self._log_h, self._pull = self._log_h[alive], self._pull[alive]
         self.logits, self._log_not = self.logits[alive], self._log_not[alive]

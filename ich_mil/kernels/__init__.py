@@ -1,1 +1,1 @@
-"""Operations on packed bags and kernel matrices: plain-PyTorch definitions, and fused ones for a GPU."""
+"""Operations on packed bags and kernel matrices: reference implementations in PyTorch, and Triton kernels."""

@@ -1,15 +1,17 @@
-"""Sampled probabilities of slices and scans where slices are independent given q.
+"""Moments of slice and scan probabilities over samples of f that are independent between slices.
 
-In: mean and deviation of the latent value of every slice. Out: over L samples of f = μ + σ z, with the z of
-`ich_mil.kernels.counter` (Castro-Macías et al. 2024, Eq. 31-37),
+In: mean μ and standard deviation σ of the latent value of every slice. Out: over L samples of f = μ + σ z,
+with the z of `ich_mil.kernels.counter` (Castro-Macías et al. 2024, Eq. 31-37),
 
     mean and variance of sigmoid(f_n)                                        for every slice (Eq. 31-33)
     mean and variance of p_b = 1 - Π_{n∈b} (1 - sigmoid(f_n))                for every scan (Eq. 34-37)
 
-and the samples of logit p_b, which a calibration maps: log(exp(s) - 1) with s = Σ log(1 + exp f). With the
-rule `max` p_b is max_n sigmoid(f_n) instead. All replicates see the same z. No (L, N) array is made: the
-definition goes scan by scan. A scan's numbers depend, to the bit, on nothing but the scan, its key and the
-seed. Variances are sums of squares of differences from the mean: where all samples are 1 they are 0.
+and the samples of logit p_b = log(exp(s) - 1) with s = Σ log(1 + exp f), the input of a calibration. With the
+rule `max`, p_b is max_n sigmoid(f_n) instead.
+
+All replicates share the same z. No (L, N) array is allocated: the PyTorch implementation runs scan by scan.
+The result for a scan depends, bit for bit, only on the scan, its key and the seed. Variances are computed
+from differences to the mean, so they are 0 if all samples are 1.
 
 Shapes: R replicates, B bags (scans), N instances (slices) of all, n of one, L samples.
 """
@@ -27,11 +29,11 @@ from ich_mil.kernels.segments import bag_index, noisy_or_logit
 
 
 class Sampled(NamedTuple):
-    """Moments over samples, and the samples of scans; all float64.
+    """Moments over samples, and samples of the scan logits; all float64.
 
     Attributes:
-        slice_mean, slice_variance: (R, N) of sigmoid(f).
-        scan_mean, scan_variance: (R, B) of p.
+        slice_mean, slice_variance: (R, N) mean and variance of sigmoid(f).
+        scan_mean, scan_variance: (R, B) mean and variance of p.
         scan_logit: (R, L, B) samples of logit p.
     """
 
@@ -61,15 +63,15 @@ def bag_samples(
         offsets: (B + 1,).
         keys: (B,) int64, from `ich_mil.kernels.counter.scan_key`.
         samples: L.
-        seed: of the samples.
-        rule: how slices make a scan.
-        impl: "torch" goes scan by scan, "triton" is one kernel; "auto" is triton on a GPU.
+        seed: seed of the samples.
+        rule: aggregation rule from slices to scan.
+        impl: "torch" runs scan by scan, "triton" is a single kernel; "auto" is "triton" on a GPU.
 
     Returns:
-        The moments, with divisor L, and the samples of scans.
+        The moments, with divisor L, and the samples of the scan logits.
 
     Raises:
-        ValueError: a bag without an instance; shapes that do not fit; another dtype; another rule; no sample.
+        ValueError: an empty bag; shapes that do not fit; another dtype; an unknown rule; no sample.
     """
     n, n_bags = len(bag_index(offsets)), len(offsets) - 1
     if mu.shape != sigma.shape or mu.shape[1:] != (n,) or keys.shape != (n_bags,):
@@ -93,7 +95,7 @@ def bag_samples(
 def _bag_samples(
     mu: Tensor, sigma: Tensor, offsets: Tensor, keys: Tensor, *, samples: int, seed: int, rule: str
 ) -> Sampled:
-    """The definition."""
+    """Reference implementation in PyTorch."""
     replicates, n_bags = len(mu), len(offsets) - 1
     slice_mean, slice_variance = mu.new_empty(2, *mu.shape)
     scan_mean, scan_variance = mu.new_empty(2, replicates, n_bags)
@@ -111,7 +113,7 @@ def _bag_samples(
 
 
 def _scan_logit(f: Tensor, rule: str) -> Tensor:
-    """(L, n) to (L,)."""
+    """Logit of p (L,) from slice logits f (L, n)."""
     if rule == "max":
         return f.amax(1)
     return noisy_or_logit(-logsigmoid(-f).sum(1))  # Σ log(1 + exp f), exact in both tails

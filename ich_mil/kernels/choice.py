@@ -1,15 +1,16 @@
-"""Which of an op's two versions is run."""
+"""Choice between the PyTorch and the Triton implementation of an operation."""
 
 from typing import Literal, get_args
 
 import torch
 
 Impl = Literal["auto", "torch", "triton"]
-"""`torch` is the definition, `triton` the fused one, `auto` the fused one on a GPU."""
+"""`torch` is the reference implementation, `triton` the fused kernel, `auto` is `triton` on a CUDA device and
+`torch` elsewhere."""
 
 
 def by_triton(impl: Impl, device: torch.device) -> bool:
-    """Whether the fused version is meant, for tensors on `device`. `ValueError` for another `impl`."""
+    """Whether to use Triton for tensors on `device`; `ValueError` for an unknown `impl`."""
     if impl not in get_args(Impl):
         raise ValueError(f"impl must be one of {', '.join(get_args(Impl))}, got {impl!r}")
     return impl == "triton" or (impl == "auto" and device.type == "cuda")

@@ -1,16 +1,16 @@
-"""Standard normal numbers that are a function of (seed, scan, slice, sample), the same on every device.
+"""Counter-based standard normal numbers: a function of (seed, scan, slice, sample), the same on every device.
 
-In: a seed, the key of a scan and its number of slices. Out: z (L, n). The words come from Philox4x64-10
-(Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), which turns a counter and a key into four
-words of 64 bits without any state:
+In: a seed, the key of a scan and its number of slices. Out: z (L, n). Philox4x64-10 (Salmon et al. 2011,
+"Parallel random numbers: as easy as 1, 2, 3") maps a counter and a key to four 64-bit words without state:
 
     w = philox(counter = (block · n + slice, 0, 0, 0), key = (seed, scan))        block = sample // 4
 
-They are the samples 4 block to 4 block + 3 of that slice: two words make two normals (Box and Muller 1958),
+The four words give the samples 4 block to 4 block + 3 of the slice: two words give two normal numbers (Box
+and Muller 1958),
 
     u = ((w >> 11) + ½) 2⁻⁵³        z = √(-2 log u₁) cos 2π u₂        z' = √(-2 log u₁) sin 2π u₂
 
-So the first samples stay what they are when more are drawn. u is above 0; the largest rounds to 1, which is
+The first samples are therefore the same for any L. u is above 0. The largest u₁ rounds to 1, which gives
 z = 0.
 
 Shapes: L samples, n slices of one scan.
@@ -26,19 +26,19 @@ from torch import Tensor
 from ich_mil.kernels.choice import Impl, by_triton
 
 WORD = 2**64
-"""How many values a word has."""
+"""Number of values of a 64-bit word."""
 
 SAMPLES = 4
-"""Samples of one slice that a counter makes."""
+"""Samples of one slice per counter."""
 
 
 def signed(word: int) -> int:
-    """The number whose 64 bits, as two's complement, are those of `word`: what an int64 tensor can hold."""
+    """Reinterpret the low 64 bits of `word` as a signed (two's complement) int64."""
     return (word + WORD // 2) % WORD - WORD // 2
 
 
 def scan_key(scan: str) -> int:
-    """The key of a scan: the first 64 bits of the SHA-256 of its id, as an int64."""
+    """Key of a scan: the first 64 bits of the SHA-256 of its id, as an int64."""
     return signed(int.from_bytes(hashlib.sha256(scan.encode()).digest()[:8]))
 
 
@@ -54,12 +54,12 @@ def normals(
     """Standard normal numbers of one scan.
 
     Args:
-        seed: any integer; seeds that differ by a multiple of 2⁶⁴ are the same.
-        key: of the scan, from `scan_key`.
-        n: slices.
+        seed: any integer; seeds that differ by a multiple of 2⁶⁴ are equivalent.
+        key: key of the scan, from `scan_key`.
+        n: number of slices.
         samples: L.
-        device: where they are wanted.
-        impl: "torch" draws on the CPU, "triton" on the device; "auto" is triton on a CUDA device.
+        device: device of the result.
+        impl: "torch" draws on the CPU, "triton" on the device; "auto" is "triton" on a CUDA device.
 
     Returns:
         (L, n) float64.
@@ -73,9 +73,9 @@ def normals(
 
 
 def _normals(seed: int, key: int, n: int, samples: int) -> Tensor:
-    """The definition, whose words come from numpy."""
+    """Reference implementation, with the Philox generator of numpy."""
     blocks = -(-samples // SAMPLES)
-    # numpy counts up before it draws: from the last counter of all, the first block is that of counter 0
+    # numpy increments the counter before it draws, so the largest counter makes the first block counter 0.
     words = np.random.Philox(
         counter=np.full(4, WORD - 1, np.uint64), key=np.array([seed % WORD, key % WORD], np.uint64)
     ).random_raw(blocks * n * SAMPLES)

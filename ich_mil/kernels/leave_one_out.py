@@ -1,8 +1,9 @@
-"""Leave-one-out products over bags, the coupling between the slices of a scan in VGPMIL, and its two solvers.
+"""Leave-one-out products over bags, and the Jacobi and Gauss-Seidel updates of π in VGPMIL.
 
-For instance n of bag b: exp(Σ_{j∈b, j≠n} log(1 - π_j)), the probability under q(y) that no *other* instance
-of its bag is positive (Castro-Macías et al. 2024, Eq. 25 written with 1 - E[max]). π is kept as its logit a,
-so that log(1 - π) = logsigmoid(-a) is finite and exact for π as near to 1 as float64 can tell.
+In: log(1 - π) of all instances. Out: the product over the other instances of each bag, or updated π. For
+instance n of bag b the product is exp(Σ_{j∈b, j≠n} log(1 - π_j)), the probability under q(y) that no *other*
+instance of its bag is positive (Castro-Macías et al. 2024, Eq. 25 written with 1 - E[max]). π is stored as
+its logit a, so that log(1 - π) = logsigmoid(-a) is finite and exact even for π near 1.
 
 Shapes: B bags, N instances, P positions (instances of the longest bag), R replicates in leading dimensions.
 """
@@ -16,18 +17,19 @@ from ich_mil.kernels.choice import Impl, by_triton
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
 
 CPU = "cpu"
-"""Type of the device on which `gauss_seidel` calls numpy."""
+"""Device type for which `gauss_seidel` uses numpy."""
 
 
 def leave_one_out(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """Π_{j∈b, j≠n} (1 - π_j) for every instance n, in O(N).
+    """Leave-one-out product Π_{j∈b, j≠n} (1 - π_j) for every instance n, in O(N).
 
-    `log_not` must come from the logits (`logsigmoid(-a)`), not from 1 - π. The subtraction ℓ_b - log(1 - π_n)
-    has an absolute error of a few ulp of ℓ_b, which is the relative error of the product.
+    `log_not` must be computed from the logits (`logsigmoid(-a)`), not from 1 - π. The subtraction
+    ℓ_b - log(1 - π_n), with ℓ_b the sum over the bag, has an absolute error of a few ulp of ℓ_b, which is the
+    relative error of the product.
 
     Args:
         log_not: (..., N) log(1 - π).
-        bags: (N,).
+        bags: (N,) the bag of each instance.
         n_bags: B.
 
     Returns:
@@ -38,15 +40,15 @@ def leave_one_out(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
 
 
 def leave_one_out_max(pi: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """1 - max_{j∈b, j≠n} π_j, what the public code of the paper has in place of the product.
+    """Leave-one-out maximum 1 - max_{j∈b, j≠n} π_j, which the public code uses in place of the product.
 
     Args:
-        pi: (..., N).
-        bags: (N,).
+        pi: (..., N) π.
+        bags: (N,) the bag of each instance.
         n_bags: B.
 
     Returns:
-        (..., N); 1 for a bag of one.
+        (..., N); 1 for a bag of one instance.
     """
     peak = bag_max(pi, bags, n_bags)[..., bags]  # (..., N)
     at_peak = pi == peak
@@ -56,23 +58,23 @@ def leave_one_out_max(pi: Tensor, bags: Tensor, n_bags: int) -> Tensor:
 
 
 class Turns:
-    """The order in which instances are stored so that Gauss-Seidel needs no gather: position by position.
+    """Position-major order of instances, with which Gauss-Seidel needs no gather.
 
-    All first instances of all bags come first, then all second ones, and so on, each time the bags in order
-    of falling length. So the instances at one position are one block of rows, and their bags are a prefix of
-    that order.
+    The first instances of all bags come first, then all second instances, and so on, each time with the bags
+    in order of decreasing length. The instances at one position are then a contiguous block of rows, and
+    their bags are a prefix of the bag order.
 
     Attributes:
-        order: (N,) rows of the packed input, in this order; `values[order]` brings them into it.
-        bag_order: (B,) bags in order of falling length: their ranks.
+        order: (N,) row of the packed input for each row of this order; `values[order]` is in this order.
+        bag_order: (B,) bags by decreasing length. The rank of a bag is its place in this order.
         bags: (N,) rank of the bag of each instance, in this order.
-        sizes: (B,) instances of each bag, by rank: falling.
-        counts: how many bags have an instance at each position.
+        sizes: (B,) number of instances of each bag, by rank (decreasing).
+        counts: number of bags with an instance at each position.
         starts: (P,) row of the first instance at each position, in this order.
     """
 
     def __init__(self, offsets: Tensor) -> None:
-        """Lay out the bags of `offsets` (B + 1,). `ValueError` where one has no instance."""
+        """Compute the order for bags with `offsets` (B + 1,); `ValueError` if a bag is empty."""
         bag_index(offsets)
         sizes = offsets.diff()
         self.bag_order = sizes.argsort(descending=True, stable=True)
@@ -86,7 +88,7 @@ class Turns:
         self.starts = counts.cumsum(0) - counts
 
     def restore(self, values: Tensor) -> Tensor:
-        """Values (..., N) in this order, back in the packed one."""
+        """Convert values (..., N) from this order back to the packed order."""
         out = torch.empty_like(values)
         out[..., self.order] = values
         return out
@@ -100,12 +102,12 @@ def jacobi(
     *,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """All π at once from the old ones (Eq. 25): a_n = μ_n + pull_b Π_{j≠n} (1 - π_j).
+    """Jacobi update: all π at once from the old π (Eq. 25), a_n = μ_n + pull_b Π_{j≠n} (1 - π_j).
 
-    Two slices of a positive bag can both see the other at 0, both rise, both see the other at 1 and both
-    fall: this order may oscillate, and the evidence bound may fall.
+    The update may oscillate, and the ELBO may decrease. For example, two slices of a positive bag with π near
+    0 both increase, because each sees the other at 0; then both decrease, because each sees the other at 1.
 
-    Args and results are those of `gauss_seidel`.
+    Arguments and results are those of `gauss_seidel`.
     """
     if by_triton(impl, mu.device):
         return _by_kernel(log_not, mu, pull, turns, newest=False)
@@ -122,17 +124,18 @@ def gauss_seidel(
     *,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """One π after the other within each bag, all bags side by side (Eq. 25).
+    """Gauss-Seidel update: one π after the other within each bag, all bags in parallel (Eq. 25).
 
-    Every step sees the newest others. Each step is the exact optimum of the evidence bound in that π, so the
-    bound never falls. One sweep takes as many vector steps as the longest bag has instances.
+    Each step uses the newest π of the other instances and is the exact optimum of the ELBO in that π, so the
+    ELBO never decreases. One sweep takes as many vector steps as the longest bag has instances.
 
     Args:
         log_not: (..., N) log(1 - π) of the last sweep, in the order of `turns`.
         mu: (..., N) mean of q(f), in the same order.
         pull: (..., B) log H · (2T_b - 1), by rank.
-        turns: the order.
-        impl: "torch" takes a vector step a position, "triton" one kernel for all; "auto" is triton on a GPU.
+        turns: order of the instances.
+        impl: "torch" takes one vector step per position, "triton" is a single kernel; "auto" is "triton" on a
+            GPU.
 
     Returns:
         New a = logit π and log(1 - π), each (..., N) in the same order, float64.
@@ -159,7 +162,7 @@ def gauss_seidel(
 def _gauss_seidel_numpy(
     counts: list[int], log_not: np.ndarray, total: np.ndarray, mu: np.ndarray, pull: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The loop above in numpy, whose calls cost a third of torch's: blocks are a few hundred numbers."""
+    """The loop of `gauss_seidel` in numpy, at a third of torch's cost per call on blocks of a few hundred."""
     a, new = np.empty_like(mu), np.empty_like(mu)
     start = 0
     for k in counts:
@@ -183,7 +186,7 @@ def _gauss_seidel_numpy(
 def _by_kernel(
     log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns, *, newest: bool
 ) -> tuple[Tensor, Tensor]:
-    """Either solver in Triton."""
+    """Both updates in Triton: Gauss-Seidel with `newest`, else Jacobi."""
     from ich_mil.kernels.leave_one_out_triton import sweep
 
     lead, n, n_bags = mu.shape[:-1], len(turns.order), len(turns.sizes)

@@ -1,15 +1,17 @@
-"""Pictures of packed scans, varied where wanted: what a CNN is fed, straight from HU.
+"""CNN input images from HU scans: windowing, antialiased resize, and optional augmentation.
 
-    shown   = clip((HU - level) / width + 1/2, 0, 1)        0 around a slice that is not square
+In: scans in HU, windows, image size and augmentation parameters. Out: packed images in [0, 1].
+
+    shown   = clip((HU - level) / width + 1/2, 0, 1)        a slice that is not square is padded with 0
     picture = A shown Aᵀ                                    A (S, side): antialiased resize
-    moved   = picture at (matrix · place), bilinear         0 outside
+    moved   = picture at (matrix · position), bilinear      0 outside
     varied  = clip(moved + (noise + brighter) / width, 0, 1)    where moved lies inside its window
 
-The definition takes these lines one by one, each reading and writing all pictures. The Triton version goes
-from HU to the last line and writes, but for the noise, each picture once, channels last, as the encoder
+The PyTorch implementation computes these lines one by one; each reads and writes all images. The Triton
+kernel computes them at once and writes only the noise and each final image, channels last, as the encoder
 reads it.
 
-Shapes: B scans, N slices of all, n of one, H x W pixels as stored, C windows, S pixels of a picture.
+Shapes: B scans, N slices of all, n of one, H x W stored pixels, C windows, S pixels per side of an image.
 """
 
 from collections.abc import Sequence
@@ -23,17 +25,17 @@ from ich_mil.kernels.choice import Impl, by_triton
 from ich_mil.windows import Windows, to_pictures
 
 EDGE = 1e-5
-"""A value as near to 0 or 1 as that is meant to be it: four weights do not sum to 1 to the last bit."""
+"""A value this close to 0 or 1 counts as equal to it: four bilinear weights do not sum to exactly 1."""
 
 
 class Variation(NamedTuple):
-    """How the pictures of one scan differ from what is stored.
+    """Augmentation parameters of one scan.
 
     Attributes:
-        matrix: (2, 3) affine map from places in the new picture to those in the old, both from -1 to 1.
-        brighter: shift of all values, HU.
-        noise: standard deviation of each pixel's own noise, HU.
-        seed: of that noise.
+        matrix: (2, 3) affine map from positions in the new image to positions in the old, both in [-1, 1].
+        brighter: brightness shift in HU.
+        noise: standard deviation of the independent noise of each pixel, in HU.
+        seed: seed of the noise.
     """
 
     matrix: Tensor
@@ -51,15 +53,15 @@ def pictures_of(
     *,
     impl: Impl = "auto",
 ) -> Tensor:
-    """The pictures of scans, packed. The host does not wait for a GPU.
+    """Window, resize and augment scans into packed images. The host does not wait for a GPU.
 
     Args:
-        scans: B tensors (n, H, W) int16 HU on one device; scans may differ in all three.
+        scans: B tensors (n, H, W) int16 HU on one device; n, H and W may differ between scans.
         windows: C pairs (level, width) in HU.
         size: S in pixels.
-        variations: of the B scans; none leaves all as they are.
-        impl: "torch" windows, resizes and varies in turn, "triton" does all at once; "auto" is triton on a
-            GPU.
+        variations: augmentation of each of the B scans; empty: no augmentation.
+        impl: "torch" runs windowing, resize and augmentation in turn, "triton" is a single kernel; "auto" is
+            "triton" on a GPU.
 
     Returns:
         (N, C, S, S) float32 in [0, 1].
@@ -74,15 +76,15 @@ def pictures_of(
 
 @torch.no_grad()
 def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Windows) -> Tensor:
-    """The pictures of scans, varied and packed.
+    """Augment and pack the images of scans.
 
-    Brightness and noise are in HU and divided by each window's width. A pixel at 0 or 1 lies outside the
-    window, nobody knows how far, and stays there. The host does not wait for a GPU.
+    Brightness and noise are in HU and are divided by the width of each window. A pixel at 0 or 1 lies outside
+    the window by an unknown amount, so it is left unchanged. The host does not wait for a GPU.
 
     Args:
         scans: B tensors (n, C, S, S) in [0, 1].
-        variations: of the B scans; none leaves all as they are.
-        windows: the C windows they were made with.
+        variations: augmentation of each of the B scans; empty: no augmentation.
+        windows: the C windows of the images.
 
     Returns:
         (N, C, S, S) in [0, 1].
@@ -105,25 +107,25 @@ def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Wind
 
 
 def shifted(pictures: Tensor, grid: Tensor, hu: Tensor, width: Tensor) -> Tensor:
-    """Pictures moved in space, then in value.
+    """Resample images on a grid, then shift their values.
 
     Args:
         pictures: (n, C, S, S) in [0, 1].
         grid: (n, S, S, 2) from `affine_grid`.
-        hu: (n, 1, S, S), or of a shape that expands to it, shift in HU.
-        width: (C, 1, 1) of the windows, HU.
+        hu: (n, 1, S, S), or a shape that expands to it: shift in HU.
+        width: (C, 1, 1) window widths in HU.
 
     Returns:
         (n, C, S, S) in [0, 1].
     """
-    # zeros outside: air, in every window
+    # Zero padding: 0 is air in every window.
     moved = grid_sample(pictures, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     within = (moved > EDGE) & (moved < 1 - EDGE)
     return torch.where(within, torch.addcdiv(moved, hu, width), moved).clamp_(0.0, 1.0)
 
 
 def _noise(variation: Variation, like: Tensor) -> Tensor:
-    """Standard normal numbers; a GPU draws others than a CPU."""
+    """Standard normal noise in the shape of `like`; it differs between GPU and CPU for the same seed."""
     generator = torch.Generator(like.device).manual_seed(variation.seed)
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 

@@ -1,18 +1,18 @@
-"""Sums over slices of what a sparse Gaussian process with an RBF kernel knows of them, without keeping it.
+"""Weighted Gram matrices and moments of sparse-GP features with an RBF kernel, computed tile by tile.
 
-In: slices and where they are looked at from, an `RBF`. For slice n
+In: slices x (N, D) and the parameters of the feature map, an `RBF`. For slice n
 
     u = (x_n - shift) · scale        k_m = v exp(-‖u - z_m‖² / 2)        φ_n = P k
 
-and out come the statistics of a sweep, for R replicates that share φ:
+Out: the statistics of a sweep, for R replicates that share φ:
 
     G_r = Σ_n θ_rn φ_n φ_nᵀ          g_r = Σ_n r_rn φ_n                    (`rbf_gram`)
     μ_rn = m_rᵀ φ_n                  Σ_i (W_r φ_n)_i²,  WᵀW = S            (`rbf_moments`)
 
-k (M, N) is never held: tiles of φ are made and used up. φ is computed in float64 and rounded to
-the dtype of the products; sums over tiles are float64. To sum over k itself in float32 and whiten afterwards
-would be cheaper, but P = L⁻¹ multiplies its errors by up to 1/jitter, and I + G is no longer positive
-(`benchmarks.kernels_gram`).
+The matrix k (M, N) is never stored; one tile of φ exists at a time. φ is computed in float64 and rounded to
+the dtype of the products; sums over tiles are in float64. Sums over k in float32, whitened afterwards, would
+be cheaper, but P = L⁻¹ multiplies their errors by up to 1/jitter, and I + G would no longer be positive
+definite (`benchmarks.kernels_gram`).
 
 Shapes: N slices, n of a tile, D features, M inducing points, P directions, R replicates.
 """
@@ -27,39 +27,39 @@ from torch import Tensor
 from ich_mil.kernels.choice import Impl, by_triton
 
 Tiles = Iterable[tuple[slice, Tensor]]
-"""Rows and Φᵀ (n, P) of one tile after the other."""
+"""Iterable over tiles: rows and Φᵀ (n, P)."""
 
 TILE = 8192
-"""Slices of a tile."""
+"""Default number of slices of a tile."""
 
 BLOCK = 64
-"""Rows and columns of the piece of a result that one multiprocessor of a GPU makes (assumed)."""
+"""Rows and columns of the block of a result that one GPU multiprocessor computes (assumed)."""
 
 PARTS = 128
-"""Such blocks to be made side by side: an H200 has 132 multiprocessors."""
+"""Number of such blocks to compute in parallel: an H200 has 132 multiprocessors."""
 
 LEAST = 256
-"""Rows of a part, at least."""
+"""Minimum number of rows of a part in `_long`."""
 
 LARGEST = 1e100
-"""Features must lie below it: distances are sums of squares, and those of larger ones may overflow."""
+"""Upper limit of |feature|: distances are sums of squares, which may overflow for larger values."""
 
 
 def measurable(x: Tensor) -> Tensor:
-    """Whether all features of a slice are numbers below `LARGEST`, of x (N, D): (N,)."""
-    return (x.abs() < LARGEST).all(1)  # NaN is below nothing
+    """Whether all features of a slice are below `LARGEST` in magnitude and not NaN: (N,) for x (N, D)."""
+    return (x.abs() < LARGEST).all(1)  # the comparison is False for NaN
 
 
 @dataclass(frozen=True)
 class RBF:
-    """The map from features to φ. All float64, on the device of the features.
+    """Parameters of the map from features x to φ. All float64, on the device of the features.
 
     Attributes:
-        shift: (D,) subtracted from the features.
-        scale: (D,) they are then multiplied with: one over length scales, and over deviations.
-        inducing: z (M, D), shifted and scaled already.
+        shift: (D,) subtracted from x.
+        scale: (D,) factor of the shifted x: 1 / (standard deviation · length scale).
+        inducing: z (M, D), already shifted and scaled.
         variance: () v.
-        projection: P (P, M).
+        projection: matrix P (P, M).
     """
 
     shift: Tensor
@@ -69,9 +69,9 @@ class RBF:
     projection: Tensor
 
     def centred(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Shift, scale, z and v P of the same map with z around 0: ‖u - z‖² then loses less to rounding.
+        """Shift, scale, z and v P of the same map with z centred at 0, to reduce rounding in ‖u - z‖².
 
-        The first three lie in memory row after row, as kernels read them.
+        Shift, scale and z are contiguous, as the Triton kernels require.
         """
         centre = self.inducing.mean(0)
         shift, z = self.shift + centre / self.scale, self.inducing - centre
@@ -79,14 +79,14 @@ class RBF:
 
 
 class Scratch:
-    """Memory for products, the same in every call: fresh pages cost as much as a product."""
+    """Reusable buffer for products: allocation of new memory pages costs as much as a product."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start with an empty buffer."""
         self._memory = torch.empty(0)
 
     def like(self, tile: Tensor, *shape: int) -> Tensor:
-        """Uninitialised memory in dtype and on the device of a tile."""
+        """Uninitialised tensor of `shape`, in the dtype and on the device of `tile`."""
         size = math.prod(shape)
         if len(self._memory) < size or self._memory.dtype != tile.dtype or self._memory.device != tile.device:
             self._memory = tile.new_empty(size)
@@ -96,18 +96,18 @@ class Scratch:
 def gram_of(
     tiles: Tiles, theta: Tensor, target: Tensor, *, width: int, scratch: Scratch
 ) -> tuple[Tensor, Tensor]:
-    """Φ Θ Φᵀ and Φ r from tiles of Φᵀ, of products in the dtype of the tiles.
+    """Φ Θ Φᵀ and Φ r from tiles of Φᵀ.
 
     Args:
-        tiles: whose rows together are all N.
+        tiles: tiles whose rows together are all N rows.
         theta: (R, N) diagonal of Θ, float64.
         target: (R, N) r, float64.
         width: P.
-        scratch: used for the products.
+        scratch: buffer for the products.
 
     Returns:
-        (R, P, P) and (R, P), summed over tiles in float64. The second is of float64 products, in float32 it
-        alone would move means by 1e-5.
+        Φ Θ Φᵀ (R, P, P), with products in the dtype of the tiles, and Φ r (R, P), with products in float64,
+        because float32 there would change means by 1e-5. Both are summed over tiles in float64.
     """
     replicates = len(theta)
     G = theta.new_zeros(replicates * width, width)
@@ -126,16 +126,17 @@ def gram_of(
 
 
 def _long(left: Tensor, right: Tensor) -> Tensor:
-    """`left`ᵀ `right` for many rows: a small result, which a library might leave to few multiprocessors.
+    """Product `left`ᵀ `right` with many rows and a small result, for a GPU.
 
-    Rows are cut into parts of equal length, whose products are made side by side and added in float64.
+    A library may compute such a product on few multiprocessors. Here the rows are split into parts of equal
+    length, whose products are batched and added in float64.
 
     Args:
         left: (n, P).
         right: (n, Q), of the same dtype.
 
     Returns:
-        (P, Q) float64; in the dtype of the factors where all is one product.
+        (P, Q) float64; in the dtype of the factors if there is only one part.
     """
     n, blocks = len(left), -(-left.shape[1] // BLOCK) * -(-right.shape[1] // BLOCK)
     parts = min(PARTS // blocks, n // LEAST)
@@ -153,14 +154,15 @@ def moments_of(
     """μ = Φᵀ m and diag(Φᵀ S Φ) from tiles of Φᵀ.
 
     Args:
-        tiles: whose rows together are all N.
+        tiles: tiles whose rows together are all N rows.
         mean: (R, P) m, float64.
         root: (R, P, P) W with WᵀW = S, float64.
         length: N.
-        scratch: used for the products.
+        scratch: buffer for the products.
 
     Returns:
-        (R, N) of float64 products, and (R, N) of products in the dtype of the tiles, both in float64.
+        μ (R, N), with products in float64, and diag(Φᵀ S Φ) (R, N), with products in the dtype of the tiles;
+        both float64.
     """
     replicates, width = mean.shape
     across = root.flatten(0, 1).mT  # (P, R·P)
@@ -178,14 +180,14 @@ def moments_of(
 def _tiles(
     x: Tensor, rows: Tensor | None, rbf: RBF, dtype: torch.dtype, tile: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Rows and Φᵀ, tile by tile."""
+    """Iterate over tiles: rows and Φᵀ (n, P)."""
     shift, scale, z, projection = rbf.centred()
     half_z = z.square().sum(1) / 2
     n = len(x if rows is None else rows)
     for start in range(0, n, tile):
         part = slice(start, min(start + tile, n))
         u = (x[part if rows is None else rows[part]].to(z) - shift).mul_(scale)  # (n, D)
-        # -‖u - z‖² / 2 = uᵀz - ‖z‖² / 2 - ‖u‖² / 2, by rounding above 0
+        # -‖u - z‖² / 2 = uᵀz - ‖z‖² / 2 - ‖u‖² / 2, which rounding may raise above 0
         k = torch.addmm(half_z, u, z.mT, beta=-1).sub_(u.square_().sum(1, keepdim=True), alpha=0.5)
         yield part, (k.clamp_(max=0.0).exp_() @ projection.mT).to(dtype)  # (n, P)
 
@@ -201,20 +203,22 @@ def rbf_gram(
     tile: int = TILE,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """G_r = Σ_n θ_rn φ_n φ_nᵀ and g_r = Σ_n r_rn φ_n.
+    """Weighted Gram matrix G_r = Σ_n θ_rn φ_n φ_nᵀ and vector g_r = Σ_n r_rn φ_n.
 
     Args:
         x: (N, D) features in any float dtype.
-        rbf: the map to φ.
-        theta: (R, N) float64.
+        rbf: parameters of the map to φ.
+        theta: (R, N) θ, float64.
         target: (R, N) r, float64.
-        rows: (N,) the order of the slices in θ and r; None is that of `x`.
-        dtype: float64 or float32, of the products that make G; with Triton each float32 one is three of tf32.
-        tile: slices whose φ exist at a time.
-        impl: "auto" is Triton for CUDA tensors, torch for others.
+        rows: (N,) order of the slices in θ and r; None: the order of `x`.
+        dtype: float64 or float32, dtype of the products in G; Triton computes a float32 product as three tf32
+            products.
+        tile: number of slices per tile of φ.
+        impl: "torch" or "triton"; "auto" is "triton" for CUDA tensors.
 
     Returns:
-        (R, P, P), symmetric to rounding, and (R, P), float64; the same to the bit in every run on a machine.
+        G (R, P, P), symmetric up to rounding, and g (R, P), float64; bit for bit the same in every run on the
+        same machine.
 
     Raises:
         ValueError: no slice, shapes that do not fit, or another dtype.
@@ -246,20 +250,20 @@ def rbf_moments(
     tile: int = TILE,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """μ_rn = m_rᵀ φ_n and Σ_i (W_r φ_n)_i², what q(w) adds to the variance of slice n.
+    """Means μ_rn = m_rᵀ φ_n and variances Σ_i (W_r φ_n)_i² = φ_nᵀ S_r φ_n of slices under q(w).
 
     Args:
         x: (N, D) features in any float dtype.
-        rbf: the map to φ.
+        rbf: parameters of the map to φ.
         mean: (R, P) m, float64.
-        root: (R, P, P) W, float64.
-        rows: (N,) the order in which slices come out; None is that of `x`.
-        dtype: float64 or float32, of the products W φ.
-        tile: slices whose φ exist at a time.
-        impl: "auto" is Triton for CUDA tensors, torch for others.
+        root: (R, P, P) W with WᵀW = S, float64.
+        rows: (N,) order of the slices in the result; None: the order of `x`.
+        dtype: float64 or float32, dtype of the products W φ.
+        tile: number of slices per tile of φ.
+        impl: "torch" or "triton"; "auto" is "triton" for CUDA tensors.
 
     Returns:
-        (R, N) and (R, N), float64.
+        Means (R, N) and variances (R, N), float64. The residual prior variance is not included.
 
     Raises:
         ValueError: no slice, shapes that do not fit, or another dtype.
@@ -281,7 +285,7 @@ def rbf_moments(
 
 
 def _check(x: Tensor, rows: Tensor | None, rbf: RBF, dtype: torch.dtype, *others: Tensor) -> None:
-    """Raise ValueError for what both ops refuse."""
+    """Raise `ValueError` for arguments that both operations reject."""
     if x.ndim != 2 or x.shape[1] != rbf.inducing.shape[1] or len(x if rows is None else rows) == 0:
         raise ValueError(f"x {tuple(x.shape)} must be at least one slice of {rbf.inducing.shape[1]} features")
     if dtype not in (torch.float32, torch.float64):
@@ -291,5 +295,5 @@ def _check(x: Tensor, rows: Tensor | None, rbf: RBF, dtype: torch.dtype, *others
 
 
 def _rows_in_line(value: Tensor) -> Tensor:
-    """The tensor, copied where the elements of a row do not follow each other."""
+    """The tensor, copied unless the elements of a row are contiguous."""
     return value if value.stride(-1) == 1 else value.contiguous()

@@ -1,7 +1,7 @@
-"""Sums and softmax over packed bags: the plain-PyTorch definitions every other file builds on.
+"""Segment operations on packed bags: sum, maximum, softmax, noisy-or, and selection of bags.
 
-A batch of bags is one packed tensor and offsets: bag `b` owns rows `offsets[b]:offsets[b + 1]`. Nothing is
-padded, so bags of any length share one call.
+In: a packed tensor and offsets, where bag `b` owns rows `offsets[b]:offsets[b + 1]`. Out: one value per bag
+or per instance. There is no padding, so bags of any length share one call.
 
 Shapes: B bags, N instances (slices) of the batch, trailing dimensions free.
 """
@@ -14,13 +14,13 @@ def bag_index(offsets: Tensor) -> Tensor:
     """The bag of each instance.
 
     Args:
-        offsets: (B + 1,) int64, from 0 to N, strictly rising.
+        offsets: (B + 1,) int64, from 0 to N, strictly increasing.
 
     Returns:
         (N,) int64.
 
     Raises:
-        ValueError: if `offsets` are not whole numbers, do not start at 0, or a bag is empty.
+        ValueError: `offsets` are not integers or do not start at 0, or a bag is empty.
     """
     if offsets.is_floating_point():
         raise ValueError(f"offsets must be whole numbers, got {offsets.dtype}")
@@ -34,14 +34,14 @@ def bag_index(offsets: Tensor) -> Tensor:
 
 
 def take_bags(offsets: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and offsets of some bags, in the order given.
+    """Rows and new offsets of a selection of bags, in the given order.
 
     Args:
         offsets: (B + 1,).
-        chosen: (C,) int64 numbers of bags.
+        chosen: (C,) int64 indices of bags.
 
     Returns:
-        The rows of their instances, and their own offsets (C + 1,).
+        The rows of their instances, and offsets (C + 1,) of the selection.
     """
     start, sizes = offsets[:-1][chosen], offsets.diff()[chosen]
     own = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
@@ -65,22 +65,22 @@ def bag_sum(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
 
 
 def bag_max(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """Largest value of each bag along the last dimension: (..., N) to (..., B)."""
+    """Maximum over the instances of each bag along the last dimension: (..., N) to (..., B)."""
     empty = values.new_full((*values.shape[:-1], n_bags), -torch.inf)
     return empty.scatter_reduce(-1, bags.expand_as(values), values, "amax")
 
 
 def bag_softmax(scores: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """Softmax of the scores within each bag, (N,) to (N,); stable for any finite score."""
+    """Softmax over the instances of each bag, (N,) to (N,); stable for any finite score."""
     peak = bag_max(scores.detach(), bags, n_bags)[bags]
     weights = (scores - peak).exp()
     return weights / bag_sum(weights, bags, n_bags)[bags]
 
 
 def noisy_or_logit(s: Tensor) -> Tensor:
-    """The logit of 1 - Π (1 - sigmoid f) from s = Σ log(1 + exp f), elementwise: log(exp(s) - 1).
+    """Logit of the noisy-or 1 - Π (1 - sigmoid f) from s = Σ log(1 + exp f), elementwise: log(exp(s) - 1).
 
-    s below 1e-300 counts as that: the logarithm stays finite where exp(f) underflows.
+    s is clamped at 1e-300, so that the logarithm stays finite where exp(f) underflows.
     """
     s = s.clamp(min=1e-300)
     return s + torch.log(-torch.expm1(-s))
