@@ -195,6 +195,7 @@ def _leading_source(model: MultiKernelGP) -> tuple[str, float]:
 def _result(name: str, p: float, std: float, source: str, share: float, auc: float) -> KindResult:
     """The interval is that of the Beta distribution with the mean and deviation of the posterior."""
     size = p * (1 - p) / max(std, 1e-9) ** 2 - 1
-    low, high = beta.ppf([0.025, 0.975], p * size, (1 - p) * size) if size > 0 else (0.0, 1.0)
-    interval = (round(float(low), 6), round(float(high), 6))
+    ends = (0.025, 0.975)
+    low, high = (float(beta.ppf(q, p * size, (1 - p) * size)) for q in ends) if size > 0 else (0.0, 1.0)
+    interval = (round(low, 6), round(high, 6))
     return KindResult(name, round(p, 6), round(std, 6), interval, source, round(share, 3), round(auc, 3))
