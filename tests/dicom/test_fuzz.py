@@ -19,6 +19,8 @@ from tests.dicom.fuzz import main, report
 from tests.dicom.mutations import KINDS, Corpus, Mutant, take_apart
 from tests.dicom.watch import Limits, Result, run
 
+pytestmark = pytest.mark.slow
+
 N_QUICK = 300
 
 
@@ -162,7 +164,7 @@ def refuses_to_say(path: Path) -> Iterator[DicomError]:
 
 
 PLANTED = "tests.dicom.test_fuzz:planted"
-LIMITS = Limits(seconds=0.5, patience=2, memory=50 << 20, addressed=1 << 30)
+LIMITS = Limits(seconds=0.5, patience=10, memory=50 << 20, addressed=1 << 30)
 
 
 def watched(*words: str, jobs: int = 1) -> list[tuple[str, str]]:

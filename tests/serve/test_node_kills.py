@@ -13,6 +13,8 @@ from pydicom import dcmread
 from tests.serve.fakes import alive, free_port, look, metric, notes, send, wait_for
 from tests.serve.judges import ct_slice, uid
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
