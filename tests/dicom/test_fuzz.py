@@ -182,7 +182,7 @@ PLANTS = [
     ("crash", "dead", "SIGSEGV"),
     ("abort", "dead", "SIGABRT"),
     ("exit", "dead", "exit 3"),
-    ("hang", "slow", "killed after 2 s by the clock"),
+    ("hang", "slow", "killed after 10 s by the clock"),
     ("spin", "slow", "of processor time"),
     ("hog", "memory", "peak "),
     ("too much", "memory", "MemoryError"),
