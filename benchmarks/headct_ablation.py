@@ -8,6 +8,7 @@ network's own scan and slice probabilities, averaged over seeds. The seed determ
 The probabilities of a (row, seed) are stored in FOLDER and reused.
 """
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,7 @@ def said(row: str, seed: int, scans: PreparedSet, slices: PreparedSet, out: Path
             training=training,
             seed=seed,
         )
+        gc.collect()  # the trainer holds gigabytes of pictures in reference cycles
         features = extract_features(model, scans, held)
         sizes = features.offsets.diff()
         found.append(

@@ -4,6 +4,7 @@ In: a `RunConfig` with `members` above 1. Out, in `config.out`: `config.yaml`, a
 `ich_mil.pipeline.ensemble` lists. Members are trained in sequence, and each resumes like a single run.
 """
 
+import gc
 from contextlib import ExitStack
 
 import yaml
@@ -51,6 +52,7 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> None:
             except IchMilError as error:
                 error.args = (f"member {number}: {error}",)  # keeps the class of the error
                 raise
+            gc.collect()  # the trainer holds gigabytes of pictures in reference cycles
             if ranks.first and number == 0:
                 _begin(config)
         with ranks.first_ahead():  # the other ranks wait for the last head
