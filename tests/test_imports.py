@@ -11,7 +11,7 @@ import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "kernels", "dicom", "data"]
-LAYERS += ["models", "gp", "training", "evaluate", "predictions", "model", "report", "reports", "config"]
+LAYERS += ["models", "gp", "multimodal", "training", "evaluate", "predictions", "model", "report", "reports", "config"]
 LAYERS += ["protocol", "pipeline", "serve", "cli", "__main__"]
 
 

@@ -72,6 +72,10 @@ class Coefficients(NamedTuple):
         """These replicates (C,) of them."""
         return Coefficients(*(part if len(part) == 1 else part[chosen] for part in self))
 
+    def take_one(self, k: int) -> "Coefficients":
+        """Replicate k alone."""
+        return self.take(torch.tensor([k], device=self.mean.device))
+
     def draw(self, number: int, generator: torch.Generator) -> Tensor:
         """Draws (L, P) of the first replicate."""
         root = torch.linalg.cholesky(self.covariance[0])

@@ -13,6 +13,7 @@ A bag is one wherever its id occurs; it may lack a modality. Labels and results 
 Shapes: B bags, N_m instances and D_m features of modality m.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -35,7 +36,7 @@ from ich_mil.multimodal.inputs import Scaling, rows_of, signs_of
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
 from ich_mil.multimodal.posterior import Posterior, coefficient_table
 from ich_mil.multimodal.predict import CHUNK_NUMBERS, Predictions, plug_in, predict
-from ich_mil.multimodal.restarts import fit_variational
+from ich_mil.multimodal.restarts import search
 from ich_mil.multimodal.storage import load_posterior, save_posterior
 from ich_mil.multimodal.variational import Model
 
@@ -50,9 +51,11 @@ class MultimodalMIL(BaseEstimator):
 
     Parameters:
         method: `variational`, or `gibbs` for the posterior itself.
-        restarts: of variational inference, chosen by the evidence bound.
+        restarts: of variational inference, weighed by their evidence bounds.
         sweeps: most sweeps of a restart.
         tolerance: a restart has converged when its bound rises by less than this share a sweep.
+        screen: with more than twice as many bags the restarts see so many, drawn at random, and the best of
+            them goes on with all.
         chains: of the Gibbs sampler.
         burn_in: sweeps of a chain before its first kept draw.
         draws: kept draws of a chain.
@@ -70,7 +73,7 @@ class MultimodalMIL(BaseEstimator):
             the intercept of the bag), feature, mean, std, and the 95 % credible interval (lower, upper).
         posterior_: the draws behind the predictions.
         scalings_: standardisation of each modality.
-        bounds_: evidence bound after each sweep of the chosen restart (`variational`).
+        bounds_: evidence bound after each sweep of the best restart (`variational`).
         restart_bounds_: bound of every restart (`variational`).
         r_hat_, effective_samples_: of the worst coefficient (`gibbs`).
     """
@@ -83,9 +86,10 @@ class MultimodalMIL(BaseEstimator):
         self,
         *,
         method: Literal["variational", "gibbs"] = "variational",
-        restarts: int = 4,
+        restarts: int = 8,
         sweeps: int = 2000,
         tolerance: float = 1e-5,
+        screen: int = 1000,
         chains: int = 4,
         burn_in: int = 1000,
         draws: int = 1000,
@@ -98,6 +102,7 @@ class MultimodalMIL(BaseEstimator):
     ) -> None:
         """Take parameters; they are checked in `fit`."""
         self.method, self.restarts, self.sweeps, self.tolerance = method, restarts, sweeps, tolerance
+        self.screen = screen
         self.chains, self.burn_in, self.draws = chains, burn_in, draws
         self.intercept_variance, self.slope_variance = intercept_variance, slope_variance
         self.count_effect, self.samples = count_effect, samples
@@ -127,8 +132,8 @@ class MultimodalMIL(BaseEstimator):
         columns = Columns.of(widths, constant=self.count_effect)
         if len(names) < columns.size:
             warnings.warn(
-                f"{len(names)} bags are fewer than the {columns.size} coefficients of the bag tier: the prior "
-                "decides what the labels leave open",
+                f"{len(names)} bags are fewer than the {columns.size} coefficients of the bag tier: the "
+                "prior decides what the labels leave open",
                 stacklevel=2,
             )
         chunks = chunks_of(rows, len(names))
@@ -142,21 +147,23 @@ class MultimodalMIL(BaseEstimator):
             self.r_hat_, self.effective_samples_ = found.r_hat, found.effective_samples
             self.posterior_ = Posterior.of_draws(found, self.samples)
         else:
-            fit = fit_variational(
+            fit = search(
                 model,
+                rows,
                 restarts=self.restarts,
+                screen=self.screen,
                 sweeps=self.sweeps,
                 tolerance=self.tolerance,
                 generator=generator,
             )
-            self.bounds_, self.restart_bounds_ = np.array(fit.bounds), np.array(fit.final_bounds)
+            self.bounds_, self.restart_bounds_ = np.array(fit.bounds[fit.best]), fit.final.numpy()
             self.posterior_ = Posterior.of_fit(fit, self.samples, generator)
         self._adopt()
         score = plug_in(*self._means(), chunks, columns, len(names))
         if float(score[signs > 0].min()) > float(score[signs < 0].max()):
             warnings.warn(
-                "the model separates the labels perfectly: the prior bounds the size of the coefficients, and "
-                "probabilities near 0 and 1 depend on it",
+                "the model separates the labels perfectly: the prior bounds the size of the coefficients, "
+                "and probabilities near 0 and 1 depend on it",
                 stacklevel=2,
             )
         return self
@@ -181,7 +188,9 @@ class MultimodalMIL(BaseEstimator):
         With `return_std` its standard deviations over draws of the coefficients as well.
         """
         said, _ = self._predictions(X, bags)
-        means, stds = ([one.cpu().numpy() for one in part] for part in (said.instance_mean, said.instance_std))
+        means, stds = (
+            [one.cpu().numpy() for one in part] for part in (said.instance_mean, said.instance_std)
+        )
         return (means, stds) if return_std else means
 
     def predict(self, X: Sequence[Values], bags: Sequence[Values]) -> np.ndarray:
@@ -210,9 +219,7 @@ class MultimodalMIL(BaseEstimator):
             NotFittedError: there is nothing to write yet.
         """
         check_is_fitted(self, "posterior_")
-        parameters = self.get_params() | {"device": None}
-        if type(self) is not MultimodalMIL:
-            parameters = {name: getattr(self, name) for name in MultimodalMIL().get_params()} | {"device": None}
+        parameters = {name: getattr(self, name) for name in MultimodalMIL().get_params()} | {"device": None}
         save_posterior(Path(folder), self.posterior_, self.scalings_, parameters)
 
     @classmethod
@@ -245,9 +252,7 @@ class MultimodalMIL(BaseEstimator):
         *inner, outer = self.posterior_.summary[:, 0].split([*widths, self.posterior_.outer.shape[1]])
         return inner, outer
 
-    def _new_bags(
-        self, X: Sequence[Values], bags: Sequence[Values]
-    ) -> tuple[list[Rows], list, np.ndarray]:
+    def _new_bags(self, X: Sequence[Values], bags: Sequence[Values]) -> tuple[list[Rows], list, np.ndarray]:
         check_is_fitted(self, "posterior_")
         rows, _, names = rows_of(X, bags, self.scalings_)
         device = self.posterior_.outer.device
@@ -258,7 +263,7 @@ class MultimodalMIL(BaseEstimator):
     def _predictions(self, X: Sequence[Values], bags: Sequence[Values]) -> tuple[Predictions, np.ndarray]:
         rows, chunks, names = self._new_bags(X, bags)
         sizes = [len(one.x) for one in rows]
-        said = predict(self.posterior_, chunks, self._columns(), sizes, len(names), self.random_state)
+        said = predict(self.posterior_, chunks, self._columns(), sizes, len(names), seed=self.random_state)
         return said, names
 
     def _check(self) -> None:
@@ -266,10 +271,10 @@ class MultimodalMIL(BaseEstimator):
             raise ConfigError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}")
         for name in ("tolerance", "intercept_variance", "slope_variance"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < float("inf"):
+            if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < math.inf:
                 raise ConfigError(f"{name} must be a finite number above 0, got {value!r}")
-        least = {"restarts": 1, "sweeps": 1, "chains": 2, "burn_in": 0, "draws": 4, "samples": 2}
-        for name, low in (least | {"random_state": 0}).items():
+        least = {"restarts": 1, "screen": 10, "sweeps": 1, "samples": 2, "random_state": 0}
+        for name, low in (least | {"chains": 2, "burn_in": 0, "draws": 4}).items():
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < low:
                 raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")

@@ -3,10 +3,10 @@
 In: chunks of bags, labels, prior. Out: draws of all coefficients, with R-hat and bulk effective sample size
 (`ich_mil.gp.convergence`, the definitions of ArviZ). Chains run side by side. One sweep:
 
-    δ_ij | θ, b, other δ of the bag     odds Φ(h b) Φ(s_i η₁) / (Φ(-h b) Φ(s_i η₀)), one instance after another
-    U | δ, b and y* | δ, θ              N(h b, 1) and N(g θ, 1), on the sides of δ and of the label
-    scales of U and of y*               see below
-    b | U and θ | y*, δ                 normal
+    δ_ij | θ, b, other δ of its bag    odds Φ(h b) Φ(s_i η₁) / (Φ(-h b) Φ(s_i η₀)), one after another
+    U | δ, b and y* | δ, θ             N(h b, 1) and N(g θ, 1), on the sides of δ and of the label
+    scales of U and of y*              see below
+    b | U and θ | y*, δ                normal
 
 η₁ and η₀ are E[y*] of the bag with and without the instance; U and y* are integrated out of the first step
 and drawn at once, so (δ, U, y*) is one block. The scales are the parameter expansion of Liu & Wu (JASA 94,
@@ -51,11 +51,19 @@ class Draws:
     effective_samples: float
 
 
-class _Chains:
-    """State of R chains."""
+class Chains:
+    """State of R chains.
+
+    Attributes:
+        signs: (B,) labels -1 or 1, or (R, B) labels of each chain.
+        inner: (R, P) b of each modality.
+        outer: (R, Q) θ.
+        primary: (R, n) δ of each chunk and modality; None where the chunk lacks it.
+    """
 
     def __init__(self, model: Model, chains: int, generator: torch.Generator) -> None:
         self.model, self.chains, self.generator = model, chains, generator
+        self.signs = model.signs
         like = model.signs
         self.roots = []  # lower L of V = L Lᵀ, the covariance (P, P) of b | U
         for gram, precision in zip(model.inner_gram, model.inner_precision, strict=True):
@@ -64,8 +72,11 @@ class _Chains:
         self.inner = [START_DEVIATION * self._normal(len(precision)) for precision in model.inner_precision]
         self.outer = like.new_zeros(chains, model.columns.size)
         self.primary: list[list[Tensor | None]] = [
-            [None if b is None else self._bernoulli(ndtr(self.inner[m] @ b.h.mT)) for m, b in enumerate(c.blocks)]
-            for c in model.chunks
+            [
+                None if block is None else self._bernoulli(ndtr(b @ block.h.mT))
+                for b, block in zip(self.inner, chunk.blocks, strict=True)
+            ]
+            for chunk in model.chunks
         ]
 
     def sweep(self) -> None:
@@ -77,8 +88,8 @@ class _Chains:
         inner_pull = [torch.zeros_like(b) for b in self.inner]
         inner_square = [torch.zeros_like(square) for _ in self.inner]
         for place, chunk in enumerate(model.chunks):
-            signs, parts = model.signs[chunk.bags], self.primary[place]
-            eta = self.outer[:, :1].expand(-1, len(signs)).clone()  # (R, b) E[y*]
+            signs, parts = self.signs[..., chunk.bags], self.primary[place]
+            eta = self.outer[:, :1].expand(-1, signs.shape[-1]).clone()  # (R, b) E[y*]
             effects: list[Tensor | None] = []
             for block, delta, at in zip(chunk.blocks, parts, columns.places, strict=True):
                 if block is None or delta is None:
@@ -88,17 +99,17 @@ class _Chains:
                 eta.index_add_(1, block.bags, delta * effect)
                 effects.append(effect)
             g = [torch.ones_like(eta)[..., None]]
-            for m, (block, effect) in enumerate(zip(chunk.blocks, effects, strict=True)):
+            for m, (block, own) in enumerate(zip(chunk.blocks, effects, strict=True)):
                 size = columns.places[m].stop - columns.places[m].start
                 total = eta.new_zeros(*eta.shape, size)
                 g.append(total)
-                if block is None or effect is None:
+                if block is None or own is None:
                     continue
                 mu = self.inner[m] @ block.h.mT
-                delta = self._draw_primary(block, mu, effect, parts[m], eta, signs)
-                parts[m] = delta
-                total.index_add_(1, block.bags, delta[..., None] * block.h[:, columns.first :])
-                u = draw_signed(mu, 2 * delta - 1, self.generator)
+                drawn = self._draw_primary(block, mu, own, parts[m], eta, signs)
+                parts[m] = drawn
+                total.index_add_(1, block.bags, drawn[..., None] * block.h[:, columns.first :])
+                u = draw_signed(mu, 2 * drawn - 1, self.generator)
                 inner_pull[m] += u @ block.h
                 inner_square[m] += u.square().sum(1)
             latent = draw_signed(eta, signs.expand_as(eta), self.generator)
@@ -107,13 +118,12 @@ class _Chains:
             pull += (latent[:, None] @ regressors)[:, 0]
             square += latent.square().sum(1)
         for m, root in enumerate(self.roots):
-            half = inner_pull[m] @ root  # (R, P), V = L Lᵀ
-            count = sum(len(c.blocks[m].h) for c in model.chunks if c.blocks[m] is not None)  # type: ignore[union-attr]
-            scale = self._scale(count, inner_square[m] - half.square().sum(1))
-            self.inner[m] = (scale * half + self._normal(len(root))) @ root.mT
+            inner_half = inner_pull[m] @ root  # (R, P), V = L Lᵀ
+            scale = self._scale(model.sizes[m], inner_square[m] - inner_half.square().sum(1))
+            self.inner[m] = (scale * inner_half + self._normal(len(root))) @ root.mT
         lower = torch.linalg.cholesky(gram + model.outer_precision.diag())  # precision = C Cᵀ
         half = torch.linalg.solve_triangular(lower, pull[..., None], upper=False)[..., 0]
-        scale = self._scale(len(model.signs), square - half.square().sum(1))
+        scale = self._scale(self.signs.shape[-1], square - half.square().sum(1))
         noise = scale * half + self._normal(columns.size)
         self.outer = torch.linalg.solve_triangular(lower.mT, noise[..., None], upper=True)[..., 0]
 
@@ -124,11 +134,11 @@ class _Chains:
         assert old is not None
         here, delta = block.bag_order, torch.empty_like(mu)
         base = log_ndtr(mu) - log_ndtr(-mu)
-        current, sign, start = eta[:, here], signs[here], 0
+        current, sign, start = eta[:, here], signs[..., here], 0
         for k in block.counts:
             rows = slice(start, start + k)
             without = current[:, :k] - old[:, rows] * effect[:, rows]
-            ends = log_ndtr(sign[:k] * torch.stack([without, without + effect[:, rows]]))  # (2, R, k)
+            ends = log_ndtr(sign[..., :k] * torch.stack([without, without + effect[:, rows]]))  # (2, R, k)
             delta[:, rows] = self._bernoulli(torch.sigmoid(base[:, rows] + ends[1] - ends[0]))
             current[:, :k] = without + delta[:, rows] * effect[:, rows]
             start += k
@@ -148,9 +158,7 @@ class _Chains:
     def _normal(self, size: int) -> Tensor:
         """Standard normal draws (R, size)."""
         like = self.model.signs
-        return torch.randn(
-            self.chains, size, generator=self.generator, dtype=like.dtype, device=like.device
-        )
+        return torch.randn(self.chains, size, generator=self.generator, dtype=like.dtype, device=like.device)
 
 
 def sample_posterior(
@@ -168,7 +176,7 @@ def sample_posterior(
     Warns:
         UserWarning: the chains disagree.
     """
-    state = _Chains(model, chains, generator)
+    state = Chains(model, chains, generator)
     kept: list[Tensor] = []
     for sweep in range(burn_in + draws):
         state.sweep()

@@ -64,9 +64,7 @@ def scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
         raise DataError(f"modality {m}: every column is constant; leave the modality out")
     if constant:
         told = ", ".join(names[d] if names else str(d) for d in constant[:SHOWN])
-        warnings.warn(
-            f"modality {m}: {len(constant)} constant column(s) take no part ({told})", stacklevel=4
-        )
+        warnings.warn(f"modality {m}: {len(constant)} constant column(s) take no part ({told})", stacklevel=4)
     return Scaling(mean, deviation, names)
 
 
@@ -74,7 +72,9 @@ def check_lists(X: Sequence[Values], bags: Sequence[Values], known: Sequence[Sca
     """Raise `DataError` unless X and bags are lists of equal length, and of that of the fit."""
     for name, values in (("X", X), ("bags", bags)):
         if not isinstance(values, list | tuple):
-            raise DataError(f"{name} must be a list with one array for each modality; got {type(values).__name__}")
+            raise DataError(
+                f"{name} must be a list with one array for each modality; got {type(values).__name__}"
+            )
     if len(X) != len(bags) or len(X) == 0:
         raise DataError(f"X and bags must have one array for each modality; got {len(X)} and {len(bags)}")
     if known is not None and len(X) != len(known):
@@ -161,11 +161,13 @@ def signs_of(labels: Values, names: np.ndarray) -> Tensor:
         without = [name for name in names.tolist() if name not in labels.index]
         if without:
             raise DataError(
-                f"{len(without)} bag(s) have instances but no label: {_some(without)}; leave them out of every "
-                "modality"
+                f"{len(without)} bag(s) have instances but no label: {_some(without)}; leave them out of "
+                "every modality"
             )
         if labels.index.tolist() != names.tolist():
-            raise DataError("labels are named by bag, in another order than np.unique's, or of other bags too")
+            raise DataError(
+                "labels are named by bag, in another order than np.unique's, or of other bags too"
+            )
     values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if values.shape != (len(names),):
         raise DataError(

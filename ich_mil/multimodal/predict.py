@@ -41,7 +41,13 @@ class Predictions(NamedTuple):
 
 
 def predict(
-    posterior: Posterior, chunks: Sequence[Chunk], columns: Columns, sizes: Sequence[int], n_bags: int, seed: int
+    posterior: Posterior,
+    chunks: Sequence[Chunk],
+    columns: Columns,
+    sizes: Sequence[int],
+    n_bags: int,
+    *,
+    seed: int,
 ) -> Predictions:
     """Sampled predictive distribution.
 
@@ -54,7 +60,10 @@ def predict(
         seed: of the draws of δ.
     """
     outer, like = posterior.outer, posterior.outer
-    turns = [max((len(c.blocks[m].counts) for c in chunks if c.blocks[m]), default=0) for m in range(len(sizes))]  # type: ignore[union-attr]
+    turns = [
+        max((len(block.counts) for block in blocks if block is not None), default=0)
+        for blocks in zip(*(chunk.blocks for chunk in chunks), strict=True)
+    ]
     uniforms = []
     for m, count in enumerate(turns):
         generator = torch.Generator().manual_seed(seed + 1 + m)

@@ -3,7 +3,7 @@
 In: chunks of bags and their labels. Out: q of the coefficients of both tiers, and the bound (thesis of seed
 003, chapter 2, with the corrections below). Bag i, instance j of modality m, h = (1, x):
 
-    U_ij ~ N(h_ij b_m, 1)        δ_ij = [U_ij > 0]        y*_i ~ N(α + Σ_j δ_ij h_ij β_m, 1)     y_i = [y*_i > 0]
+    U_ij ~ N(h_ij b_m, 1)     δ_ij = [U_ij > 0]     y*_i ~ N(α + Σ_j δ_ij h_ij β_m, 1)     y_i = [y*_i > 0]
 
 δ is a function of U, so a product q(δ) q(U), as printed, has no finite bound. Here q(δ, U) is joint:
 
@@ -21,8 +21,6 @@ tier.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,70 +28,9 @@ from torch.nn.functional import softplus
 from torch.special import ndtr
 
 from ich_mil.multimodal.coefficients import Coefficients, Prior
+from ich_mil.multimodal.factors import State, Statistics
 from ich_mil.multimodal.layout import Block, Chunk, Columns
 from ich_mil.multimodal.truncated import sides, signed_mean
-
-
-class State(NamedTuple):
-    """All factors of R replicates. Tensors are replaced, never written to: a copy is a reference.
-
-    Attributes:
-        inner: q(b) of each modality.
-        outer: q(θ).
-        primary: q(δ = 1) (R, n) of each chunk and modality; None where the chunk lacks it.
-        means: Σ_j p_j h_j (R, b, P) likewise, 0 in bags without the modality.
-    """
-
-    inner: list[Coefficients]
-    outer: Coefficients
-    primary: list[list[Tensor | None]]
-    means: list[list[Tensor]]
-
-    def take(self, chosen: Tensor) -> "State":
-        """These replicates (C,) of them."""
-        return State(
-            [one.take(chosen) for one in self.inner],
-            self.outer.take(chosen),
-            [[None if p is None else p[chosen] for p in parts] for parts in self.primary],
-            [[mean[chosen] for mean in parts] for parts in self.means],
-        )
-
-    def where(self, mask: Tensor, other: "State") -> "State":
-        """Replicates where `mask` (R,) from here, else from `other`."""
-
-        def pick(a: Tensor, b: Tensor) -> Tensor:
-            return a if len(a) == 1 < len(mask) else torch.where(mask.view(-1, *[1] * (a.ndim - 1)), a, b)
-
-        def both(one: Coefficients, two: Coefficients) -> Coefficients:
-            return Coefficients(*(pick(a, b) for a, b in zip(one, two, strict=True)))
-
-        primary: list[list[Tensor | None]] = [
-            [None if a is None or b is None else pick(a, b) for a, b in zip(*pair, strict=True)]
-            for pair in zip(self.primary, other.primary, strict=True)
-        ]
-        means = [
-            [pick(a, b) for a, b in zip(*pair, strict=True)]
-            for pair in zip(self.means, other.means, strict=True)
-        ]
-        inner = [both(*pair) for pair in zip(self.inner, other.inner, strict=True)]
-        return State(inner, both(self.outer, other.outer), primary, means)
-
-
-@dataclass
-class Statistics:
-    """Sums over bags that the coefficients and the bound are made of.
-
-    Attributes:
-        outer_gram: (R, Q, Q) Σ E[g gᵀ], g = (1, Σ δ h) of a bag.
-        outer_pull: (R, Q) Σ E[y*] E[g].
-        inner_pull: (R, P) Σ h E[U] of each modality.
-        evidence: (R,) terms of the bound that are sums over bags and instances.
-    """
-
-    outer_gram: Tensor
-    outer_pull: Tensor
-    inner_pull: list[Tensor]
-    evidence: Tensor
 
 
 class Model:
@@ -111,16 +48,18 @@ class Model:
             prior: of all coefficients.
             widths: number of inner coefficients P of each modality.
         """
-        self.chunks, self.signs, self.columns = chunks, signs, columns
+        self.chunks, self.signs, self.columns, self.prior = chunks, signs, columns, prior
         self.inner_precision = [
             prior.precision(torch.arange(width, device=signs.device) == 0) for width in widths
         ]
         self.outer_precision = prior.precision(torch.arange(columns.size, device=signs.device) == 0)
         self.inner_gram = [signs.new_zeros(1, width, width) for width in widths]
+        self.sizes = [0 for _ in widths]  # instances of each modality
         for chunk in chunks:
-            for gram, block in zip(self.inner_gram, chunk.blocks, strict=True):
+            for m, block in enumerate(chunk.blocks):
                 if block is not None:
-                    gram += block.h.mT @ block.h
+                    self.inner_gram[m] += block.h.mT @ block.h
+                    self.sizes[m] += len(block.h)
 
     def start(self, means: Sequence[Tensor]) -> State:
         """Factors of R replicates from means (R, P) of the inner coefficients: p = Φ(h b), then q(θ)."""
@@ -143,13 +82,18 @@ class Model:
         outer = Coefficients.posterior(self.outer_precision, sums.outer_gram, sums.outer_pull)
         return State(inner, outer, primary, sizes)
 
-    def sweep(self, state: State) -> tuple[State, Tensor]:
+    def sweep(self, state: State, *, newton: bool = False) -> tuple[State, State, Tensor]:
         """Update every factor once.
 
         The order is q(y*), q(δ, U) instance by instance, q(y*), where the bound is taken; then q(b) and q(θ).
 
+        Args:
+            state: the factors.
+            newton: compute the second result.
+
         Returns:
-            The new factors, and the bound (R,) of those before q(b) and q(θ) were updated.
+            The new factors; the same with a Newton step in the means of the coefficients, which nearly always
+            rises higher but may fall; and the bound (R,) before the coefficients were updated.
         """
         second = state.outer.second_moment()
         roots = [torch.linalg.cholesky(second[:, at, at]) for at in self.columns.places]
@@ -164,12 +108,15 @@ class Model:
                     assert old is not None
                     others = self._others(state.outer, second, means, m, latent, block)
                     parts[m], means[m] = self._update_primary(
-                        sums, m, block, state.inner[m].mean, old, means[m], others, roots[m]
+                        sums, m, block, state.inner[m].mean, old, means[m], others, roots[m], newton
                     )
             score = self._score(state.outer, means)
             latent, log_label = signed_mean(score, signs)
             sums.evidence += (log_label + score.square() / 2).sum(1)
-            self._add_outer(sums, means, latent)
+            g = self._add_outer(sums, means, latent)
+            if newton:
+                gap = latent - score
+                sums.outer_curvature += g.mT @ ((gap * (gap + score))[..., None] * g)
             primary.append(parts)
             all_means.append(means)
         bound = self._bound(state, sums, second)
@@ -178,7 +125,28 @@ class Model:
             for one, pull in zip(state.inner, sums.inner_pull, strict=True)
         ]
         outer = Coefficients.posterior(self.outer_precision, sums.outer_gram, sums.outer_pull)
-        return State(inner, outer, primary, all_means), bound
+        plain = State(inner, outer, primary, all_means)
+        return plain, (self._newton(state, plain, sums) if newton else plain), bound
+
+    def _newton(self, state: State, plain: State, sums: Statistics) -> State:
+        """`plain` with one Newton step in the means from those of `state`, U and y* integrated out."""
+        inner = []
+        for old, new, pull, gram, curvature, precision in zip(
+            state.inner,
+            plain.inner,
+            sums.inner_pull,
+            self.inner_gram,
+            sums.inner_curvature,
+            self.inner_precision,
+            strict=True,
+        ):
+            slope = pull - (gram @ old.mean[..., None])[..., 0] - precision * old.mean  # (R, P)
+            inner.append(new._replace(mean=old.mean + _solve(curvature + precision.diag(), slope)))
+        old_mean = state.outer.mean
+        held = sums.outer_gram - sums.outer_square + self.outer_precision.diag()  # (R, Q, Q)
+        slope = sums.outer_pull - ((sums.outer_square + held) @ old_mean[..., None])[..., 0]
+        mean = old_mean + _solve(sums.outer_curvature + held, slope)
+        return plain._replace(inner=inner, outer=plain.outer._replace(mean=mean))
 
     def _score(self, outer: Coefficients, means: Sequence[Tensor]) -> Tensor:
         """E[g θ] (R, b)."""
@@ -197,7 +165,7 @@ class Model:
         latent: Tensor,
         block: Block,
     ) -> Tensor:
-        """E[y*] E[β_m] less what the intercept and other modalities explain: (R, b, P) of the block's bags."""
+        """E[y*] E[β_m] less what the intercept and other modalities explain: (R, b, P)."""
         at, here = self.columns.places[m], block.bag_order
         pull = latent[:, here, None] * outer.mean[:, None, at] - second[:, :1, at]
         for other, mean in enumerate(means):
@@ -215,6 +183,7 @@ class Model:
         mean: Tensor,
         others: Tensor,
         root: Tensor,
+        newton: bool,
     ) -> tuple[Tensor, Tensor]:
         """One instance after another: new q(δ, U) of a block, its share of the sums added to `sums`.
 
@@ -227,6 +196,7 @@ class Model:
             mean: (R, b, P) Σ_j p_j h_j of all bags of the chunk.
             others: (R, b', P) from `_others`.
             root: (R, P, P) L of this modality's block of E[θθᵀ].
+            newton: add to the curvature, too.
 
         Returns:
             New q(δ = 1) and Σ_j p_j h_j.
@@ -254,6 +224,10 @@ class Model:
         sums.evidence += (entropy + p * side.log_above + (1 - p) * side.log_below).sum(1)
         u = mu + p * side.mills_above - (1 - p) * side.mills_below  # (R, n) E[U]
         sums.inner_pull[m] += u @ block.h
+        if newton:
+            weight = p * side.mills_above * (mu + side.mills_above)
+            weight += (1 - p) * side.mills_below * (side.mills_below - mu)
+            sums.inner_curvature[m] += block.h.mT @ (weight[..., None] * block.h)
         at = self.columns.places[m]
         sums.outer_gram[:, at, at] += self._spread(block, p)
         full = torch.zeros_like(mean)
@@ -265,11 +239,14 @@ class Model:
         h = block.h[:, self.columns.first :]
         return h.mT @ ((p * (1 - p))[..., None] * h)
 
-    def _add_outer(self, sums: Statistics, means: Sequence[Tensor], latent: Tensor) -> None:
-        """Add Σ E[g] E[g]ᵀ and Σ E[y*] E[g] of a chunk."""
-        g = torch.cat([torch.ones_like(latent)[..., None], *means], dim=-1)  # (R, b, Q)
-        sums.outer_gram += g.mT @ g
+    def _add_outer(self, sums: Statistics, means: Sequence[Tensor], latent: Tensor) -> Tensor:
+        """Add Σ E[g] E[g]ᵀ and Σ E[y*] E[g] of a chunk; returns E[g] (R, b, Q)."""
+        g = torch.cat([torch.ones_like(latent)[..., None], *means], dim=-1)
+        square = g.mT @ g
+        sums.outer_gram += square
+        sums.outer_square += square
         sums.outer_pull += (latent[:, None] @ g)[:, 0]
+        return g
 
     def _bag_means(self, chunk: Chunk, primary: Sequence[Tensor | None], replicates: int) -> list[Tensor]:
         """Σ_j p_j h_j (R, b, P) of each modality."""
@@ -284,8 +261,9 @@ class Model:
     def _bound(self, state: State, sums: Statistics, second: Tensor) -> Tensor:
         """The evidence lower bound (R,), exact.
 
-            Σ_i [log Φ(±E[g_i θ]) - ½ Var(g_i θ)]  +  Σ_ij [p log Φ(μ) + (1-p) log Φ(-μ) + H(p) - ½ Var(h b)]
-            - KL(q(θ)) - Σ_m KL(q(b_m)),            Σ_i Var(g_i θ) = tr(S Σ E[g_i g_iᵀ]) - Σ_i E[g_i θ]²
+        Labels: Σ_i log Φ(±E[g_i θ]) - ½ Var(g_i θ), Σ_i Var(g_i θ) = tr(S Σ E[g_i g_iᵀ]) - Σ_i E[g_i θ]².
+        Instances: Σ_ij p log Φ(μ) + (1 - p) log Φ(-μ) + H(p) - ½ Var(h b).
+        Less the divergences of q(θ) and q(b) from their priors.
         """
         bound = sums.evidence - (sums.outer_gram * second).sum((1, 2)) / 2
         bound = bound - state.outer.divergence(self.outer_precision)
@@ -294,10 +272,10 @@ class Model:
         return bound
 
     def _no_statistics(self, replicates: int) -> Statistics:
-        like, size = self.signs, self.columns.size
-        return Statistics(
-            like.new_zeros(replicates, size, size),
-            like.new_zeros(replicates, size),
-            [like.new_zeros(replicates, len(precision)) for precision in self.inner_precision],
-            like.new_zeros(replicates),
-        )
+        widths = [len(one) for one in self.inner_precision]
+        return Statistics.zero(replicates, widths, self.columns.size, like=self.signs)
+
+
+def _solve(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A⁻¹ v of positive definite A (R, P, P) and v (R, P)."""
+    return torch.cholesky_solve(vector[..., None], torch.linalg.cholesky(matrix))[..., 0]
