@@ -33,6 +33,7 @@ from ich_mil.gp.bags import Values
 from ich_mil.multimodal.coefficients import Prior
 from ich_mil.multimodal.gibbs import sample_posterior
 from ich_mil.multimodal.inputs import Scaling, rows_of, signs_of
+from ich_mil.multimodal.laplace import laplace
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
 from ich_mil.multimodal.posterior import Posterior, coefficient_table
 from ich_mil.multimodal.predict import CHUNK_NUMBERS, Predictions, plug_in, predict
@@ -40,7 +41,7 @@ from ich_mil.multimodal.restarts import search
 from ich_mil.multimodal.storage import load_posterior, save_posterior
 from ich_mil.multimodal.variational import Model
 
-METHODS = ("variational", "gibbs")
+METHODS = ("variational", "laplace", "gibbs")
 
 
 class MultimodalMIL(BaseEstimator):
@@ -50,7 +51,8 @@ class MultimodalMIL(BaseEstimator):
     P(δ = 1) = Φ(a + x b) and P(y = 1 | δ) = Φ(α + Σ δ x β), with coefficients of their own for each modality.
 
     Parameters:
-        method: `variational`, or `gibbs` for the posterior itself.
+        method: `variational`; `laplace`, which starts there and sums primary instances out (`laplace`); or
+            `gibbs` for the posterior itself.
         restarts: of variational inference, weighed by their evidence bounds.
         sweeps: most sweeps of a restart.
         tolerance: a restart has converged when its bound rises by less than this share a sweep.
@@ -73,8 +75,8 @@ class MultimodalMIL(BaseEstimator):
             the intercept of the bag), feature, mean, std, and the 95 % credible interval (lower, upper).
         posterior_: the draws behind the predictions.
         scalings_: standardisation of each modality.
-        bounds_: evidence bound after each sweep of the best restart (`variational`).
-        restart_bounds_: bound of every restart (`variational`).
+        bounds_: evidence bound after each sweep of the best restart (not `gibbs`).
+        restart_bounds_: bound of every restart (not `gibbs`).
         r_hat_, effective_samples_: of the worst coefficient (`gibbs`).
     """
 
@@ -85,7 +87,7 @@ class MultimodalMIL(BaseEstimator):
     def __init__(
         self,
         *,
-        method: Literal["variational", "gibbs"] = "variational",
+        method: Literal["variational", "laplace", "gibbs"] = "variational",
         restarts: int = 8,
         sweeps: int = 2000,
         tolerance: float = 1e-5,
@@ -157,7 +159,12 @@ class MultimodalMIL(BaseEstimator):
                 generator=generator,
             )
             self.bounds_, self.restart_bounds_ = np.array(fit.bounds[fit.best]), fit.final.numpy()
-            self.posterior_ = Posterior.of_fit(fit, self.samples, generator)
+            if self.method == "laplace":
+                modes, evidence = laplace(model, fit)
+                inner_widths = [width + 1 for width in widths]
+                self.posterior_ = Posterior.of_modes(modes, evidence, inner_widths, self.samples, generator)
+            else:
+                self.posterior_ = Posterior.of_fit(fit, self.samples, generator)
         self._adopt()
         score = plug_in(*self._means(), chunks, columns, len(names))
         if float(score[signs > 0].min()) > float(score[signs < 0].max()):

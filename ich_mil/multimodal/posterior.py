@@ -51,6 +51,22 @@ class Posterior:
         return cls(inner, outer, summary)
 
     @classmethod
+    def of_modes(
+        cls,
+        q: Coefficients,
+        evidence: Tensor,
+        widths: Sequence[int],
+        samples: int,
+        generator: torch.Generator,
+    ) -> "Posterior":
+        """Draws of a mixture of normal posteriors (R, C) of all coefficients, weighed by their evidence."""
+        weights = weights_of(evidence)
+        counts = _shares(weights, samples)
+        draws = torch.cat([q.take_one(k).draw(count, generator) for k, count in enumerate(counts) if count])
+        *inner, outer = draws.split([*widths, draws.shape[1] - sum(widths)], dim=1)
+        return cls([one.contiguous() for one in inner], outer.contiguous(), _mixture_summary(q, weights))
+
+    @classmethod
     def of_draws(cls, draws: Draws, samples: int) -> "Posterior":
         """Gibbs draws, at most `samples` of them, evenly spaced; the summary is of all."""
         summary = []
