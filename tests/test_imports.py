@@ -11,8 +11,8 @@ import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "kernels", "dicom", "data"]
-LAYERS += ["models", "gp", "multimodal", "training", "evaluate", "predictions", "model", "report", "reports", "config"]
-LAYERS += ["protocol", "pipeline", "serve", "cli", "__main__"]
+LAYERS += ["models", "gp", "multimodal", "training", "evaluate", "predictions", "model", "report", "reports"]
+LAYERS += ["config", "protocol", "pipeline", "serve", "cli", "__main__"]
 
 
 def imports_of(path: Path) -> set[str]:
