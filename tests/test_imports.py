@@ -14,6 +14,7 @@ LAYERS += ["synthetic", "data"]
 LAYERS += [
     "models",
     "gp",
+    "multimodal",
     "multikernel",
     "training",
     "evaluate",

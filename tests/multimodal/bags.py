@@ -1,0 +1,51 @@
+"""Small simulated bags of two modalities for the tests."""
+
+import numpy as np
+import torch
+
+from ich_mil.multimodal.coefficients import Prior
+from ich_mil.multimodal.layout import Columns, Rows, chunks_of
+from ich_mil.multimodal.variational import Model
+
+
+def simulated(
+    n: int, rng: np.random.Generator, *, most: int = 4, scale: float = 1.5, widths: tuple[int, int] = (2, 1)
+) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, list[np.ndarray]]:
+    """Features, bags, labels and δ: up to `most` instances of each modality a bag, some bags lack one."""
+    X, bags, primary, eta = [], [], [], np.zeros(n)
+    for m, width in enumerate(widths):
+        sizes = rng.integers(0 if m else 1, most + 1, n)
+        owner = np.repeat(np.arange(n), sizes)
+        x = rng.standard_normal((len(owner), width))
+        delta = (scale * x.sum(1) - 0.3 + rng.standard_normal(len(owner)) > 0).astype(float)
+        eta += np.bincount(owner, delta * scale * x[:, 0] * (1 if m == 0 else -1), minlength=n)
+        X.append(x)
+        bags.append(owner)
+        primary.append(delta)
+    y = (eta + rng.standard_normal(n) > 0).astype(int)
+    return X, bags, y, primary
+
+
+def model_of(
+    X: list[np.ndarray],
+    bags: list[np.ndarray],
+    y: np.ndarray,
+    *,
+    constant: bool = False,
+    rows: int = 50,
+    prior: Prior | None = None,
+    device: torch.device | str = "cpu",
+) -> Model:
+    """The model of these bags as they are, in chunks of about `rows` instances."""
+    parts = [
+        Rows(torch.as_tensor(x).to(device), torch.as_tensor(b).to(device))
+        for x, b in zip(X, bags, strict=True)
+    ]
+    widths = [x.shape[1] for x in X]
+    return Model(
+        chunks_of(parts, len(y), rows=rows),
+        torch.as_tensor(2.0 * y - 1).to(device),
+        Columns.of(widths, constant=constant),
+        prior or Prior(),
+        [width + 1 for width in widths],
+    )

@@ -1,0 +1,294 @@
+"""The estimators: quality, invariances, intervals, bad input, storage."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import roc_auc_score
+
+from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.multimodal import MICProB, MultimodalMIL
+from tests.multimodal.bags import simulated
+
+QUICK = {"restarts": 2, "sweeps": 400, "samples": 400}
+Bags = tuple[list[NDArray[np.float64]], list[NDArray[np.int64]], NDArray[np.int64]]
+
+
+@pytest.fixture(scope="module")
+def train() -> Bags:
+    return simulated(300, np.random.default_rng(0))[:3]
+
+
+@pytest.fixture(scope="module")
+def test() -> Bags:
+    return simulated(200, np.random.default_rng(1))[:3]
+
+
+@pytest.fixture(scope="module")
+def fitted(train: Bags) -> MultimodalMIL:
+    return MultimodalMIL(**QUICK).fit(*train)
+
+
+@pytest.fixture(scope="module")
+def sampled(train: Bags) -> MultimodalMIL:
+    with warnings.catch_warnings():
+        # 300 sweeps rank bags well, and are too few for every coefficient: chains move slowly along b
+        warnings.filterwarnings("ignore", message=".*disagree")
+        return MultimodalMIL(method="gibbs", chains=4, burn_in=300, draws=300, samples=400).fit(*train)
+
+
+def test_bags_and_primary_instances_are_ranked(fitted, sampled, test):
+    X, bags, y = test
+    primary = simulated(200, np.random.default_rng(1))[3]
+    for model in (fitted, sampled):
+        assert roc_auc_score(y, model.predict_bag_proba(X, bags)) > 0.82
+        for truth, p in zip(primary, model.predict_instance_proba(X, bags), strict=True):
+            assert roc_auc_score(truth, p) > 0.85
+        assert model.score(X, bags, y) > 0.7
+
+
+def test_variational_inference_agrees_with_gibbs(fitted, sampled, test):
+    X, bags, _ = test
+    p, q = (model.predict_bag_proba(X, bags) for model in (fitted, sampled))
+    assert np.corrcoef(p, q)[0, 1] > 0.95
+    assert np.abs(p - q).mean() < 0.08
+    for one, other in zip(
+        fitted.predict_instance_proba(X, bags), sampled.predict_instance_proba(X, bags), strict=True
+    ):
+        assert np.corrcoef(one, other)[0, 1] > 0.8
+    a, b = fitted.coef_, sampled.coef_
+    assert a[["tier", "modality", "feature"]].equals(b[["tier", "modality", "feature"]])
+    assert np.corrcoef(a["mean"], b["mean"])[0, 1] > 0.75
+    assert (a["std"] < b["std"]).all()  # mean field is too narrow, always
+
+
+def test_samples_and_plug_in_against_their_definitions(fitted, test):
+    X, bags, _ = test
+    draws = fitted.posterior_
+    chosen = np.array([3, 17])
+    rows = [np.isin(b, chosen) for b in bags]
+    p = fitted.predict_bag_proba(*([part[r] for part, r in zip(q, rows, strict=True)] for q in (X, bags)))
+    for bag, got in zip(chosen, p, strict=True):
+        values = []
+        h = [
+            np.c_[np.ones((b == bag).sum()), (x[b == bag] - s.mean.numpy()) / s.deviation.numpy()]
+            for x, b, s in zip(X, bags, fitted.scalings_, strict=True)
+        ]
+        for k in range(len(draws.outer)):
+            probs = np.concatenate([ndtr(one @ d[k].numpy()) for one, d in zip(h, draws.inner, strict=True)])
+            theta = draws.outer[k].numpy()
+            effects = np.concatenate([h[0][:, 1:] @ theta[1:3], h[1][:, 1:] @ theta[3:]])
+            total = 0.0
+            for delta in itertools.product((0, 1), repeat=len(probs)):
+                d = np.array(delta)
+                total += np.prod(np.where(d, probs, 1 - probs)) * ndtr(theta[0] + d @ effects)
+            values.append(total)
+        assert abs(got - np.mean(values)) < 4 * 0.5 / np.sqrt(400)  # δ is sampled, one draw for each of θ
+    m = fitted._means()[0], fitted._means()[1].numpy()
+    eta = np.full(len(np.unique(np.concatenate(bags))), m[1][0])
+    for k, (x, b, s) in enumerate(zip(X, bags, fitted.scalings_, strict=True)):
+        one = np.c_[np.ones(len(x)), (x - s.mean.numpy()) / s.deviation.numpy()]
+        effect = one[:, 1:] @ m[1][[slice(1, 3), slice(3, 4)][k]]
+        eta += np.bincount(b, ndtr(one @ m[0][k].numpy()) * effect, minlength=len(eta))
+    np.testing.assert_allclose(fitted.predict_plug_in(X, bags), ndtr(eta), rtol=1e-10)
+
+
+def test_order_of_instances_does_not_matter(fitted, train, test):
+    rng = np.random.default_rng(2)
+
+    def shuffled(data: Bags) -> tuple[Bags, list[NDArray[np.int64]]]:
+        X, bags, y = data
+        orders = [rng.permutation(len(x)) for x in X]
+        return (
+            [x[o] for x, o in zip(X, orders, strict=True)],
+            [b[o] for b, o in zip(bags, orders, strict=True)],
+            y,
+        ), orders
+
+    again, _ = shuffled(train)
+    model = MultimodalMIL(**QUICK).fit(*again)
+    np.testing.assert_allclose(model.coef_["mean"], fitted.coef_["mean"], rtol=1e-6, atol=1e-8)
+    (X, bags, _), orders = shuffled(test)
+    np.testing.assert_allclose(
+        fitted.predict_bag_proba(X, bags), fitted.predict_bag_proba(*test[:2]), rtol=1e-12
+    )
+    for p, want, order in zip(
+        fitted.predict_instance_proba(X, bags), fitted.predict_instance_proba(*test[:2]), orders, strict=True
+    ):
+        np.testing.assert_allclose(p, want[order], rtol=1e-12)
+
+
+def test_a_bag_is_the_same_in_any_company(fitted, test):
+    X, bags, _ = test
+    p, std = fitted.predict_bag_proba(X, bags, return_std=True)
+    few = [b < 5 for b in bags]
+    alone = fitted.predict_bag_proba(
+        *([part[r] for part, r in zip(q, few, strict=True)] for q in (X, bags)), return_std=True
+    )
+    np.testing.assert_allclose(alone, np.stack([p, std])[:, :5], rtol=1e-12)
+
+
+def test_a_modality_may_be_missing_everywhere_in_prediction(fitted, test):
+    X, bags, _ = test
+    p = fitted.predict_bag_proba([X[0], np.empty((0, 1))], [bags[0], np.empty(0, int)])
+    both = fitted.predict_bag_proba(X, bags)
+    without = ~np.isin(np.arange(200), bags[1])
+    assert without.sum() > 10
+    np.testing.assert_allclose(p[without], both[without], rtol=1e-12)
+    assert np.abs(p - both)[~without].max() > 0.05
+
+
+def test_units_of_features_do_not_matter(fitted, train, test):
+    scale = [np.array([1000.0, 0.01]), np.array([5.0])]
+    model = MultimodalMIL(**QUICK).fit([x * s + 7 for x, s in zip(train[0], scale, strict=True)], *train[1:])
+    p = model.predict_bag_proba([x * s + 7 for x, s in zip(test[0], scale, strict=True)], test[1])
+    np.testing.assert_allclose(p, fitted.predict_bag_proba(*test[:2]), atol=1e-6)
+
+
+def test_three_modalities_and_names_of_bags():
+    rng = np.random.default_rng(4)
+    X, bags, y, _ = simulated(120, rng)
+    extra, owner = rng.standard_normal((120, 1)), np.arange(120)
+    y = np.where(extra[:, 0] > 0.8, 1, y)
+    names = np.array([f"scan-{i:03}" for i in range(120)])
+    tables = [pd.DataFrame(X[0], columns=["a", "b"]), X[1], extra]
+    model = MultimodalMIL(**QUICK).fit(tables, [names[b] for b in (*bags, owner)], pd.Series(y, index=names))
+    assert set(model.coef_[(model.coef_.modality == 0)]["feature"]) == {"intercept", "a", "b"}
+    assert model.predict(tables, [names[b] for b in (*bags, owner)]).shape == (120,)
+
+
+def test_the_seed_decides(train, fitted):
+    again = MultimodalMIL(**QUICK).fit(*train)
+    pd.testing.assert_frame_equal(again.coef_, fitted.coef_)
+    assert not clone(again).set_params(random_state=1).fit(*train).coef_.equals(fitted.coef_)
+
+
+def test_storage_to_the_bit(fitted, sampled, test, tmp_path):
+    for name, model in (("v", fitted), ("g", sampled)):
+        model.save(tmp_path / name)
+        back = MultimodalMIL.load(tmp_path / name)
+        np.testing.assert_array_equal(back.predict_bag_proba(*test[:2]), model.predict_bag_proba(*test[:2]))
+        pd.testing.assert_frame_equal(back.coef_, model.coef_)
+        assert back.get_params() == model.get_params()
+    (tmp_path / "v" / "multimodal.json").write_text("{}")
+    (tmp_path / "g" / "multimodal.safetensors").write_bytes(b"x")
+    for folder in ("v", "g", "absent"):
+        with pytest.raises(ModelError):
+            MultimodalMIL.load(tmp_path / folder)
+    with pytest.raises(NotFittedError):
+        MultimodalMIL().save(tmp_path / "new")
+
+
+@pytest.mark.filterwarnings("ignore:.*disagree")
+def test_micprob_is_gibbs_with_one_modality(train):
+    X, bags, y = train
+    short = {"burn_in": 100, "draws": 100, "chains": 2, "samples": 100}
+    model = MICProB(**short).fit(X[:1], bags[:1], y)
+    twin = MultimodalMIL(method="gibbs", **short).fit(X[:1], bags[:1], y)
+    pd.testing.assert_frame_equal(model.coef_, twin.coef_)
+    with pytest.raises(DataError, match="one modality"):
+        MICProB().fit(X, bags, y)
+
+
+def changed(train: Bags, **parts: object) -> tuple[object, object, object]:
+    X, bags, y = train
+    return parts.get("X", X), parts.get("bags", bags), parts.get("y", y)
+
+
+def test_bad_input_is_one_clear_error(train):
+    X, bags, y = train
+    nan = X[0].copy()
+    nan[4, 1] = np.nan
+    names = pd.Series(y, index=[str(i) for i in range(300)])
+    text = [b.astype(str) for b in bags]
+    cases = {
+        "no bag has it": changed(train, X=[X[0], np.empty((0, 1))], bags=[bags[0], np.empty(0, int)]),
+        "row 4 of X holds NaN": changed(train, X=[nan, X[1]]),
+        "must be a list": changed(train, X=X[0]),
+        "one array for each": changed(train, X=X[:1]),
+        "bags of shape": changed(train, bags=[bags[0][:-1], bags[1]]),
+        "but labels of shape": changed(train, y=y[:-1]),
+        "have no label": changed(train, y=np.where(np.arange(300) == 7, np.nan, y)),
+        "no label: 10": (X, text, names.drop("10").sort_index()),
+        "in another order": (X, text, names),
+        "must be 0 or 1": changed(train, y=y + 1),
+        "both labels are needed": changed(train, y=np.ones(300, int)),
+        "every column is constant": changed(train, X=[X[0], np.ones_like(X[1])]),
+        "by text in all": changed(train, bags=[bags[0], bags[1].astype(str)]),
+        "has no bag": changed(train, bags=[np.where(np.arange(len(bags[0])) == 2, np.nan, bags[0]), bags[1]]),
+        "of numbers": changed(train, X=[X[0].astype(str).astype(object) + "x", X[1]]),
+    }
+    for told, case in cases.items():
+        with pytest.raises(DataError, match=told):
+            MultimodalMIL(**QUICK).fit(*case)
+
+
+def test_bad_input_of_predictions(fitted, test):
+    X, bags, _ = test
+    with pytest.raises(DataError, match="modality 0: 1 features, the model was fitted to 2"):
+        fitted.predict_bag_proba([X[0][:, :1], X[1]], bags)
+    with pytest.raises(DataError, match="fitted to 2 modalities"):
+        fitted.predict_bag_proba(X[:1], bags[:1])
+    with pytest.raises(NotFittedError):
+        MultimodalMIL().predict(X, bags)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"method": "exact"}, {"restarts": 0}, {"tolerance": 0.0}, {"slope_variance": np.inf}, {"chains": 1}],
+)
+def test_parameters_out_of_range(train, parameters):
+    with pytest.raises(ConfigError, match=next(iter(parameters))):
+        MultimodalMIL(**parameters).fit(*train)
+
+
+def test_constant_columns_take_no_part_and_are_told(train, test):
+    X, bags, y = train
+    more = [np.c_[X[0], np.full(len(X[0]), 0.1)], X[1]]
+    with pytest.warns(UserWarning, match="constant"):
+        model = MultimodalMIL(**QUICK).fit(more, bags, y)
+    odd = np.c_[test[0][0], np.full(len(test[0][0]), 9.0)]
+    want = MultimodalMIL(**QUICK).fit(*train).predict_bag_proba(*test[:2])
+    np.testing.assert_allclose(model.predict_bag_proba([odd, test[0][1]], test[1]), want, rtol=1e-9)
+    assert model.coef_[model.coef_.feature == "x2"]["mean"].isna().all()
+
+
+def test_separation_and_few_bags_are_told():
+    rng = np.random.default_rng(5)
+    y = np.repeat([0, 1], 10)
+    x = np.where(y == 1, 5.0, -5.0)[:, None] + 0.1 * rng.standard_normal((20, 1))
+    with pytest.warns(UserWarning, match="separates the labels"):
+        model = MultimodalMIL(**QUICK).fit([x], [np.arange(20)], y)
+    assert model.coef_["mean"].abs().max() < 10
+    with pytest.warns(UserWarning, match="fewer than"):
+        MultimodalMIL(**QUICK).fit([rng.standard_normal((20, 30))], [np.arange(20)], y)
+
+
+def test_on_a_device(train, fitted, test, device):
+    model = MultimodalMIL(**QUICK, device=device).fit(*train)
+    assert model.posterior_.outer.device.type == device.type
+    np.testing.assert_allclose(
+        roc_auc_score(test[2], model.predict_bag_proba(*test[:2])),
+        roc_auc_score(test[2], fitted.predict_bag_proba(*test[:2])),
+        atol=0.02,  # other random numbers
+    )
+    assert torch.isfinite(model.posterior_.outer).all()
+
+
+@pytest.mark.realdata
+def test_the_authors_set(shared_data):
+    """Bars of issue 46 with one setting and one seed: bag AUC .87, primary instances .92."""
+    from benchmarks.multimodal_data import authors_set
+
+    train, test = authors_set()
+    model = MultimodalMIL(restarts=4).fit(train.X, train.bags, train.labels)
+    assert roc_auc_score(test.labels, model.predict_bag_proba(test.X, test.bags)) > 0.87
+    p = model.predict_instance_proba(test.X, test.bags)
+    assert roc_auc_score(np.concatenate(test.primary), np.concatenate(p)) > 0.9
