@@ -32,6 +32,9 @@ JUDGED = {
     "names are as the sources have them": re.compile(
         r"Value dubious for this VR - .* PN .* - Retired Person Name form"
     ),
+    "an accession number that is too long: a Standard Extended SOP Class may have this element (PS3.2 7.3)": (
+        re.compile(r"not present in standard DICOM IOD - (\(0x0040,0x2017\)|this is a Standard Extended SOP)")
+    ),
 }
 """Warnings of dciodvfy that are right as they are, by the reason."""
 
