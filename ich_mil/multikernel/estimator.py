@@ -87,7 +87,7 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         chains: int = 4,
         burn_in: int = 1000,
         draws: int = 1000,
-        importance: int = 10,
+        importance: int = 40,
         prior_shape: float = 1.0,
         prior_rate: float = 1.0,
         normalise: bool = True,
