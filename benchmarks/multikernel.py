@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000, help="kept steps of a chain")
     parser.add_argument("--burn-in", type=int, default=ADAPTIVE)
     parser.add_argument("--instances", type=int, default=150)
-    parser.add_argument("--importance", nargs="+", type=int, default=[10, 100, 450])
+    parser.add_argument("--importance", nargs="+", type=int, default=[40, 10, 100, 450])
     parser.add_argument("--proposals", nargs="+", default=["surrogate", "random_walk"])
     parser.add_argument("--plain-steps", type=int, default=1000, help="kept steps of plain MH in `rate`")
     parser.add_argument("--sets", type=int, default=SETS)
@@ -196,11 +196,11 @@ def main() -> None:
                 text = f"{table(HEAD, [row(chains, clock, work)])}\n\n{weights(chains)}"
                 title = f"Table I: {proposal}, N_imp = {importance}"
                 record(title, command, text, write=chosen.write)
-                if proposal == "surrogate" and importance == min(chosen.importance):
+                if proposal == "surrogate" and importance == chosen.importance[0]:
                     draw_figure(chains)
     if "rate" in chosen.parts:
         rows = []
-        for proposal, importance in (("surrogate", 10), ("random_walk", 10), ("random_walk", 450)):
+        for proposal, importance in (("surrogate", 40), ("random_walk", 10), ("random_walk", 450)):
             settings = SamplerSettings(
                 proposal=proposal,  # type: ignore[arg-type]
                 importance=importance,

@@ -63,7 +63,7 @@ class SamplerSettings:
     chains: int = 4
     burn_in: int = 1000
     draws: int = 1000
-    importance: int = 10
+    importance: int = 40
     prior_shape: float = 1.0
     prior_rate: float = 1.0
     seed: int = 0
@@ -172,7 +172,7 @@ class Chains:
         """`INNER` Metropolis steps on the emulator, which leave exp(s(x)) p(x) as it is.
 
         Returns:
-            The end x' (R, p), and s(x) - s(x') with the priors (R,), NaN where x lies outside the emulator.
+            The end x' (R, p), and s(x) - s(x') with the priors (R,).
         """
         scale = torch.full_like(x[:, 0], 2.38 / self.p**0.5)
         first = now = surrogate.level(x) + self.log_prior(x)

@@ -9,9 +9,8 @@ class.
     p, std = model.predict_proba({"brain": new_brain, "blood": new_blood}, return_std=True)
     model.weights_
 
-The model is that of O'Harney, Marquand, Rubia et al. (2014), "Pseudo-marginal Bayesian multiple-class
-multiple-kernel learning for neuroimaging data": f_c ~ GP(0, Σ_h θ_ch S_h), softmax likelihood, θ_ch ~ Gamma.
-With two classes the data inform θ_1h + θ_2h alone.
+O'Harney, Marquand, Rubia et al. (2014), "Pseudo-marginal Bayesian multiple-class multiple-kernel learning for
+neuroimaging data": f_c ~ GP(0, Σ_h θ_ch S_h), θ_ch ~ Gamma. Two classes inform θ_1h + θ_2h alone.
 
 Shapes: n scans, m new scans, C classes, d sources.
 """
@@ -87,7 +86,7 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         chains: int = 4,
         burn_in: int = 1000,
         draws: int = 1000,
-        importance: int = 10,
+        importance: int = 40,
         prior_shape: float = 1.0,
         prior_rate: float = 1.0,
         normalise: bool = True,

@@ -4,8 +4,9 @@ In: points x = log θ (Q, p), log estimates (Q,), modes (Q, C, n). Out: a functi
 microseconds, used to propose far moves which Metropolis-Hastings then corrects (Liu 2001, section 9.4.3,
 surrogate transition), and a start near the mode for Newton's method.
 
-The emulator is a quadratic plus a Gaussian process of its residuals, within the box of the points; outside it
-is -inf, and no move is proposed.
+The emulator is a quadratic plus a Gaussian process of its residuals, within the box of the points. Outside it
+has the value at the nearest point of the box: the likelihood is flat as a weight goes to 0, and as weights
+grow the prior decides.
 
 Shapes: p = C·d parameters, Q points, R chains.
 """
@@ -40,7 +41,7 @@ class Surrogate:
     Attributes:
         mean: of the points (p,).
         whiten: (p, p), z = (x - mean) @ whiten has unit covariance.
-        low: smallest z (p,); high: largest.
+        low: smallest x (p,); high: largest.
         points: z (Q, p).
         coefficients: of the quadratic for the level (K,).
         weights: of the Gaussian process (Q,).
@@ -94,21 +95,19 @@ class Surrogate:
                 found.append((float(evidence), length, solved_residual))
         _, length, weights = max(found, key=lambda one: one[0])
         return cls(
-            mean, whiten, z.amin(0), z.amax(0), z, coefficients, weights, solved[:, 1:],
+            mean, whiten, x.amin(0), x.amax(0), z, coefficients, weights, solved[:, 1:],
             (modes.shape[1], modes.shape[2]), length,
         )  # fmt: skip
 
     def _z(self, x: Tensor) -> Tensor:
-        return (x - self.mean) @ self.whiten
+        return (x.clamp(self.low, self.high) - self.mean) @ self.whiten
 
     def level(self, x: Tensor) -> Tensor:
-        """The emulated log likelihood (R,) of x (R, p); -inf outside the box."""
+        """The emulated log likelihood (R,) of x (R, p)."""
         z = self._z(x)
-        value = _quadratic(z) @ self.coefficients + _rbf(z, self.points, self.length) @ self.weights
-        inside = ((z >= self.low) & (z <= self.high)).all(-1)
-        return torch.where(inside, value, -torch.inf)
+        return _quadratic(z) @ self.coefficients + _rbf(z, self.points, self.length) @ self.weights
 
     def start(self, x: Tensor) -> Tensor:
         """An f (R, C, n) near the mode, a function of x (R, p) alone."""
-        z = self._z(x).clamp(self.low, self.high)
+        z = self._z(x)
         return (_quadratic(z) @ self.modes).reshape(len(x), *self.shape)
