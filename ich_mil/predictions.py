@@ -31,7 +31,7 @@ FORMAT = "ich_mil.predictions.5"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
 """Decision rule without triage thresholds, for users."""
-WHOLE_ONLY = "a scan that was not seen whole is never called negative"
+WHOLE_ONLY = "a scan that was not seen whole, or is unlike the training scans, is never called negative"
 """Addition to every decision rule, for users; see `ich_mil.ledger.INCOMPLETE`."""
 COLUMNS = [
     "level",

@@ -272,7 +272,7 @@ def test_a_study_that_cannot_be_read_at_all_is_told(place, tmp_path, capsys):
     assert main([str(word) for word in words]) == 0
     told = capsys.readouterr().out
     assert "no slice could be used" in told
-    assert "; not seen whole: could not be opened\n" in told
+    assert "; never called negative: could not be opened\n" in told
     assert "files of no known study, which were not judged: 1; the first: nameless.dcm: " in told
     tree = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert len(tree["scans"]) == 1

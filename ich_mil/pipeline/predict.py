@@ -133,7 +133,7 @@ def predict_folder(
             f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}"
         )
         if why := incomplete(scan.ledger):
-            told = f"{told}; not seen whole: {', '.join(CODES[code] for code in why)}"
+            told = f"{told}; never called negative: {', '.join(CODES[code] for code in why)}"
         say(told)
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
