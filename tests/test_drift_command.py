@@ -44,7 +44,8 @@ def predicted(folder, features, provenance):
         ScanResult(scan, scan, 0.5, 0.1, (0.4, 0.6), "look", None, (), (), (), "") for scan in features.scans
     )
     write_results(Results("new", provenance, "", results, ()), folder)
-    write_features(features, folder / "features.safetensors")
+    for name in ("features", "features_1", "features_2"):  # of each member
+        write_features(features, folder / f"{name}.safetensors")
 
 
 def drift(*words):

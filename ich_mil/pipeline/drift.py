@@ -15,12 +15,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ich_mil.data.features import FeatureSet, read_features
-from ich_mil.errors import ConfigError, DataError, ModelError, named
+from ich_mil.data.features import FeatureSet
+from ich_mil.errors import ConfigError, ModelError, named
 from ich_mil.evaluate.drift import LEAST_BATCH, DriftAlarm, DriftResult, column_names, summarise
 from ich_mil.files import whole_file, write_json
 from ich_mil.model import REFERENCE, load_model
-from ich_mil.predictions import NOTICE, read_results
+from ich_mil.pipeline.predicted import predicted_views
+from ich_mil.predictions import NOTICE
 from ich_mil.progress import say
 
 FORMAT = "ich_mil.drift_reference.1"
@@ -92,9 +93,7 @@ def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
         alarm = read_reference(model.members[0].folder, rate=rate, seed=model.seed)
     except ValueError as error:
         raise ConfigError(f"--rate: {error}") from error
-    if read_results(folder).model.weights != model.provenance.weights:
-        raise DataError(f"{folder}: was predicted by another model than {reference}; predict again")
-    features = read_features(folder / "features.safetensors")
+    features = predicted_views(folder, model).members[0]
     with named(folder):
         found = alarm.test(*_columns(features), features.patients)
     write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(found)})

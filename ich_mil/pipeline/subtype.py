@@ -12,7 +12,7 @@ Shapes: B scans, D features of a network.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,7 @@ from scipy.stats import beta
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedGroupKFold
 
-from ich_mil.data.features import FeatureSet, read_features
+from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import binary, name_some, read_label_csv
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError, ModelError
@@ -31,16 +31,18 @@ from ich_mil.evaluate.triage import NEGATIVE
 from ich_mil.files import alone, write_json
 from ich_mil.model import load_model
 from ich_mil.multikernel import MultiKernelGP
-from ich_mil.predictions import NOTICE, KindResult, Results, read_results
+from ich_mil.multikernel.sources import FEWEST
+from ich_mil.pipeline.predicted import predicted_views
+from ich_mil.predictions import NOTICE, KindResult, Results
 from ich_mil.progress import progress, say
 
 FORMAT = "ich_mil.kinds.1"
 DESCRIPTION = "kinds.json"
 NOT_KINDS = frozenset({"scan", "label", "patient", "probability", "any"})
 """Columns of the CSV that name no kind."""
-LEAST = 5
-"""Scans with a kind, and without it, that its model needs."""
 FOLDS = 5
+Fold = tuple[np.ndarray, np.ndarray]
+"""Places of the scans to train on, and of the held-out scans."""
 SAMPLER: Mapping[str, Any] = {"chains": 4, "burn_in": 300, "draws": 300}
 
 
@@ -66,15 +68,11 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
 
     Raises:
         DataError: predictions of another model, an unknown scan, a value other than 0 or 1, or no kind with
-            `LEAST` scans.
+            enough scans for `FOLDS` folds.
         ConfigError: `out` holds kinds already.
     """
-    weights = load_model(model).provenance.weights
-    results = read_results(folder)
-    if results.model.weights != weights:
-        raise DataError(f"{folder}: was predicted by another model than {model}; predict again")
-    paths = sorted(folder.glob("features*.safetensors"), key=lambda path: (len(path.stem), path.stem))
-    views = Views.of([read_features(path) for path in paths], paths)
+    trained = load_model(model)
+    views = predicted_views(folder, trained)
     table = _read_kinds(kinds, set(views.features.scans))
     chosen = views.select(list(table.index))
     sources = embed(chosen)
@@ -84,10 +82,11 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
         found: list[dict[str, Any]] = []
         for name in progress(table.columns, total=table.shape[1], what="kinds", unit="kind"):
             y = table[name].to_numpy()
-            if min(y.sum(), len(y) - y.sum()) < LEAST:
-                say(f"{name}: {y.sum()} of {len(y)} scans; a model needs {LEAST} with and without, left out")
+            folds = _folds(y, chosen.features.patients)
+            if folds is None:
+                say(f"{name}: {y.sum()} of {len(y)} scans, too few with or without it; left out")
                 continue
-            about = {"name": name, "file": f"kind_{len(found)}.safetensors", **_held_out(sources, y, chosen)}
+            about = {"name": name, "file": f"kind_{len(found)}.safetensors", **_held_out(sources, y, folds)}
             MultiKernelGP(**SAMPLER).fit(sources, y).save(out / about["file"])
             found.append(about)
             say(
@@ -95,16 +94,17 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
                 f"log-loss {about['log_loss']:.3f}, base rate {about['base_log_loss']:.3f}"
             )
         if not found:
-            raise DataError(f"{kinds}: no kind has {LEAST} scans with and without it; label more scans")
-        write_json(
-            out / DESCRIPTION, {"format": FORMAT, "weights": weights, "notice": NOTICE, "kinds": found}
-        )
+            raise DataError(f"{kinds}: no kind has enough scans with and without it; label more scans")
+        about = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
+        write_json(out / DESCRIPTION, about | {"kinds": found})
     say(f"{out}: use it as --kinds")
 
 
 def _read_kinds(path: Path, scans: set[str]) -> pd.DataFrame:
     """Scans with at least one kind: index scan, one 0/1 column per kind."""
-    given = read_label_csv(path, ["scan"], key="scan").set_index("scan", drop=False)
+    given = read_label_csv(path, ["scan"], key="scan")
+    lines = given.index  # errors name them
+    given = given.set_index("scan", drop=False)
     names = [str(name) for name in given.columns if name and name not in NOT_KINDS]
     if not names:
         raise DataError(f"{path}: has no column of a kind; add one with 0 and 1, such as subdural")
@@ -112,18 +112,24 @@ def _read_kinds(path: Path, scans: set[str]) -> pd.DataFrame:
         raise DataError(
             f"{path}: scans without features in the predictions: {name_some(unknown)}; predict them first"
         )
-    numbered = given.reset_index(drop=True)
+    numbered = given.set_index(lines)
     table = pd.DataFrame({name: binary(numbered[name], path).to_numpy() for name in names}, index=given.index)
     return table[table.any(axis=1)]
 
 
-def _held_out(sources: Mapping[str, np.ndarray], y: np.ndarray, views: Views) -> dict[str, Any]:
-    """AUC and log-loss on held-out folds by patient, beside the base rate of the training folds."""
+def _folds(y: np.ndarray, patients: Sequence[str]) -> list[Fold] | None:
+    """Folds by patient; None if a training part has fewer than `FEWEST` with or without the kind."""
+    if min(y.sum(), len(y) - y.sum()) < FEWEST or len(set(patients)) < FOLDS:
+        return None
+    folds = list(StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0).split(y, y, groups=patients))
+    least = min(min(y[inside].sum(), (1 - y[inside]).sum()) for inside, _ in folds)
+    return None if least < FEWEST else folds
+
+
+def _held_out(sources: Mapping[str, np.ndarray], y: np.ndarray, folds: Sequence[Fold]) -> dict[str, Any]:
+    """AUC and log-loss on held-out folds, beside the base rate of the training folds."""
     p, base = np.empty(len(y)), np.empty(len(y))
-    folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
-    for inside, outside in folds.split(y, y, groups=views.features.patients):
-        if len(set(y[inside])) < 2:
-            raise DataError("the scans of a kind are of too few patients to be held out; label more patients")
+    for inside, outside in folds:
         fitted = MultiKernelGP(**SAMPLER).fit({k: x[inside] for k, x in sources.items()}, y[inside])
         p[outside] = np.asarray(fitted.predict_proba({k: x[outside] for k, x in sources.items()}))[:, 1]
         base[outside] = y[inside].mean()
