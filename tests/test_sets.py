@@ -13,7 +13,15 @@ from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.pipeline import sets as module
 from ich_mil.pipeline.heads import fit_to
-from ich_mil.pipeline.sets import head_scans, heads_only, in_slices, slice_labels_digest, whole_scans
+from ich_mil.pipeline.sets import (
+    head_scans,
+    heads_only,
+    in_slices,
+    slice_labels_digest,
+    trained_on,
+    unseen_by_network,
+    whole_scans,
+)
 from tests.feature_table import write_features
 
 
@@ -40,7 +48,12 @@ def tables(monkeypatch, config):
         )
         for name in config.training_sets
     }
-    monkeypatch.setattr(module, "open_prepared", lambda folder: SimpleNamespace(table=tables[folder.name]))
+
+    def opened(folder):
+        table = tables[folder.name]
+        return SimpleNamespace(table=table, scans=table.groupby("scan").first())
+
+    monkeypatch.setattr(module, "open_prepared", opened)
     return tables
 
 
@@ -66,6 +79,26 @@ def test_labels_of_slices_that_are_trained_on_have_a_digest(config, tables):
     tables["train"].loc[0, "slice_label"] = 1
     assert slice_labels_digest(config) != before
     assert slice_labels_digest(replace(config, train=SetSettings("rsna", "a"))) == ""
+
+
+def test_sets_learned_from_are_named_with_their_scans_and_scans_unseen_by_the_network_are_listed(
+    config, tables
+):
+    also = [SetSettings("slices", "b", name="pictures, real"), SetSettings("rsna", "c", networks=False)]
+    run = replace(config, also=also)
+    scans = [scan for table in tables.values() for scan in dict.fromkeys(table.scan)]
+    splits = pd.DataFrame({"scan": scans, "label": [1, 1, 1, 0, 0, 1], "split": "train"})
+    splits.loc[1, "split"] = "test"
+    assert trained_on(run, splits) == (
+        "a: 1 scans, 1 positive; pictures, real: 2 labelled slices, 1 positive; "
+        "c: 2 scans, 1 positive (heads alone)"
+    )
+    features = SimpleNamespace(scans=scans)
+    without = replace(run, also=also[1:])  # no single slices: every unseen scan counts
+    tables["also_1"] = tables["also_2"]
+    assert unseen_by_network(features, splits, without) == ["train-1", "also_2-0", "also_2-1"]
+    of_features = replace(config, train=SetSettings("features", "f.csv"), also=[])
+    assert unseen_by_network(features, splits, of_features) == []
 
 
 def test_scans_of_a_feature_table_are_used_slice_by_slice_likewise(config, tmp_path):
