@@ -265,11 +265,6 @@ def log_weights(q: Laplace, delta: Tensor) -> Tensor:
     return fit - (q.a[..., None] * delta).sum((1, 2)) + curved / 2 - fixed[:, None] / 2
 
 
-def log_estimate(weights: Tensor) -> Tensor:
-    """Log of the unbiased estimate of p(y | θ) (Eq. 10) (R,) from log weights (R, S)."""
-    return weights.logsumexp(-1) - math.log(weights.shape[-1])
-
-
 def log_density(q: Laplace, delta: Tensor) -> Tensor:
     """Log density log q(f̂ + δ) (R, S) of δ (R, C, n, S).
 
