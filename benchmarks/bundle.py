@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from ich_mil.config import read_config
 from ich_mil.data.views import Views
+from ich_mil.encoders.frozen import extract_features
 from ich_mil.files import copy_files
-from ich_mil.model import ENSEMBLE, TrainedModel, copy_run, load_model
-from ich_mil.models.frozen import extract_features
-from ich_mil.pipeline.sets import open_training
+from ich_mil.runs.model import ENSEMBLE, TrainedModel, copy_run, load_model
+from ich_mil.runs.training_sets import open_training
 
 MOST = 5e-3
 """Largest allowed difference of a probability between half and single precision."""

@@ -20,9 +20,11 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.record import command_line, record, table
 from ich_mil.data.bags import Batch, ScanDataset
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.evaluate.bootstrap import (
     Interval,
@@ -32,12 +34,10 @@ from ich_mil.evaluate.bootstrap import (
     patients_behind,
 )
 from ich_mil.evaluate.metrics import auc_inside
-from ich_mil.evaluate.weighted import resampled_ranking
+from ich_mil.evaluate.resampled_metrics import resampled_ranking
 from ich_mil.files import write_text
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
 from ich_mil.training.augment import VariedScans
-from ich_mil.training.fit import fit_cnn
+from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 

@@ -24,17 +24,17 @@ from ich_mil.config import read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import position_score, slice_prevalence
-from ich_mil.evaluate.show import format_table
-from ich_mil.evaluate.table import Scores, evaluate
+from ich_mil.evaluate.result_table import Scores, evaluate
+from ich_mil.evaluate.table_text import format_table
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibrate import calibrating, held_out_logits
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.folds import folds_of
+from ich_mil.gp.fit_calibration import calibrating, held_out_logits
+from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import take_bags
-from ich_mil.model import Member, TrainedModel, load_model
-from ich_mil.pipeline.heads import fit_to
-from ich_mil.pipeline.sets import prepare_training
+from ich_mil.runs.model import Member, TrainedModel, load_model
+from ich_mil.runs.training_sets import prepare_training
+from ich_mil.training.fit_head import fit_to
 
 FOLDS = 5
 

@@ -22,12 +22,12 @@ from benchmarks.ctich import ranking, slice_cells
 from benchmarks.record import command_line, record, table
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.encoders.attention_cnn import CnnSettings
+from ich_mil.encoders.frozen import extract_features
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.evaluate.baselines import position_score
-from ich_mil.gp.folds import folds_of
-from ich_mil.models.attention_cnn import CnnSettings
-from ich_mil.models.encoders import EncoderSettings
-from ich_mil.models.frozen import extract_features
-from ich_mil.training.fit import fit_cnn
+from ich_mil.gp.inference.folds import folds_of
+from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
 
 SETS = Path("data/headct_base")

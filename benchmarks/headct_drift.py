@@ -15,8 +15,8 @@ from sklearn.model_selection import ShuffleSplit
 from benchmarks.heads_data import cq500, rsna
 from benchmarks.record import command_line, record, table
 from ich_mil.data.features import FeatureSet, read_features
-from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
-from ich_mil.evaluate.likeness import Likeness
+from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.gp.head import Head
 from ich_mil.reproduce.statistics.drift_rates import BATCH, DRAWS, alarm_rates
 

@@ -18,7 +18,7 @@ import pydicom.data
 
 from benchmarks.record import table
 from ich_mil.ledger import LedgerEntry
-from ich_mil.predictions import read_results
+from ich_mil.runs.predictions import read_results
 
 GE = Path("../shared/data/ge_head_ct")
 PHANTOMS = 10

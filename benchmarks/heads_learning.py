@@ -8,8 +8,8 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.heads_data import bags_of, cq500, rsna
 from benchmarks.record import table
-from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.fit import fit
+from ich_mil.gp.fit_calibration import calibrate
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 

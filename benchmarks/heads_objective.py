@@ -10,10 +10,10 @@ from torch.nn.functional import softplus
 from benchmarks.heads_data import copies, rsna
 from benchmarks.heads_speed import Prepared
 from benchmarks.record import table
-from ich_mil.gp.ascent import Weights
-from ich_mil.gp.densities import Density
-from ich_mil.gp.hyperparameters import learn_hyperparameters
-from ich_mil.gp.objective import KernelObjective, expected_log_psi
+from ich_mil.gp.inference.ascent import Weights
+from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
+from ich_mil.gp.inference.objective import KernelObjective, expected_log_psi
+from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.settings import HeadSettings
 
 STEPS = (3.0, 10.0, 30.0, 100.0)

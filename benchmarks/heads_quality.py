@@ -16,12 +16,12 @@ from sklearn.model_selection import StratifiedKFold
 from benchmarks.heads_data import bags_of, cq500, musk, rsna
 from benchmarks.record import table
 from ich_mil.data.features import FeatureSet
+from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibrate import cross_fit
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.folds import folds_of
+from ich_mil.gp.fit_calibration import cross_fit
+from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.predict import Predictions, mean_logits, predict
-from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import take_bags
 from ich_mil.reproduce.statistics.independent import independent_scans

@@ -16,16 +16,16 @@ from benchmarks.heads_data import bags_of, copies, rsna
 from benchmarks.record import seconds, spread, table
 from benchmarks.textbook_head import sweeps
 from ich_mil.data.features import FeatureSet
-from ich_mil.gp.ascent import Limits, Watched, Weights, ascend
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.folds import folds_of
-from ich_mil.gp.hyperparameters import learn_hyperparameters
-from ich_mil.gp.inducing import choose_inducing, standardisation
-from ich_mil.gp.projection import Projection
+from ich_mil.gp.inference.ascent import Limits, Watched, Weights, ascend
+from ich_mil.gp.inference.folds import folds_of
+from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
+from ich_mil.gp.inference.inducing import choose_inducing, standardisation
+from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.gp.vgpmil import PsiObservation
 from ich_mil.kernels.leave_one_out import Turns
 
 NEVER = 1e-300
@@ -139,8 +139,8 @@ def kernel_learning() -> str:
         lengths.append((float(kernel.outputscale), float(kernel.base_kernel.lengthscale) ** 2))
     v, length = lengths[0]
     text = f"One sweep and one maximisation: {spread(taken)}. From v = 0.5, ℓ = 8 to v = {v:.3f}, "
-    text += f"ℓ = {length:.2f}. `pytest tests/gp/test_hyperparameters.py` compares the end with 200 plain "
-    return text + "gradient steps."
+    text += f"ℓ = {length:.2f}. `pytest tests/gp/inference/test_hyperparameters.py` compares "
+    return text + "the end with 200 plain gradient steps."
 
 
 def grid_jobs(features: FeatureSet) -> list[Job]:

@@ -34,21 +34,21 @@ from benchmarks.occlusion import occlusion_map
 from benchmarks.record import command_line, record, seconds, spread, table
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.frozen import extract_features
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.model import load_model, read_run
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
-from ich_mil.models.frozen import extract_features
 from ich_mil.report import heatmap
 from ich_mil.report.heatmap import slice_maps
 from ich_mil.report.maps import MAP_SAMPLES
+from ich_mil.runs.model import load_model, read_run
 from ich_mil.synthetic.bleeds import insert, inside_skull
 from ich_mil.synthetic.data_sets import SITE_A, SUBTYPES, make_phantom
 from ich_mil.training.augment import generator_of
-from ich_mil.training.fit import fit_cnn
+from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import Windows, resize, to_pictures
 

@@ -19,7 +19,7 @@ from benchmarks.record import command_line, record, table
 from ich_mil.evaluate.bootstrap import intervals_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.evaluate.weighted import resampled_scan_metrics
+from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
 
 RESAMPLES = 1000
 SHARED = 0.6

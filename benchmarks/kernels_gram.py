@@ -16,10 +16,10 @@ from benchmarks.heads_speed import grid_jobs
 from benchmarks.record import table
 from benchmarks.timing import DEVICE, Timing, beside_compiled, float32_rate, in_turn, once, row, summary
 from ich_mil.gp.fit import fit, fit_many
-from ich_mil.gp.inducing import choose_inducing, place_points, standardisation
-from ich_mil.gp.projection import GPU_ROWS
+from ich_mil.gp.inference.devices import on_device
+from ich_mil.gp.inference.inducing import choose_inducing, place_points, standardisation
+from ich_mil.gp.inference.projection import GPU_ROWS
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.shares import on_device
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.rbf_gram import RBF, rbf_gram
 

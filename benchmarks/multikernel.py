@@ -19,7 +19,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from benchmarks.record import command_line, record, table
-from ich_mil.gp.convergence import bulk_ess, r_hat
+from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.multikernel.chains import Chains, Proposal, SamplerSettings
 from ich_mil.multikernel.laplace import covariance
 

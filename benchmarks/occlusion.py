@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.gp.predict import latent_samples
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.models.attention_cnn import AttentionCnn
 
 PATCHES = 8
 """Number of adjacent squares across the image; 29 mm each for a field of view of 230 mm."""

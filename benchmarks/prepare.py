@@ -36,7 +36,7 @@ from pydicom.config import disable_value_validation
 from pydicom.pixels import pixel_array
 
 from benchmarks.record import record, table
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.synthetic.data_sets import write_cq500, write_rsna
 from ich_mil.windows import PRESETS, apply_windows
 
@@ -48,7 +48,7 @@ _ONCE = """
 import sys, time
 from pathlib import Path
 import psutil
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 started = time.perf_counter()
 prepare("cq500", Path(sys.argv[1]), Path(sys.argv[2]), jobs=int(sys.argv[3]))
 seconds = time.perf_counter() - started

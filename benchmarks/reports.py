@@ -27,8 +27,8 @@ import pandas as pd
 
 from benchmarks.record import command_line, record, table
 from benchmarks.reports_simulated import Simulated, from_gold, from_templates, patients_of
-from ich_mil.data.prepare import prepare
-from ich_mil.pipeline.reports import label_reports
+from ich_mil.commands.reports import label_reports
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.reports.context import LABELS, classify
 from ich_mil.reports.labels import label_scans, read_sentences
 from ich_mil.reports.read import Report

@@ -30,16 +30,16 @@ from benchmarks.record import command_line, record, table
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
+from ich_mil.encoders.frozen import load_cnn, stored_features
 from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside
-from ich_mil.evaluate.weighted import resampled_ranking
+from ich_mil.evaluate.resampled_metrics import resampled_ranking
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.fit import fit
+from ich_mil.gp.fit_calibration import calibrate
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import blocks_of, smoothing_weights
-from ich_mil.models.frozen import load_cnn, stored_features
 
 ROWS = ("+ mean of the map", "+ bleeds", "+ controls", "+ warm-up", "+ 96 px")
 """Networks of `benchmarks.ctich` that average the last feature map; the others rank slices by chance."""

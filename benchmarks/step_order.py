@@ -27,7 +27,7 @@ from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
 from ich_mil.files import write_text
 from ich_mil.settings import read_settings
-from ich_mil.training import fit
+from ich_mil.training import fit_cnn as fit
 
 CONFIG = "configs/demo.yaml"
 SPLIT_SEED = 0

@@ -20,8 +20,8 @@ from pydicom.uid import CTImageStorage, generate_uid
 
 from benchmarks.record import command_line, record, spread, table
 from ich_mil.cli import train_main
-from ich_mil.pipeline.pages import Shown, show_predictions
-from ich_mil.pipeline.predict import Predictor
+from ich_mil.commands.pages import Shown, show_predictions
+from ich_mil.commands.predict import Predictor
 from ich_mil.synthetic.data_sets import SITE_A, make_phantom, write_rsna
 from ich_mil.synthetic.encoding import ENCODINGS, make_image, save_image
 

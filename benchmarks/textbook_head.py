@@ -1,7 +1,7 @@
 """Textbook implementation of VGPMIL: explicit inverses, unwhitened u, loops over bags and slices.
 
 Baseline for the speed of the engine: Castro-Macías et al. 2024, Eq. 25-28, logistic density.
-`tests/gp/test_vgpmil.py` checks the engine against the same equations.
+`tests/gp/observations/test_vgpmil.py` checks the engine against the same equations.
 
 Shapes: B bags, N slices, D features, M inducing points.
 """

@@ -14,9 +14,9 @@ import time
 
 import torch
 
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
-from ich_mil.training.fit import keep_freed_memory
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.training.fit_cnn import keep_freed_memory
 
 WARM_UP = 2
 

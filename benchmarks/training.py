@@ -32,13 +32,13 @@ from benchmarks.timing import DEVICE, in_turn, machine_name, once, summary
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import AHEAD, loader
 from ich_mil.data.store import PreparedSet, open_prepared
-from ich_mil.kernels.choice import Impl
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.frozen import extract_features
+from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.kernels.implementation import Impl
 from ich_mil.kernels.pictures import _noise, pictures_of, shifted
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
-from ich_mil.models.frozen import extract_features
 from ich_mil.training.augment import VariedScans
-from ich_mil.training.fit import keep_freed_memory
+from ich_mil.training.fit_cnn import keep_freed_memory
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS, _compute, resize

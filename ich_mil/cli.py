@@ -207,11 +207,11 @@ def train_main(arguments: Sequence[str]) -> int:
 
 
 def _train(words: list[str], *, whole: bool) -> None:
+    from ich_mil.commands.report import report_run
+    from ich_mil.commands.train import train
+    from ich_mil.commands.train_members import train_ensemble
+    from ich_mil.commands.validate import validate_run
     from ich_mil.config import read_config
-    from ich_mil.pipeline.members import train_ensemble
-    from ich_mil.pipeline.report import report_run
-    from ich_mil.pipeline.train import train
-    from ich_mil.pipeline.validate import validate_run
     from ich_mil.ranks import joined
 
     resume = "--resume" in words
@@ -235,8 +235,8 @@ def _silent() -> Iterator[None]:
 
 
 def _grid(words: list[str]) -> None:
+    from ich_mil.commands.grid import grid
     from ich_mil.config import read_grid
-    from ich_mil.pipeline.grid import grid
 
     grid(read_grid(words))
 
@@ -263,8 +263,8 @@ def _run(chosen: argparse.Namespace) -> None:
         case "prepare":
             _prepare(chosen)
         case "predict":
-            from ich_mil.pipeline.pages import Shown
-            from ich_mil.pipeline.predict import predict_folder
+            from ich_mil.commands.pages import Shown
+            from ich_mil.commands.predict import predict_folder
 
             out = chosen.out or Path("predictions") / chosen.root.resolve().name
             predict_folder(
@@ -278,7 +278,7 @@ def _run(chosen: argparse.Namespace) -> None:
                 shown=Shown(dicom=chosen.dicom, names=chosen.names),
             )
         case "validate":
-            from ich_mil.pipeline.validate import validate_folder
+            from ich_mil.commands.validate import validate_folder
 
             out = chosen.out or Path("validations") / chosen.root.resolve().name
             validate_folder(
@@ -290,7 +290,7 @@ def _run(chosen: argparse.Namespace) -> None:
                 contrast_words=chosen.contrast_words,
             )
         case "recalibrate":
-            from ich_mil.pipeline.recalibrate import recalibrate_run
+            from ich_mil.commands.recalibrate import recalibrate_run
 
             recalibrate_run(
                 chosen.root,
@@ -301,21 +301,21 @@ def _run(chosen: argparse.Namespace) -> None:
                 contrast_words=chosen.contrast_words,
             )
         case "ensemble":
-            from ich_mil.pipeline.ensemble import join_runs
+            from ich_mil.commands.ensemble import join_runs
 
             join_runs(chosen.runs, chosen.out, skip_failed=chosen.skip_failed)
         case "triage":
             _triage(chosen)
         case "subtype":
-            from ich_mil.pipeline.subtype import train_kinds
+            from ich_mil.commands.subtype import train_kinds
 
             train_kinds(chosen.folder, kinds=chosen.kinds, model=chosen.model, out=chosen.out)
         case "drift":
-            from ich_mil.pipeline.drift import drift_of
+            from ich_mil.commands.drift import drift_of
 
             drift_of(chosen.folder, reference=chosen.reference, rate=chosen.rate)
         case "reports":
-            from ich_mil.pipeline.reports import SEEDS, label_reports
+            from ich_mil.commands.reports import SEEDS, label_reports
             from ich_mil.reports.read import Columns
 
             label_reports(
@@ -330,9 +330,9 @@ def _run(chosen: argparse.Namespace) -> None:
 
 
 def _prepare(chosen: argparse.Namespace) -> None:
-    from ich_mil.data.prepare import prepare
-    from ich_mil.data.slice_pictures import parse_window
-    from ich_mil.data.story import explain
+    from ich_mil.data.layouts.slice_pictures import parse_window
+    from ich_mil.data.preparation.explain import explain
+    from ich_mil.data.preparation.prepare import prepare
 
     if chosen.explain is not None:
         say(explain(chosen.out, chosen.explain))
@@ -355,7 +355,7 @@ def _prepare(chosen: argparse.Namespace) -> None:
 
 
 def _triage(chosen: argparse.Namespace) -> None:
-    from ich_mil.pipeline.triage import apply_triage, calibrate_triage
+    from ich_mil.commands.triage import apply_triage, calibrate_triage
 
     asked = {name: value for name in ("labels", *PROMISE) if (value := getattr(chosen, name)) is not None}
     if chosen.apply is None:
@@ -372,7 +372,7 @@ def _report(chosen: argparse.Namespace) -> None:
     if not chosen.folder.is_dir():
         raise ConfigError(f"{chosen.folder}: no such folder; name that of a validated run, or of 'predict'")
     if (chosen.folder / "predictions.json").is_file():
-        from ich_mil.pipeline.pages import Shown, show_folder
+        from ich_mil.commands.pages import Shown, show_folder
 
         show_folder(chosen.folder, Shown(dicom=chosen.dicom, names=chosen.names))
     elif chosen.dicom or chosen.names:
@@ -380,7 +380,7 @@ def _report(chosen: argparse.Namespace) -> None:
             f"{chosen.folder}: --dicom and --names are for predictions; name a folder of 'predict'"
         )
     else:
-        from ich_mil.pipeline.report import report_run
+        from ich_mil.commands.report import report_run
 
         report_run(chosen.folder)
 

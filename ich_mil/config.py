@@ -14,12 +14,12 @@ from typing import Any, Literal
 from joblib import cpu_count
 from sklearn.model_selection import ParameterGrid
 
-from ich_mil.data.slice_pictures import Window, parse_window
+from ich_mil.data.layouts.slice_pictures import Window, parse_window
 from ich_mil.dicom.series import AVERAGE_TO_MM
+from ich_mil.encoders.attention_cnn import CnnSettings
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.models.attention_cnn import CnnSettings
-from ich_mil.models.encoders import EncoderSettings
 from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
 

@@ -6,8 +6,8 @@ The server is one for the whole run, and what it imports is set before it starts
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 
-IMPORTED = ["tests.together", "tests.dicom.watch", "ich_mil.training.fit", "ich_mil.gp.calibrate"]
-IMPORTED += ["ich_mil.dicom.read", "gdcm", "jpeg_ls"]
+IMPORTED = ["tests.together", "tests.dicom.watch", "ich_mil.training.fit_cnn", "ich_mil.gp.fit_calibration"]
+IMPORTED += ["ich_mil.dicom.pixels.read", "gdcm", "jpeg_ls"]
 
 
 def forkserver() -> ForkServerContext:

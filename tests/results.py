@@ -5,9 +5,10 @@ from functools import cache
 
 import numpy as np
 
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.predictions import (
+from ich_mil.report.maps import ScanMaps
+from ich_mil.runs.predictions import (
     BY_INTERVAL,
     WHOLE_ONLY,
     Provenance,
@@ -17,7 +18,6 @@ from ich_mil.predictions import (
     SliceResult,
     whole_only,
 )
-from ich_mil.report.maps import ScanMaps
 from ich_mil.synthetic.data_sets import SITE_A, make_phantom
 
 MODEL = Provenance(

@@ -12,7 +12,7 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from ich_mil.dicom.planes import Edges
+from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.files import write_text
 from ich_mil.report.cohort_page import render_cohort
 from ich_mil.report.page import study_file_name

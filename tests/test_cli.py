@@ -27,16 +27,16 @@ from ich_mil import cli
 from ich_mil.cli import main, train_main
 from ich_mil.config import RunConfig, SetSettings, read_config
 from ich_mil.data.features import read_feature_csv
+from ich_mil.data.preparation.identifying_texts import source_files
 from ich_mil.data.splits import draw_splits, patient_key
 from ich_mil.data.store import open_prepared
-from ich_mil.data.texts import source_files
-from ich_mil.dicom.header import read_headers
+from ich_mil.dicom.files.header import read_headers
 from ich_mil.files import alone
 from ich_mil.gp.head import Head
 from ich_mil.ledger import Code
-from ich_mil.predictions import read_results
 from ich_mil.ranks import Ranks
 from ich_mil.report.maps import read_maps
+from ich_mil.runs.predictions import read_results
 from tests import phantoms
 from tests.feature_table import name_patients, write_features
 
@@ -842,7 +842,7 @@ def test_of_several_processes_the_first_alone_speaks(rank, tmp_path, monkeypatch
         warnings.warn_explicit("left uncalibrated", UserWarning, str(Path(cli.__file__)), 1)
 
     monkeypatch.setattr("ich_mil.ranks.joined", lambda: nullcontext(Ranks(rank, 2)))
-    monkeypatch.setattr("ich_mil.pipeline.train.train", fitted)
+    monkeypatch.setattr("ich_mil.commands.train.train", fitted)
     config = Path(__file__).parents[1] / "configs" / "features.yaml"
     assert main(["train", "--config", str(config), "--out", str(tmp_path / "out")]) == 0
     said = ("", "") if rank else ("all sweeps done\n", "warning: left uncalibrated\n")
@@ -853,9 +853,9 @@ def test_of_several_processes_the_first_alone_speaks(rank, tmp_path, monkeypatch
 def test_of_several_processes_the_first_alone_measures_and_reports(rank, tmp_path, monkeypatch):
     done = []
     monkeypatch.setattr("ich_mil.ranks.joined", lambda: nullcontext(Ranks(rank, 2)))
-    monkeypatch.setattr("ich_mil.pipeline.train.train", lambda *_, **__: done.append("train"))
-    monkeypatch.setattr("ich_mil.pipeline.validate.validate_run", lambda _: done.append("validate") or True)
-    monkeypatch.setattr("ich_mil.pipeline.report.report_run", lambda _: done.append("report"))
+    monkeypatch.setattr("ich_mil.commands.train.train", lambda *_, **__: done.append("train"))
+    monkeypatch.setattr("ich_mil.commands.validate.validate_run", lambda _: done.append("validate") or True)
+    monkeypatch.setattr("ich_mil.commands.report.report_run", lambda _: done.append("report"))
     config = Path(__file__).parents[1] / "configs" / "features.yaml"
     assert train_main(["--config", str(config), "--out", str(tmp_path / "out")]) == 0
     assert done == (["train"] if rank else ["train", "validate", "report"])

@@ -9,22 +9,10 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "kernels", "dicom"]
-LAYERS += ["synthetic", "data"]
-LAYERS += [
-    "models",
-    "gp",
-    "multimodal",
-    "multikernel",
-    "training",
-    "evaluate",
-    "predictions",
-    "model",
-    "report",
-    "reports",
-    "config",
-]
-LAYERS += ["pipeline", "serve", "reproduce", "cli", "__main__"]
+LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "convergence"]
+LAYERS += ["kernels", "dicom", "synthetic", "data", "encoders", "gp", "multimodal", "multikernel"]
+LAYERS += ["training", "evaluate", "config", "runs", "report", "reports", "commands", "serve", "reproduce"]
+LAYERS += ["cli", "__main__"]
 
 
 def imports_of(path: Path) -> set[str]:
@@ -63,15 +51,15 @@ def test_no_circle():
     order = list(TopologicalSorter(FILES).static_order())
     assert (
         order.index("errors")
-        < order.index("data.prepare")
-        < order.index("pipeline.train")
+        < order.index("data.preparation.prepare")
+        < order.index("commands.train")
         < order.index("cli")
     )
 
 
 def test_what_trains_nothing_does_not_wait_for_what_trains():
     """Lightning and torch's compiler take seconds to import."""
-    names = ", ".join(f"ich_mil.pipeline.{name}" for name in ("predict", "validate", "recalibrate", "report"))
+    names = ", ".join(f"ich_mil.commands.{name}" for name in ("predict", "validate", "recalibrate", "report"))
     slow = "{'lightning', 'torchmetrics', 'torch._dynamo'}"
     code = f"import sys; import {names}; print(sorted({slow} & sys.modules.keys()))"
     told = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
@@ -79,5 +67,5 @@ def test_what_trains_nothing_does_not_wait_for_what_trains():
 
 
 def test_the_processes_that_prepare_do_without_torch():
-    code = "import sys, ich_mil.data.prepare; sys.exit('torch' in sys.modules)"
+    code = "import sys, ich_mil.data.preparation.prepare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

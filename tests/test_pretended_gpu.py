@@ -36,7 +36,12 @@ def test_the_pretended_gpu_is_one():
 def test_what_runs_on_a_gpu_alone_runs_there(tmp_path):
     pytest.importorskip("triton")
     plugins = ["-p", "tests.pretended_gpu", "-p", "tests.emulated.driver"]
-    others = ["--ignore", "tests/kernels", "--ignore", "tests/test_torchrun.py"]  # emulated; two GPUs
+    others = [
+        "--ignore",
+        "tests/kernels",
+        "--ignore",
+        "tests/commands/test_torchrun.py",
+    ]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "-q", "-rs", "-m", "gpu", *others],
         env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},

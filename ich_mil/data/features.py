@@ -22,9 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ich_mil.data.duplicates import content_of, one_patient
 from ich_mil.data.labels import UNKNOWN, name_some, read_label_csv
 from ich_mil.data.splits import check_unseen, patient_key
-from ich_mil.data.twins import content_of, one_patient
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.kernels.rbf_gram import measurable
@@ -43,7 +43,7 @@ class FeatureSet:
         offsets: (B + 1,) int64 offsets of the scans.
         scans: B scan ids.
         patients: B pseudonymous patient keys; the scan id where no patient is known. Duplicate scans with
-            different patient keys have all of these keys, joined (`ich_mil.data.twins`).
+            different patient keys have all of these keys, joined (`ich_mil.data.duplicates`).
         labels: (B,) int64 scan labels in {0, 1} or `UNKNOWN`.
         slice_names: N slice ids (SOP instance UID or source name).
         slice_labels: (N,) int64 slice labels in {0, 1} or `UNKNOWN`.
@@ -55,7 +55,7 @@ class FeatureSet:
         positions_mm: (N,) float64 position along the scan in mm, from an arbitrary origin; None where
             unknown.
         texture: (N, T) float32 channel statistics of a low feature map of the CNN
-            (`ich_mil.models.frozen.texture_of`); None without a CNN.
+            (`ich_mil.encoders.frozen.texture_of`); None without a CNN.
     """
 
     x: Tensor
@@ -79,7 +79,7 @@ class FeatureSet:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per scan, index `scan`: patient, label, content digest (`ich_mil.data.twins`)."""
+        """One row per scan, index `scan`: patient, label, content digest (`ich_mil.data.duplicates`)."""
         slices = np.split(self.x.numpy() + 0.0, self.offsets[1:-1].tolist())  # + 0.0 turns -0.0 into 0.0
         return pd.DataFrame(
             {

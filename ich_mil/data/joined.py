@@ -2,7 +2,7 @@
 
 In: prepared sets of different sources. Out: a `PreparedSet` with the scans of all of them. Patients are
 matched across sets by the key of the PatientID and by pixels: scans that share a bit-identical slice belong
-to one patient (`ich_mil.data.twins`). Equal names of scans or slices in two sets are refused.
+to one patient (`ich_mil.data.duplicates`). Equal names of scans or slices in two sets are refused.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from ich_mil.data.duplicates import one_patient
 from ich_mil.data.labels import name_some
 from ich_mil.data.store import PreparedSet
-from ich_mil.data.twins import one_patient
 from ich_mil.errors import DataError
 from ich_mil.files import digest
 

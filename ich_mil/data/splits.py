@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ich_mil.data.duplicates import names_of
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
-from ich_mil.data.twins import names_of
 from ich_mil.errors import DataError
 from ich_mil.files import digest, write_text
 
 SPLITS = ("train", "validation", "test")
 COLUMNS = ["scan", "patient", "label", "split", "content"]
-"""Columns of `splits.csv`; `content` is a digest of the slices (`ich_mil.data.twins`)."""
+"""Columns of `splits.csv`; `content` is a digest of the slices (`ich_mil.data.duplicates`)."""
 
 
 def patient_key(patient_id: str) -> str:

@@ -6,10 +6,10 @@
     SET/slices.csv          one row per slice: scan, index, patient, position_mm, position, scan_label,
                             slice_label, sop, source, corrections, content (a digest of its pixels)
     SET/ledger.csv          all refusals, corrections and choices
-    SET/index.sqlite        header index (`ich_mil.data.index`), not part of the result
+    SET/index.sqlite        header index (`ich_mil.data.preparation.index`), not part of the result
     SET/prepared.json       format, layout, root, thickness and a digest of the source files
 
-In: the folder of a prepared set, written by `ich_mil.data.prepare`. Out: a `PreparedSet`.
+In: the folder of a prepared set, written by `ich_mil.data.preparation.prepare`. Out: a `PreparedSet`.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.twins import content_of, one_patient
+from ich_mil.data.duplicates import content_of, one_patient
 from ich_mil.errors import DataError
 from ich_mil.files import digest
 from ich_mil.ledger import LedgerEntry
@@ -81,7 +81,7 @@ class PreparedSet:
     def scans(self) -> pd.DataFrame:
         """One row per scan, index `scan`: patient, label, slices (their number), content (a digest).
 
-        Scans with the same slices belong to one patient, whatever their files say (`ich_mil.data.twins`).
+        Scans with the same slices belong to one patient, whatever their files say (`data.duplicates`).
         """
         grouped = self.table.groupby("scan", sort=False)
         scans = pd.DataFrame(

@@ -1,8 +1,8 @@
 """Grouping of slice headers into studies and series, and of thin slices for averaging.
 
 In: `SliceHeader`s in any order, from any number of studies. Out: the ordered series of each study
-(`ich_mil.dicom.order`). A series UID with several reconstructions of the same slices, or with a scan and its
-repeat, is split. A scan stored under several series UIDs is joined (`ich_mil.dicom.join`).
+(`dicom.geometry.order`). A series UID with several reconstructions of the same slices, or with a scan and its
+repeat, is split. A scan stored under several series UIDs is joined (`ich_mil.dicom.join_series`).
 """
 
 import math
@@ -13,11 +13,17 @@ from statistics import median
 
 import numpy as np
 
-from ich_mil.dicom.header import SliceHeader
-from ich_mil.dicom.join import join_series
-from ich_mil.dicom.order import Series, order_slices
-from ich_mil.dicom.planes import SAME_ORIENTATION_DEGREES, centre_moves, height_of, normal_of, turned_by
-from ich_mil.dicom.steps import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of, steps_of
+from ich_mil.dicom.files.header import SliceHeader
+from ich_mil.dicom.geometry.order import Series, order_slices
+from ich_mil.dicom.geometry.planes import (
+    SAME_ORIENTATION_DEGREES,
+    centre_moves,
+    height_of,
+    normal_of,
+    turned_by,
+)
+from ich_mil.dicom.geometry.spacing import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of, steps_of
+from ich_mil.dicom.join_series import join_series
 
 # Default output slice thickness: most head CT is read in slices of 5 mm.
 AVERAGE_TO_MM = 5.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError, ModelError
-from ich_mil.evaluate.shift import fit_intercept
+from ich_mil.evaluate.deployment.recalibration import fit_intercept
 from ich_mil.files import write_json
 from ich_mil.gp.calibration import platt
 

@@ -30,7 +30,7 @@ from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ich_mil.gp.rules import Rule, check_rule
+from ich_mil.gp.aggregation import Rule, check_rule
 
 SLOPE_SPREAD = 10.0
 """Standard deviation of the weak normal prior on the slope, for logits in units of their standard deviation.

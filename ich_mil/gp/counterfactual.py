@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ich_mil.gp.aggregation import Link, latent_logit, sampled_scan_logit
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import sample_latents
-from ich_mil.gp.rules import Link, latent_logit, sampled_scan_logit
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import blocks_of, make_smoother, smoothing_weights
 from ich_mil.gp.sparse_gp import SparseGP

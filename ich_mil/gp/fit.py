@@ -18,13 +18,13 @@ from typing import NamedTuple
 import gpytorch
 from torch import Tensor
 
-from ich_mil.gp.ascent import FitReport
 from ich_mil.gp.bags import AnyBags, Bags, take
-from ich_mil.gp.densities import Density
-from ich_mil.gp.group import fit_group
-from ich_mil.gp.inducing import Points, place_points
+from ich_mil.gp.inference.ascent import FitReport
+from ich_mil.gp.inference.devices import on_device
+from ich_mil.gp.inference.inducing import Points, place_points
+from ich_mil.gp.inference.replicates import fit_group
+from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.shares import on_device
 from ich_mil.gp.sparse_gp import SparseGP
 
 OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")

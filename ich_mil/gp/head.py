@@ -31,7 +31,6 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.errors import DataError
-from ich_mil.gp.ascent import FitReport
 from ich_mil.gp.bags import (
     Bags,
     Held,
@@ -45,10 +44,11 @@ from ich_mil.gp.bags import (
     pack_labelled,
     pack_positions,
 )
-from ich_mil.gp.calibrate import calibrate, cross_fit
-from ich_mil.gp.densities import Density
 from ich_mil.gp.fit import fit
-from ich_mil.gp.kernel_choice import choose_kernel
+from ich_mil.gp.fit_calibration import calibrate, cross_fit
+from ich_mil.gp.inference.ascent import FitReport
+from ich_mil.gp.inference.kernel_choice import choose_kernel
+from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -84,9 +84,9 @@ def _pack_held(validation: Held) -> Bags:
 class Head(BaseEstimator):
     """Gaussian-process head of the VGPMIL family; every field of `HeadSettings` is a parameter.
 
-    `density` is a name or an object with `theta`, `log_psi` and `bounded`; `ich_mil.gp.densities.LogDensity`
-    builds one from any differentiable log ψ. `kernel` is a name or a GPyTorch kernel, which is used without a
-    scale or bias around it.
+    `density` is a name or an object with `theta`, `log_psi` and `bounded`, such as a `LogDensity` of
+    `gp.observations.densities`. `kernel` is a name or a GPyTorch kernel, which is used without a scale or bias
+    around it.
 
     Attributes:
         model_: fitted `SparseGP`, with its calibration and the chosen settings.

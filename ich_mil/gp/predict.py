@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from ich_mil.errors import DataError, ScanError
+from ich_mil.gp.aggregation import latent_logit, mean_logit, sampled_scan_logit
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
-from ich_mil.gp.projection import Projection
-from ich_mil.gp.rules import latent_logit, mean_logit, sampled_scan_logit
+from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals, scan_key

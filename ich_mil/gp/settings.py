@@ -10,8 +10,8 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
-from ich_mil.gp.densities import Density, Gamma, GammaLogisticTail, Logistic
-from ich_mil.gp.rules import Link, Rule, check_rule
+from ich_mil.gp.aggregation import Link, Rule, check_rule
+from ich_mil.gp.observations.densities import Density, Gamma, GammaLogisticTail, Logistic
 from ich_mil.settings import check_seeds
 
 Update = Literal["gauss_seidel", "jacobi"]
@@ -131,12 +131,12 @@ class HeadSettings:
         kernel: name of a class of `gpytorch.kernels`; it is scaled by a variance.
         ard: use one length scale per feature.
         variance: kernel variance v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: as in the
-            preset; `Head.fit` chooses those of v, bias and ℓ that are None (`ich_mil.gp.kernel_choice`).
+            preset; `Head.fit` chooses those of v, bias and ℓ that are None (`gp.inference.kernel_choice`).
         bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far
             from all training slices, which is above its values in negative scans. None: as for `variance`.
         lengthscale_squared: squared length scale ℓ. None: as for `variance`; that of the preset is a multiple
             of the number of features D.
-        learn: parameters learned by maximising the objective of Eq. 29 (`ich_mil.gp.hyperparameters`).
+        learn: parameters learned by maximising the objective of Eq. 29 (`gp.inference.hyperparameters`).
         outer: number of rounds of kernel learning; each follows a coordinate ascent of up to `sweeps` sweeps.
         log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out, as in the
             public code.

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ich_mil.kernels.choice import Impl, by_triton
 from ich_mil.kernels.counter import normals, signed
+from ich_mil.kernels.implementation import Impl, by_triton
 from ich_mil.kernels.segments import bag_index, noisy_or_logit
 
 
@@ -84,7 +84,7 @@ def bag_samples(
     if samples < 1 or rule not in ("noisy_or", "max"):
         raise ValueError(f"needs at least one sample and a rule noisy_or or max, got {samples} and {rule!r}")
     if by_triton(impl, mu.device):
-        from ich_mil.kernels.bag_samples_triton import sample
+        from ich_mil.kernels.triton.bag_samples import sample
 
         offsets, keys = (value.to(mu.device, non_blocking=True) for value in (offsets, keys))
         mean, variance, logit = sample(mu, sigma, offsets, keys, samples, signed(seed), rule == "max")

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ich_mil.kernels.choice import Impl, by_triton
+from ich_mil.kernels.implementation import Impl, by_triton
 
 WORD = 2**64
 """Number of values of a 64-bit word."""
@@ -66,7 +66,7 @@ def normals(
     """
     device = torch.device(device)
     if by_triton(impl, device):
-        from ich_mil.kernels.counter_triton import counter_normals
+        from ich_mil.kernels.triton.counter import counter_normals
 
         return counter_normals(signed(seed), key, n, samples, device)
     return _normals(seed, key, n, samples).to(device)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ich_mil.kernels.choice import Impl, by_triton
+from ich_mil.kernels.implementation import Impl, by_triton
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
 
 CPU = "cpu"
@@ -187,7 +187,7 @@ def _by_kernel(
     log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns, *, newest: bool
 ) -> tuple[Tensor, Tensor]:
     """Both updates in Triton: Gauss-Seidel with `newest`, else Jacobi."""
-    from ich_mil.kernels.leave_one_out_triton import sweep
+    from ich_mil.kernels.triton.leave_one_out import sweep
 
     lead, n, n_bags = mu.shape[:-1], len(turns.order), len(turns.sizes)
     if log_not.shape != mu.shape or mu.shape[-1] != n:

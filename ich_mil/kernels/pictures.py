@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ich_mil.kernels.choice import Impl, by_triton
+from ich_mil.kernels.implementation import Impl, by_triton
 from ich_mil.windows import Windows, to_pictures
 
 EDGE = 1e-5
@@ -133,7 +133,7 @@ def _noise(variation: Variation, like: Tensor) -> Tensor:
 def _by_kernel(
     scans: Sequence[Tensor], windows: Windows, size: int, variations: Sequence[Variation]
 ) -> Tensor:
-    from ich_mil.kernels.pictures_triton import draw
+    from ich_mil.kernels.triton.pictures import draw
 
     device = scans[0].device
     sizes = [len(hu) for hu in scans]

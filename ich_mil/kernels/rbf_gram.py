@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ich_mil.kernels.choice import Impl, by_triton
+from ich_mil.kernels.implementation import Impl, by_triton
 
 Tiles = Iterable[tuple[slice, Tensor]]
 """Iterable over tiles: rows and Φᵀ (n, P)."""
@@ -229,7 +229,7 @@ def rbf_gram(
             f"theta {tuple(theta.shape)} and target {tuple(target.shape)} must be (R, N), as x has N"
         )
     if by_triton(impl, x.device):
-        from ich_mil.kernels import rbf_gram_triton
+        from ich_mil.kernels.triton import rbf_gram as rbf_gram_triton
 
         theta, target = _rows_in_line(theta), _rows_in_line(target)
         return rbf_gram_triton.rbf_gram(
@@ -275,7 +275,7 @@ def rbf_moments(
             f"mean {tuple(mean.shape)} and root {tuple(root.shape)} must be (R, P), (R, P, P); P = {width}"
         )
     if by_triton(impl, x.device):
-        from ich_mil.kernels import rbf_moments_triton
+        from ich_mil.kernels.triton import rbf_moments as rbf_moments_triton
 
         return rbf_moments_triton.rbf_moments(
             _rows_in_line(x), rows, *rbf.centred(), mean, root, dtype == torch.float32, tile

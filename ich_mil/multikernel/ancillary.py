@@ -12,7 +12,7 @@ Shapes: R chains, C classes, d sources, n scans.
 import torch
 from torch import Tensor
 
-from ich_mil.gp.gibbs import elliptical_move
+from ich_mil.gp.inference.gibbs import elliptical_move
 from ich_mil.multikernel.laplace import covariance, log_likelihood
 from ich_mil.multikernel.marginal import Point
 

@@ -28,9 +28,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.files import digest
-from ich_mil.gp.convergence import bulk_ess, r_hat
 from ich_mil.multikernel import storage
 from ich_mil.multikernel.chains import Chains, Proposal, SamplerSettings
 from ich_mil.multikernel.marginal import Method

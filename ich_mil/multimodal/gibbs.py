@@ -1,7 +1,7 @@
 """Gibbs sampling of the model of `variational`: draws from the posterior itself; MICProB with one modality.
 
 In: chunks of bags, labels, prior. Out: draws of all coefficients, with R-hat and bulk effective sample size
-(`ich_mil.gp.convergence`, the definitions of ArviZ). Chains run side by side. One sweep:
+(`ich_mil.convergence`, the definitions of ArviZ). Chains run side by side. One sweep:
 
     δ_ij | θ, b, other δ of its bag    odds Φ(h b) Φ(s_i η₁) / (Φ(-h b) Φ(s_i η₀)), one after another
     U | δ, b and y* | δ, θ             N(h b, 1) and N(g θ, 1), on the sides of δ and of the label
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtr
 
-from ich_mil.gp.convergence import bulk_ess, r_hat
+from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.multimodal.layout import Block
 from ich_mil.multimodal.restarts import START_DEVIATION
 from ich_mil.multimodal.truncated import draw_signed

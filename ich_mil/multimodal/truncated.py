@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.special import erfcx, log_ndtr
 
-from ich_mil.gp.gibbs import log_ndtri
+from ich_mil.gp.inference.gibbs import log_ndtri
 
 _ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 

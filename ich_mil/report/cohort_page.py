@@ -8,11 +8,11 @@ no input is dropped silently. DICOM texts such as the patient's name appear only
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from ich_mil.evaluate.triage import DECISIONS
+from ich_mil.evaluate.deployment.triage import DECISIONS
 from ich_mil.ledger import Code
-from ich_mil.predictions import Results, ScanResult, in_no_study
 from ich_mil.report.page import percent, render
 from ich_mil.report.words import MARK, by_drop, problems, results_in_words, routine, span
+from ich_mil.runs.predictions import Results, ScanResult, in_no_study
 
 TEXTS = ("PatientName", "PatientID", "StudyDate", "AccessionNumber")
 """DICOM texts shown for each scan, in this order, where they are given."""

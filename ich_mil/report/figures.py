@@ -52,7 +52,7 @@ def reliability(tables: Mapping[str, pd.DataFrame]) -> bytes:
     """Reliability diagram: fraction of positives against mean probability, with an interval for each bin.
 
     Args:
-        tables: data frame of `ich_mil.evaluate.bins.calibration_table` by model name.
+        tables: data frame of `ich_mil.evaluate.event_rates.calibration_table` by model name.
     """
     figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(tables))
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))

@@ -35,10 +35,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ich_mil.encoders.attention_cnn import AttentionCnn
+from ich_mil.encoders.encoder_parts import EncoderParts, split_encoder
 from ich_mil.gp.predict import latent_samples
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.models.attention_cnn import AttentionCnn
-from ich_mil.models.encoder_parts import EncoderParts, split_encoder
 
 MAP_SIDE = 48
 """Largest number of cells a side: 5 mm where the field of view is 230 mm. In pictures of 96 pixels coarser

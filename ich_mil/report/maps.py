@@ -24,9 +24,9 @@ from ich_mil.dicom.head_box import head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import draw_weights
-from ich_mil.model import Member, TrainedModel
-from ich_mil.predictions import Provenance, ScanResult
 from ich_mil.report.heatmap import slice_maps
+from ich_mil.runs.model import Member, TrainedModel
+from ich_mil.runs.predictions import Provenance, ScanResult
 
 MAPPED = 8
 """Number of slices of a scan with a heatmap: the most probable ones."""

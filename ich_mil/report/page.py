@@ -21,8 +21,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.predictions import NOTICE
 from ich_mil.report.text import printable
+from ich_mil.runs.predictions import NOTICE
 
 _SPACE = "\N{NO-BREAK SPACE}"
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.evaluate.levels import SCAN
-from ich_mil.evaluate.show import format_value, table_blocks, table_notes
-from ich_mil.evaluate.table import Scores
-from ich_mil.predictions import Provenance, ScanResult
+from ich_mil.evaluate.model_metrics import SCAN
+from ich_mil.evaluate.result_table import Scores
+from ich_mil.evaluate.table_text import format_value, table_blocks, table_notes
 from ich_mil.report import figures
 from ich_mil.report.page import render
 from ich_mil.report.pictures import data_uri
+from ich_mil.runs.predictions import Provenance, ScanResult
 
 MAX_SCANS = 2000
 """Largest number of scans listed; `predictions.csv` contains all scans."""
@@ -42,11 +42,10 @@ class EvaluatedSet:
 
     Attributes:
         name: its name.
-        table: data frame of `ich_mil.evaluate.table.evaluate`; its first model is that of the run.
+        table: data frame of `ich_mil.evaluate.result_table.evaluate`; its first model is that of the run.
         labels: (B,) scan labels; the ROC plot needs both classes.
         scores: scores of the models in the table, in its order.
-        calibration: data frame of `ich_mil.evaluate.bins.calibration_table` by model name; empty draws no
-            plot.
+        calibration: `ich_mil.evaluate.event_rates.calibration_table` by model name; empty draws no plot.
     """
 
     name: str

@@ -9,12 +9,12 @@ Shapes: n slices, the lowest at the left.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ich_mil.dicom.steps import find_gaps, steps_of
+from ich_mil.dicom.geometry.spacing import find_gaps, steps_of
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.ledger import Code
-from ich_mil.predictions import ScanResult
 from ich_mil.report.page import percent
 from ich_mil.report.words import numbers, span
+from ich_mil.runs.predictions import ScanResult
 
 WIDTH = 1000.0
 LEFT, RIGHT = 58.0, 992.0

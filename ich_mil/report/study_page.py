@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ich_mil.dicom.planes import Edges
+from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.gp.counterfactual import slice_runs
-from ich_mil.predictions import Provenance, ScanResult, SliceResult
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
 from ich_mil.report.pictures import WINDOWS, Overlay, overlay, slice_pictures
@@ -31,6 +30,7 @@ from ich_mil.report.words import (
     routine,
     unlike,
 )
+from ich_mil.runs.predictions import Provenance, ScanResult, SliceResult
 
 TOP_SLICES = 4
 """Number of slices shown as pictures without the viewer, and in print."""

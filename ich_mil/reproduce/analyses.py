@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ich_mil.data.cq500_reads import FINDINGS
 from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.layouts.cq500_reads import FINDINGS
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bins import calibration_table, error_by_decile
+from ich_mil.evaluate.deployment.recalibration import fit_intercept
+from ich_mil.evaluate.event_rates import calibration_table, error_by_decile
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.evaluate.shift import fit_intercept
 from ich_mil.evaluate.uncertainty import CLOSENESS, risk_coverage, uncertainties, uncertainty_table
 from ich_mil.report.figures import reliability
 from ich_mil.reproduce.deployment import drift, recalibration, triage

@@ -11,10 +11,10 @@ import torch
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
-from ich_mil.evaluate.promises import METHODS, Method
-from ich_mil.evaluate.shift import SIZES, WAYS, pays_from, recalibration_curve
-from ich_mil.evaluate.triage import fit_triage
+from ich_mil.evaluate.deployment.conformal import METHODS, Method
+from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.deployment.recalibration import SIZES, WAYS, pays_from, recalibration_curve
+from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.gp.calibration import Calibration
 from ich_mil.reproduce.figures import bars, curves, thresholds
 from ich_mil.reproduce.look import Look

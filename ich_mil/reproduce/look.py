@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.cq500_reads import read_cq500_findings
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import name_some
+from ich_mil.data.layouts.cq500_reads import read_cq500_findings
 from ich_mil.errors import DataError
 from ich_mil.files import file_stem, write_bytes, write_text
 from ich_mil.reproduce.protocol import ProtocolConfig

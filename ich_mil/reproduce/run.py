@@ -24,7 +24,7 @@ from joblib import Parallel, cpu_count, delayed
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.evaluate.levels import Repeat, known_or_none
+from ich_mil.evaluate.model_metrics import Repeat, known_or_none
 from ich_mil.files import alone, write_json, write_text
 from ich_mil.kernels.segments import take_bags
 from ich_mil.progress import progress, say

@@ -25,11 +25,11 @@ from ich_mil.errors import DataError, named
 from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score
 from ich_mil.files import digest, file_stem, whole_file
 from ich_mil.gp.predict import predict
-from ich_mil.pipeline.heads import fit_to
 from ich_mil.reproduce.protocol import ProtocolConfig
 from ich_mil.reproduce.statistics.independent import independent_scans
 from ich_mil.reproduce.statistics.pooled import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.reproduce.tasks import Task
+from ich_mil.training.fit_head import fit_to
 
 FORMAT = "ich_mil.scored.2"
 OF_SCANS = ("scan", "scan_std", "scan_std_independent")

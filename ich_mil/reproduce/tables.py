@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil import __version__
-from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE
+from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE
 from ich_mil.files import file_stem, write_bytes, write_text
 from ich_mil.reproduce.figures import auc_and_time, metric_rows
 from ich_mil.reproduce.page import Section, spread

@@ -17,21 +17,21 @@ from pathlib import Path
 import pandas as pd
 from sklearn.datasets import load_digits
 
+from ich_mil.commands.train import train
+from ich_mil.commands.validate import run_sets
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
+from ich_mil.encoders.attention_cnn import CnnSettings
 from ich_mil.errors import ConfigError, named
 from ich_mil.files import write_text
-from ich_mil.gp.folds import folds_of
-from ich_mil.model import load_model
-from ich_mil.models.attention_cnn import CnnSettings
-from ich_mil.pipeline.sets import in_slices, prepare_training
-from ich_mil.pipeline.train import train
-from ich_mil.pipeline.validate import run_sets
+from ich_mil.gp.inference.folds import folds_of
 from ich_mil.progress import say
 from ich_mil.reproduce.mil import digit_bags, project, read_mnist, read_musk
 from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from ich_mil.reproduce.scan_list import clean_list
+from ich_mil.runs.model import load_model
+from ich_mil.runs.training_sets import in_slices, prepare_training
 
 HELD_OUT = "held-out"
 """Name of the scored set that consists of the set's own scans, each scored by a fit that has not seen it."""

@@ -22,7 +22,7 @@ from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 from pynetdicom.transport import ThreadedAssociationServer
 
-from ich_mil.dicom.codec import PLUGINS
+from ich_mil.dicom.files.codec import PLUGINS
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.serve.connection import Watch
 from ich_mil.serve.log import say

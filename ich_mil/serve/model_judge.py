@@ -26,7 +26,7 @@ class ModelJudge:
 
     def __call__(self) -> Judge:
         """Load the model; returns a judge that writes all results of a study and returns its DICOM files."""
-        from ich_mil.pipeline import pages, predict
+        from ich_mil.commands import pages, predict
 
         predictor = predict.Predictor(self.model, self.triage, self.contrast_words)
 

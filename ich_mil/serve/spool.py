@@ -24,8 +24,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ich_mil.dicom.elements import read_elements
-from ich_mil.dicom.tags import POSITION, SOP_UID, STUDY_UID
+from ich_mil.dicom.files.elements import read_elements
+from ich_mil.dicom.files.tags import POSITION, SOP_UID, STUDY_UID
 from ich_mil.errors import DataError, IchMilError
 from ich_mil.files import alone, remove_leftovers, write_json
 from ich_mil.serve.disk import digest_of, sync_file, sync_folder, tree_size

@@ -16,8 +16,8 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
 from ich_mil.data.bags import KEEP_BYTES, Batch, Pictures
+from ich_mil.encoders.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.errors import DataError
-from ich_mil.models.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.training.settings import TrainingSettings
 

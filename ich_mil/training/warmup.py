@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.data.bags import Pictures
+from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.errors import DataError
 from ich_mil.kernels.pictures import vary
-from ich_mil.models.attention_cnn import AttentionCnn
 from ich_mil.progress import say
 from ich_mil.training.augment import VariedScans, draw_variation
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from benchmarks.occlusion import occlusion_map
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.gp.predict import draw_weights, latent_samples
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
 from ich_mil.report.heatmap import slice_maps
 from tests.report.test_heatmap import fitted_to_a_patch
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ich_mil.data.bags import ScanDataset
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from tests import phantoms
 
 

@@ -34,7 +34,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import UNFINISHED
 from tests import phantoms
 
@@ -49,7 +49,7 @@ Contents = dict[str, bytes]
 _RUN = """
 import sys
 from pathlib import Path
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import UNFINISHED
 prepare("rsna", Path(sys.argv[1]), Path(sys.argv[2]), jobs=int(sys.argv[3]))
 """

@@ -9,7 +9,7 @@ from PIL import Image
 from pydicom import dcmread
 
 from ich_mil.data.joined import joined
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.errors import DataError
 from tests import phantoms

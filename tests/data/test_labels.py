@@ -2,11 +2,11 @@
 
 import pytest
 
-from ich_mil.data.collection import Source
-from ich_mil.data.cq500 import Cq500Collection
-from ich_mil.data.folder import FolderCollection
 from ich_mil.data.labels import UNKNOWN, read_label_csv
-from ich_mil.data.rsna import RsnaCollection
+from ich_mil.data.layouts.collection import Source
+from ich_mil.data.layouts.cq500 import Cq500Collection
+from ich_mil.data.layouts.folder import FolderCollection
+from ich_mil.data.layouts.rsna import RsnaCollection
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
 from tests.dicom.small_files import write

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from ich_mil.data.duplicates import one_patient
 from ich_mil.data.splits import (
     check_current,
     check_unseen,
@@ -13,7 +14,6 @@ from ich_mil.data.splits import (
     read_splits,
     write_splits,
 )
-from ich_mil.data.twins import one_patient
 from ich_mil.errors import DataError
 
 

@@ -3,8 +3,8 @@
 import math
 import random
 
-from ich_mil.dicom.header import SliceHeader, StoredPixels
-from ich_mil.dicom.order import Series
+from ich_mil.dicom.files.header import SliceHeader, StoredPixels
+from ich_mil.dicom.geometry.order import Series
 from ich_mil.dicom.series import group_series
 from ich_mil.ledger import Code
 

@@ -8,8 +8,8 @@ from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian
 
-from ich_mil.dicom.header import read_headers
-from ich_mil.dicom.read import read_slice
+from ich_mil.dicom.files.header import read_headers
+from ich_mil.dicom.pixels.read import read_slice
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, add_native, data_set

@@ -11,7 +11,7 @@ from pydicom.data import get_testdata_file
 
 from ich_mil.dicom import anatomy
 from ich_mil.dicom.anatomy import brain_area, head_cut_off, head_refusal
-from ich_mil.dicom.hounsfield import to_hu
+from ich_mil.dicom.pixels.hounsfield import to_hu
 from ich_mil.synthetic.head import SITE_A, SITE_B
 from ich_mil.synthetic.study import SeriesPlan, make_series
 

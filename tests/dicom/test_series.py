@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from ich_mil.dicom.choice import reason_for
-from ich_mil.dicom.header import SliceHeader, read_headers
+from ich_mil.dicom.files.header import SliceHeader, read_headers
 from ich_mil.dicom.series import average_groups, group_series
+from ich_mil.dicom.series_choice import reason_for
 from ich_mil.ledger import Code
 from tests.dicom.headers import codes, header, ordered, part, parts, series_of, stack, tilt_slab, tilted
 

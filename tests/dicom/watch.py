@@ -39,8 +39,8 @@ Reader = Callable[[Path], Iterator[tuple[int, int, np.ndarray] | DicomError]]
 
 def read_all(path: Path) -> Iterator[tuple[int, int, np.ndarray] | DicomError]:
     """Every slice of a file: rows and columns of its header with its HU, or its refusal."""
-    from ich_mil.dicom.header import read_headers
-    from ich_mil.dicom.read import read_slice
+    from ich_mil.dicom.files.header import read_headers
+    from ich_mil.dicom.pixels.read import read_slice
 
     for header in read_headers(path)[:MAX_FRAMES]:
         try:

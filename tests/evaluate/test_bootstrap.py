@@ -16,7 +16,7 @@ from ich_mil.evaluate.bootstrap import (
     patients_behind,
 )
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.evaluate.weighted import resampled_ece, resampled_ranking, resampled_scan_metrics
+from ich_mil.evaluate.resampled_metrics import resampled_ece, resampled_ranking, resampled_scan_metrics
 
 
 def auc_interval(labels, score, patients, **options):

@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import minimize
 from torch.nn.functional import logsigmoid
 
-from ich_mil.gp.calibrate import calibrating
 from ich_mil.gp.calibration import SLOPE_SPREAD, Calibration, platt, platt_loss, smoothed_targets
+from ich_mil.gp.fit_calibration import calibrating
 
 
 def test_scan_and_slice_maps_by_hand():

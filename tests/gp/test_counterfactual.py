@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
-from synthetic import scans
 
 from ich_mil.gp import counterfactual
 from ich_mil.gp.calibration import Calibration
@@ -18,6 +17,7 @@ from ich_mil.gp.counterfactual import (
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict, sample_latents, sample_scans
 from ich_mil.gp.settings import HeadSettings
+from tests.gp.synthetic import scans
 
 
 @pytest.fixture(scope="module")

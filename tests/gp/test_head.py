@@ -12,18 +12,18 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss, roc_auc_score
-from synthetic import scans
 
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.bags import canonical_rows, pack
-from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.densities import GammaLogisticTail, LogDensity
-from ich_mil.gp.folds import folds_of
+from ich_mil.gp.fit_calibration import calibrate
 from ich_mil.gp.head import Head
+from ich_mil.gp.inference.folds import folds_of
+from ich_mil.gp.observations.densities import GammaLogisticTail, LogDensity
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import make_kernel
+from tests.gp.synthetic import scans
 
 SMALL = {"n_inducing": 16, "sweeps": 15, "variance": 0.5, "bias": 0.0, "lengthscale_squared": 48.0}
 

@@ -7,8 +7,8 @@ import torch
 from test_head_ranks import FAMILIES, agree, with_positions
 
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibrate import cross_fit
 from ich_mil.gp.fit import fit
+from ich_mil.gp.fit_calibration import cross_fit
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
 from tests.elsewhere import AWAY, elsewhere

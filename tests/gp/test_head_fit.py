@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 from gpytorch.kernels import MultitaskKernel, RBFKernel, RBFKernelGrad
-from synthetic import scans
-from test_vgpmil import DENSITIES, close, textbook
 
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.gp import projection
-from ich_mil.gp.ascent import Weights
 from ich_mil.gp.calibration import platt
-from ich_mil.gp.densities import LogDensity, Logistic
 from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.inference import projection
+from ich_mil.gp.inference.ascent import Weights
+from ich_mil.gp.observations.densities import LogDensity, Logistic
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import PRESETS, HeadSettings
 from ich_mil.gp.smoothing import smoothing_weights
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.leave_one_out import Turns, leave_one_out_max
+from tests.gp.observations.test_vgpmil import DENSITIES, close, textbook
+from tests.gp.synthetic import scans
 
 
 def test_jaakkola_and_polya_gamma_are_one_algorithm():

@@ -8,21 +8,21 @@ from unittest import mock
 
 import pytest
 import torch
-from synthetic import scans
 
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
-from ich_mil.gp import ascent, hyperparameters, inducing
-from ich_mil.gp.ascent import FitReport, Weights
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibrate import calibrate, cross_fit
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.objective import KernelObjective
+from ich_mil.gp.fit_calibration import calibrate, cross_fit
+from ich_mil.gp.inference import ascent, hyperparameters, inducing
+from ich_mil.gp.inference.ascent import FitReport, Weights
+from ich_mil.gp.inference.devices import share_of
+from ich_mil.gp.inference.objective import KernelObjective
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.shares import share_of
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks, these_ranks
+from tests.gp.synthetic import scans
 from tests.together import together
 
 BASE = HeadSettings(n_inducing=10, sweeps=12, tolerance=1e-3, patience=3)

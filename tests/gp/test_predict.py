@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from synthetic import scans
 
 from ich_mil.errors import DataError
 from ich_mil.gp.calibration import Calibration
@@ -22,6 +21,7 @@ from ich_mil.gp.predict import (
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import CLIP
 from ich_mil.kernels.counter import normals, scan_key
+from tests.gp.synthetic import scans
 
 FIELDS = (
     "slice_mean",

@@ -8,11 +8,11 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
+from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.folds import folds_of
 from ich_mil.gp.head import Head
+from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.predict import mean_logits
-from ich_mil.gp.rules import scan_logit
 from ich_mil.gp.settings import HeadSettings
 
 pytestmark = pytest.mark.realdata

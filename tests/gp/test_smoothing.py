@@ -9,28 +9,28 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from synthetic import close, kl_of_prior, scans
-from test_vgpmil import textbook_bound, theta_and_log_psi
 
 from ich_mil.errors import DataError
-from ich_mil.gp.ascent import Weights
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibrate import calibrate
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import counterfactuals
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.folds import folds_of
-from ich_mil.gp.gibbs import sample_posterior
+from ich_mil.gp.fit_calibration import calibrate
 from ich_mil.gp.head import Head
-from ich_mil.gp.hyperparameters import learn_hyperparameters
-from ich_mil.gp.objective import KernelObjective
+from ich_mil.gp.inference.ascent import Weights
+from ich_mil.gp.inference.folds import folds_of
+from ich_mil.gp.inference.gibbs import sample_posterior
+from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
+from ich_mil.gp.inference.objective import KernelObjective
+from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.predict import mean_logits, predict, sample_latents, sample_scans, scan_samples
-from ich_mil.gp.projection import Projection
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import Smoother, make_smoother, smoothing_weights
 from ich_mil.gp.storage import load_head, save_head
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.kernels.segments import take_bags
+from tests.gp.observations.test_vgpmil import textbook_bound, theta_and_log_psi
+from tests.gp.synthetic import close, kl_of_prior, scans
 
 WIDTH = 4.0
 SETTINGS = HeadSettings(

@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
-from synthetic import scans
 
 from ich_mil.errors import DataError, ModelError
 from ich_mil.gp import storage
@@ -15,6 +14,7 @@ from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.storage import load_head, save_head
+from tests.gp.synthetic import scans
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_the_definition_equals_numpy(sizes, replicates, samples, rule):
 def test_the_kernel_is_as_exact_as_the_definition(
     sizes, replicates, samples, rule, kernel_device, nan_memory, monkeypatch
 ):
-    monkeypatch.setattr("ich_mil.kernels.bag_samples_triton.COLUMNS", 8)  # several programs join parts
+    monkeypatch.setattr("ich_mil.kernels.triton.bag_samples.COLUMNS", 8)  # several programs join parts
     given = case(sizes, replicates)
     how = {"samples": samples, "seed": 2**63 + 3, "rule": rule}
     expected = by_numpy(*given, **how)
@@ -135,7 +135,7 @@ def test_the_product_over_many_slices_neither_overflows_nor_forgets(kernel_devic
     most = 1000
     if interpreted:  # a slice then takes a tenth of a second
         most = 9
-        monkeypatch.setattr("ich_mil.kernels.bag_samples_triton.MOST", most)
+        monkeypatch.setattr("ich_mil.kernels.triton.bag_samples.MOST", most)
     n = 2 * most + 3  # three products, each of numbers close to 2
     mu, sigma = torch.linspace(-1e-3, 1e-3, n).double()[None], torch.zeros(1, n).double()
     given = [part.to(kernel_device) for part in (mu, sigma, torch.tensor([0, n]), torch.tensor([7]))]
@@ -236,7 +236,7 @@ def test_shapes_that_do_not_fit_are_refused(impl, kernel_device):
 
 
 def test_opcheck(kernel_device):
-    from ich_mil.kernels.bag_samples_triton import sample
+    from ich_mil.kernels.triton.bag_samples import sample
 
     given = [part.to(kernel_device) for part in case([2, 1], replicates=2)]
     torch.library.opcheck(sample, (*given, 5, 1, True))

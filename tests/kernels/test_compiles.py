@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ich_mil.kernels import bag_samples_triton, counter_triton, float64_triton, leave_one_out_triton
-from ich_mil.kernels import pictures_triton
+from ich_mil.kernels.triton import pictures as pictures_triton
 
 NUMBERS = "log_not mu sigma pull a new out means squares logits mean_out variance_out"
 NUMBERS = dict.fromkeys(NUMBERS.split(), "*fp64")

@@ -112,6 +112,6 @@ def test_the_key_of_a_scan_is_64_bits_of_its_digest():
 
 
 def test_opcheck(kernel_device):
-    from ich_mil.kernels.counter_triton import counter_normals
+    from ich_mil.kernels.triton.counter import counter_normals
 
     torch.library.opcheck(counter_normals, (1, 2, 3, 5, kernel_device))

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from packaging.version import Version
 
-from ich_mil.kernels.float64_triton import cos_sin, exp, inverse, log, log1p, root
+from ich_mil.kernels.triton.float64 import cos_sin, exp, inverse, log, log1p, root
 
 BLOCK = 1024
 TINY = 2.0**-1022

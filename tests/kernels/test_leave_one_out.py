@@ -227,7 +227,7 @@ def test_a_bag_is_the_same_to_the_bit_in_any_company(step, impl, kernel_device):
 
 
 def test_opcheck(kernel_device):
-    from ich_mil.kernels.leave_one_out_triton import sweep
+    from ich_mil.kernels.triton.leave_one_out import sweep
 
     log_not, mu, pull, turns = packed([3, 1, 5], kernel_device, replicates=2)
     torch.library.opcheck(sweep, (log_not, mu, pull.expand(2, -1), turns.starts, turns.sizes, True))

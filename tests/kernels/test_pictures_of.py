@@ -6,7 +6,7 @@ import torch
 from pydicom import dcmread
 from scipy import ndimage
 
-from ich_mil.dicom.hounsfield import to_hu
+from ich_mil.dicom.pixels.hounsfield import to_hu
 from ich_mil.kernels.pictures import EDGE, Variation, pictures_of, vary
 from ich_mil.training.augment import draw_variation
 from ich_mil.windows import PRESETS, resize
@@ -202,7 +202,7 @@ def test_strided_hu_and_all_int16_values(kernel_device):
 
 
 def test_nothing_is_read_from_beyond_the_tables(kernel_device, monkeypatch):
-    from ich_mil.kernels import pictures_triton
+    from ich_mil.kernels.triton import pictures as pictures_triton
 
     scans = [hu.to(kernel_device) for hu in slices([(2, 24, 24)])]
     wanted = pictures_of(scans, PAPERS, 16, variations(1), impl="triton")
@@ -228,7 +228,7 @@ def test_what_is_not_int16_is_refused(impl):
 
 
 def test_opcheck(kernel_device):
-    from ich_mil.kernels.pictures_triton import draw
+    from ich_mil.kernels.triton.pictures import draw
 
     (hu,) = slices([(2, 12, 8)])
     hu, windows = hu.to(kernel_device), torch.tensor(PAPERS, device=kernel_device)
@@ -241,7 +241,7 @@ def test_opcheck(kernel_device):
 @pytest.mark.realdata
 @pytest.mark.parametrize("size", [512, 96])
 def test_real_slices(shared_data, size, kernel_device, interpreted, monkeypatch):
-    from ich_mil.kernels import pictures_triton
+    from ich_mil.kernels.triton import pictures as pictures_triton
 
     if interpreted:  # program after program
         monkeypatch.setattr(pictures_triton, "PIXELS", 1 << 15)

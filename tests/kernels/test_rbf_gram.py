@@ -329,7 +329,7 @@ def test_identities(device):
 @pytest.fixture
 def grids(monkeypatch):
     """Of the kernels that are launched."""
-    from ich_mil.kernels import rbf_tiles_triton
+    from ich_mil.kernels.triton import rbf_tiles as rbf_tiles_triton
 
     kernels, seen = type(rbf_tiles_triton._kernel_tile), []
     launch = kernels.__getitem__
@@ -356,7 +356,8 @@ def test_few_directions_beyond_whole_blocks_are_a_narrow_one(directions, program
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_the_ops_are_well_made(kernel_device):
-    from ich_mil.kernels import rbf_gram_triton, rbf_moments_triton
+    from ich_mil.kernels.triton import rbf_gram as rbf_gram_triton
+    from ich_mil.kernels.triton import rbf_moments as rbf_moments_triton
 
     rbf, x, theta, target, mean, root = case(n=20, device=kernel_device)
     rows = torch.arange(20, device=kernel_device).flip(0)
@@ -399,9 +400,9 @@ import triton
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ich_mil.kernels.rbf_gram_triton import _gram_tile
-from ich_mil.kernels.rbf_moments_triton import SLICES, _spread_tile
-from ich_mil.kernels.rbf_tiles_triton import BLOCK, DEPTH, NARROW, _kernel_tile
+from ich_mil.kernels.triton.rbf_gram import _gram_tile
+from ich_mil.kernels.triton.rbf_moments import SLICES, _spread_tile
+from ich_mil.kernels.triton.rbf_tiles import BLOCK, DEPTH, NARROW, _kernel_tile
 
 DOUBLE_MMA = r"mma[.]sync[.]aligned[.]m\d+n8k\d+[.]row[.]col[.]f64"  # of another shape in another Triton
 MEMORY = {86: 99 * 1024, 90: 227 * 1024}  # that a program may share; of GPUs since Ampere, 86 has the least

@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.gp.fit import fit
-from ich_mil.gp.projection import Projection
+from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.bag_samples import bag_samples

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ich_mil.gp.convergence import bulk_ess
+from ich_mil.convergence import bulk_ess
 from ich_mil.multikernel.chains import Chains, SamplerSettings
 from ich_mil.multikernel.marginal import Marginal
 from ich_mil.multikernel.surrogate import Surrogate

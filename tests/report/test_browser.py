@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ich_mil.dicom.planes import Edges
+from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.predictions import BY_INTERVAL, Provenance, Run
 from ich_mil.report.cohort_page import render_cohort, worklist
 from ich_mil.report.page import study_file_name
 from ich_mil.report.run_page import RunPage, SplitCount, render_run
 from ich_mil.report.study_page import render_study
+from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Run
 from tests.results import MODEL, cohort, maps_of, scan_of
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.predictions import Provenance, Run
 from ich_mil.report.cohort_page import render_cohort, worklist
 from ich_mil.report.page import study_file_name
+from ich_mil.runs.predictions import Provenance, Run
 from tests.html_page import HOSTILE, Page, check_offline
 from tests.results import cohort
 

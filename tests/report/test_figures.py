@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from ich_mil.evaluate.bins import calibration_table
+from ich_mil.evaluate.event_rates import calibration_table
 from ich_mil.report import figures
 from ich_mil.report.canvas import GREY
 from ich_mil.reproduce import figures as protocol_figures

@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.encoder_parts import split_encoder
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoder_parts import split_encoder
-from ich_mil.models.encoders import EncoderSettings
 from ich_mil.report import heatmap
 from ich_mil.report.heatmap import slice_maps
 

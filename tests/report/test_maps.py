@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ich_mil.dicom.head_box import HeadBox
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.errors import DataError
-from ich_mil.models.encoders import EncoderSettings
 from ich_mil.report import maps as module
 from ich_mil.report.maps import ScanMaps, make_maps, maps_file, read_maps, write_maps
 from tests.results import MODEL, phantom, scan_of

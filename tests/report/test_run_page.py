@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ich_mil.evaluate.bins import calibration_table
-from ich_mil.evaluate.show import table_blocks
-from ich_mil.evaluate.table import Scores, evaluate
-from ich_mil.predictions import Provenance
+from ich_mil.evaluate.event_rates import calibration_table
+from ich_mil.evaluate.result_table import Scores, evaluate
+from ich_mil.evaluate.table_text import table_blocks
 from ich_mil.report.page import study_file_name
 from ich_mil.report.run_page import MAX_SCANS, EvaluatedSet, RunPage, SplitCount, render_run
+from ich_mil.runs.predictions import Provenance
 from tests.html_page import HOSTILE, Page, check_offline
 from tests.results import MODEL, cohort
 

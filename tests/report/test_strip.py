@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.predictions import Run
 from ich_mil.report.strip import BOTTOM, LEFT, RIGHT, TICKS, TOP, WIDTH, height_of, make_strip
+from ich_mil.runs.predictions import Run
 from tests.results import scan_of
 
 

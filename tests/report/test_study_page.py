@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ich_mil.dicom.planes import Edges
+from ich_mil.dicom.geometry.planes import Edges
+from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.predictions import BY_INTERVAL, Provenance, Results, Run, read_results, write_results
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent, study_file_name
 from ich_mil.report.study_page import MAX_LEDGER, PROBLEMS_ON_PAPER, render_study
 from ich_mil.report.words import PLAIN, PROMISED, problems
+from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Results, Run, read_results, write_results
 from tests.html_page import HOSTILE, check_offline
 from tests.results import MODEL, maps_of, scan_of
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ich_mil.evaluate.triage import DECISIONS
+from ich_mil.evaluate.deployment.triage import DECISIONS
 from ich_mil.ledger import CORRECTED, INCOMPLETE, REFUSED, Code, LedgerEntry
-from ich_mil.predictions import Run
 from ich_mil.report.words import CODES, MARK, PLAIN, PROBLEMS, PROMISED, drivers, problems, routine, span
+from ich_mil.runs.predictions import Run
 from tests.results import LEDGER, scan_of
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ich_mil import cli
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.report.reports_page import MOST_SENTENCES, ReportsPage, ShownScan, ShownSentence, render_reports
 from tests.html_page import HOSTILE, check_offline
 

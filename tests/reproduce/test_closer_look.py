@@ -9,8 +9,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.data.features import bare_features
-from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
-from ich_mil.evaluate.triage import fit_triage
+from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.reproduce.analyses import _set_right, look_closely
 from ich_mil.reproduce.look import Look
 from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig

@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import alone
 from ich_mil.gp.head import Head

@@ -14,13 +14,13 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.predict import predict
-from ich_mil.pipeline.heads import fit_to
 from ich_mil.reproduce import scoring
 from ich_mil.reproduce.protocol import read_protocol
 from ich_mil.reproduce.scoring import Model, read_scored, score_task, scored_file
 from ich_mil.reproduce.statistics.independent import independent_scans
 from ich_mil.reproduce.statistics.pooled import PooledScores, hold_out, pooled_logistic
 from ich_mil.reproduce.tasks import Task
+from ich_mil.training.fit_head import fit_to
 from tests.feature_table import write_features
 from tests.reproduce.test_reproduce import protocol
 

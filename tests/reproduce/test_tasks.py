@@ -8,12 +8,12 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
+from ich_mil.commands.validate import MeasuredSet
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.gp.folds import folds_of
-from ich_mil.pipeline.validate import MeasuredSet
+from ich_mil.gp.inference.folds import folds_of
 from ich_mil.reproduce import tasks as module
 from ich_mil.reproduce.mil import digit_bags, read_musk
 from ich_mil.reproduce.protocol import read_protocol

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pydicom import dcmread
 
-from ich_mil.data.prepare import prepare
-from ich_mil.data.texts import source_files
+from ich_mil.data.preparation.identifying_texts import source_files
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.serve.judging import Judge
 from tests.serve.judges import capture
 

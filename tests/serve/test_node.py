@@ -15,8 +15,8 @@ from pydicom.uid import CTImageStorage, SecondaryCaptureImageStorage
 from pynetdicom import AE
 from pynetdicom.sop_class import Verification
 
-from ich_mil.dicom import codec
-from ich_mil.dicom.elements import NATIVE
+from ich_mil.dicom.files import codec
+from ich_mil.dicom.files.elements import NATIVE
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.serve import listener, worker
 from ich_mil.serve import node as node_module

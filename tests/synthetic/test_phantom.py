@@ -11,7 +11,7 @@ import pydicom
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ich_mil.dicom.hounsfield import to_hu
+from ich_mil.dicom.pixels.hounsfield import to_hu
 from ich_mil.errors import DataError
 from ich_mil.synthetic import study as phantom_study
 from ich_mil.synthetic.data_sets import (

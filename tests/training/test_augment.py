@@ -6,7 +6,7 @@ import torch
 
 from ich_mil.data.bags import Pictures, ScanDataset, StepSampler
 from ich_mil.data.loader import loader
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.synthetic.bleeds import Insertion, inside_skull
 from ich_mil.training import augment as module

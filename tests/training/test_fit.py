@@ -22,18 +22,18 @@ import torch
 from torchvision.models import squeezenet1_1
 
 from ich_mil.data.bags import Pictures, ScanDataset
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import draw_splits
+from ich_mil.encoders import frozen
+from ich_mil.encoders.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.encoders.frozen import extract_features, load_cnn, save_cnn, stored_features
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.errors import ConfigError, DataError, ModelError
-from ich_mil.models import frozen
-from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
-from ich_mil.models.frozen import extract_features, load_cnn, save_cnn, stored_features
 from ich_mil.ranks import Ranks
-from ich_mil.training import fit as training_fit
+from ich_mil.training import fit_cnn as training_fit
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
-from ich_mil.training.fit import LOGGED, EpochLog, fit_cnn
+from ich_mil.training.fit_cnn import LOGGED, EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
@@ -346,7 +346,7 @@ def test_a_run_that_varies_goes_on_as_if_it_never_stopped(prepared, splits, tmp_
     fit(prepared, splits, tmp_path / "before", training=replace(varied, max_epochs=1))
     (tmp_path / "before").rename(tmp_path / "a")
     with monkeypatch.context() as again:
-        again.setattr("ich_mil.training.fit.warm_up", lambda *_, **__: pytest.fail("a second warm-up"))
+        again.setattr("ich_mil.training.fit_cnn.warm_up", lambda *_, **__: pytest.fail("a second warm-up"))
         resumed = predictions(fit(prepared, splits, tmp_path / "a", training=varied), prepared)
     straight = predictions(fit(prepared, splits, tmp_path / "b", training=varied), prepared)
     assert torch.equal(resumed[1], straight[1])

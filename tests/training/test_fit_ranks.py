@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from ich_mil.data.bags import Pictures, ScanDataset
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.data.store import open_prepared
+from ich_mil.encoders import frozen
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.frozen import extract_features
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.errors import ConfigError
-from ich_mil.models import frozen
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
-from ich_mil.models.frozen import extract_features
 from ich_mil.ranks import Ranks, these_ranks
-from ich_mil.training import fit as training_fit
-from ich_mil.training.fit import _steps, _trainer, fit_cnn
+from ich_mil.training import fit_cnn as training_fit
+from ich_mil.training.fit_cnn import _steps, _trainer, fit_cnn
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
@@ -59,7 +59,7 @@ def fit(folder, splits, out, training=TRAINING, cnn=CNN):
     """Train and extract, all in float64.
 
     In float32 one process has torch's own batch norm of these few values, and its means are off by 1e-4 to
-    3e-3 (`ich_mil.models.shared_norm`): two ranks are then nearer to the truth than one.
+    3e-3 (`ich_mil.encoders.shared_norm`): two ranks are then nearer to the truth than one.
     """
     prepared = open_prepared(folder)
     before = torch.get_default_dtype()

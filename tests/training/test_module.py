@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.data.bags import Batch, Pictures
+from ich_mil.encoders.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.errors import DataError
 from ich_mil.kernels.pictures import Variation
-from ich_mil.models.attention_cnn import AttentionCnn, BagOutput, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
 from ich_mil.ranks import Ranks
 from ich_mil.training import module as training
 from ich_mil.training.module import MilModule, class_weights

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ich_mil.data.bags import Batch, Pictures
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.training.augment import draw_variation
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings

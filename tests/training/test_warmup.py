@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ich_mil.data.bags import Pictures, ScanDataset
+from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.errors import DataError
-from ich_mil.models.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.models.encoders import EncoderSettings
 from ich_mil.synthetic.bleeds import Insertion
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans

@@ -24,17 +24,17 @@ from statistics import fmean, median
 from pydicom.dataset import Dataset
 from pydicom.uid import CTImageStorage
 
-from ich_mil.data.record import ScanRecord, read_record
+from ich_mil.data.preparation.record import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.elements import CHARACTER_SET, Elements, read_elements, tag_of
-from ich_mil.dicom.header import SliceHeader, read_headers
-from ich_mil.dicom.planes import heights_along, normal_of
-from ich_mil.dicom.slice_name import slice_file
-from ich_mil.dicom.tags import SOP_CLASS
+from ich_mil.dicom.files.elements import CHARACTER_SET, Elements, read_elements, tag_of
+from ich_mil.dicom.files.header import SliceHeader, read_headers
+from ich_mil.dicom.files.slice_name import slice_file
+from ich_mil.dicom.files.tags import SOP_CLASS
+from ich_mil.dicom.geometry.planes import heights_along, normal_of
 from ich_mil.errors import DataError, DicomError
-from ich_mil.predictions import ScanResult
 from ich_mil.report.dicom.patient import CARRIED, REQUIRED, patient_and_study
 from ich_mil.report.dicom.values import derived_uid, paragraph, valid_uid
+from ich_mil.runs.predictions import ScanResult
 
 NOMINAL_THICKNESS_MM = 5.0
 """Thickness of a single slice without SliceThickness: most head CT is read in slices of 5 mm."""

@@ -12,12 +12,12 @@ import numpy as np
 from highdicom.ko import KeyObjectSelection, KeyObjectSelectionDocument
 
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.predictions import NOTICE, ScanResult
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.identity import Identity, Kind, reference
 from ich_mil.report.dicom.structured_report import device_context
 from ich_mil.report.page import percent
+from ich_mil.runs.predictions import NOTICE, ScanResult
 
 KEY_SLICES = 8
 """Largest number of key slices: the capacity of the summary picture."""

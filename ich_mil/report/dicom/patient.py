@@ -14,7 +14,7 @@ from functools import partial
 
 from pydicom.dataset import Dataset
 
-from ich_mil.dicom.elements import CHARACTER_SET, Elements, tag_of
+from ich_mil.dicom.files.elements import CHARACTER_SET, Elements, tag_of
 from ich_mil.report.dicom.values import (
     SH,
     age,

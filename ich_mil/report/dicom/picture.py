@@ -19,16 +19,16 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from ich_mil.dicom.planes import Edges
+from ich_mil.dicom.geometry.planes import Edges
+from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.predictions import NOTICE, Provenance, ScanResult
 from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION, own_style
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
 from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY, WINDOWS
 from ich_mil.report.text import printable
 from ich_mil.report.words import problems, results_in_words, unlike
+from ich_mil.runs.predictions import NOTICE, Provenance, ScanResult
 from ich_mil.windows import apply_windows, resize
 
 _WHITE, _GREY, _BLACK = "#f2f2f2", "#b4bac4", "#101418"

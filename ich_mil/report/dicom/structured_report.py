@@ -36,13 +36,13 @@ from highdicom.sr import (
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes as standard
 
-from ich_mil.evaluate.triage import LOOK, POSITIVE
-from ich_mil.predictions import NOTICE, ScanResult, SliceResult, is_promised
+from ich_mil.evaluate.deployment.triage import LOOK, POSITIVE
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import SourceImage, StudyContext, frames_of
 from ich_mil.report.dicom.identity import MANUFACTURER, Identity, Kind, reference
 from ich_mil.report.dicom.values import paragraph
 from ich_mil.report.words import kinds, problems, routine, unlike
+from ich_mil.runs.predictions import NOTICE, ScanResult, SliceResult, is_promised
 
 
 def structured_report(

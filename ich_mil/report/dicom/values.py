@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import date
 from uuid import UUID, uuid5
 
-from ich_mil.dicom.text import decode_text
+from ich_mil.dicom.files.text import decode_text
 from ich_mil.report.text import printable
 
 LO, SH = 64, 16
@@ -38,7 +38,7 @@ def valid_uid(uid: str) -> str:
 
 
 def decoded(raw: bytes, character_sets: Sequence[str]) -> str:
-    """Decode the text of an element (`ich_mil.dicom.text`), without trailing empty groups of a name."""
+    """Decode the text of an element (`ich_mil.dicom.files.text`), without trailing empty groups of a name."""
     text = decode_text(raw, character_sets)
     return text.rstrip("=") if b"\x1b" in raw else text
 

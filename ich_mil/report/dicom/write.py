@@ -15,7 +15,6 @@ from pydicom.filewriter import dcmwrite
 
 from ich_mil.data.store import PreparedSet
 from ich_mil.files import whole_file
-from ich_mil.predictions import Results, ScanResult
 from ich_mil.report.dicom.capture import secondary_captures
 from ich_mil.report.dicom.context import read_context
 from ich_mil.report.dicom.identity import Kind, identify
@@ -23,6 +22,7 @@ from ich_mil.report.dicom.key_objects import key_objects
 from ich_mil.report.dicom.parametric_map import parametric_maps
 from ich_mil.report.dicom.structured_report import structured_report
 from ich_mil.report.maps import ScanMaps
+from ich_mil.runs.predictions import Results, ScanResult
 
 
 def write_dicom_results(

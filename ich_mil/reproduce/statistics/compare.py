@@ -18,7 +18,7 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES, ROUNDING, Interval, patient_bootstrap, patients_behind
 from ich_mil.evaluate.metrics import auc_inside, check_scores, patient_keys, scan_metrics
-from ich_mil.evaluate.weighted import resampled_scan_metrics
+from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
 from ich_mil.reproduce.statistics.delong import delong_test
 
 COLUMNS = ["model", "reference", "metric", "value", "reference_value", "difference", "low", "high", "better"]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from ich_mil.evaluate.drift import DriftAlarm, column_names, summarise
+from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
 
 BATCH = 20
 """Number of patients in a batch; the other patients are the reference."""

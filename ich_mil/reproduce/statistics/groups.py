@@ -20,8 +20,8 @@ from scipy.stats import mannwhitneyu, norm, rankdata
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES, of_proportion, pairs, patient_bootstrap
 from ich_mil.evaluate.metrics import equal_mass, patient_keys
+from ich_mil.evaluate.resampled_metrics import divide, resampled_ranking
 from ich_mil.evaluate.uncertainty import scan_rows
-from ich_mil.evaluate.weighted import divide, resampled_ranking
 
 STRATA = 10
 """Number of strata of p, with about equally many scans each."""

@@ -16,9 +16,9 @@ Shapes: B scans, N slices of all scans, D features, L samples.
 import torch
 from torch import Tensor
 
+from ich_mil.gp.aggregation import Link, Rule, latent_logit, scan_logit
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import rows_and_keys
-from ich_mil.gp.rules import Link, Rule, latent_logit, scan_logit
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.bag_samples import bag_samples

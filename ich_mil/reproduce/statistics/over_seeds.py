@@ -15,7 +15,7 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from ich_mil.evaluate.levels import Repeat, measure
+from ich_mil.evaluate.model_metrics import Repeat, measure
 
 COLUMNS = ["level", "metric", "mean", "std", "low", "high", "seeds", "n", "positives", "patients", "note"]
 

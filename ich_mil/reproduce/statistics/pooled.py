@@ -28,7 +28,7 @@ from ich_mil.data.features import FeatureSet, check_features
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.gp.folds import folds_of
+from ich_mil.gp.inference.folds import folds_of
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
 
 How = Literal["mean", "max"]

@@ -17,7 +17,7 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import RESAMPLES, interval_of, patient_bootstrap, patients_behind
 from ich_mil.evaluate.metrics import THRESHOLD, check_scores, patient_keys, scan_metrics
-from ich_mil.evaluate.weighted import resampled_losses, resampled_ranking, resampled_recall
+from ich_mil.evaluate.resampled_metrics import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
 
 COLUMNS = ["group", "n", "positives", "patients", "auc", "auc_low", "auc_high"]

@@ -24,9 +24,9 @@ from scipy.stats import binomtest
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL
+from ich_mil.evaluate.deployment.conformal import Method, allowed, chance_next
+from ich_mil.evaluate.deployment.triage import LOOK, Triage, fit_triage, hardest
 from ich_mil.evaluate.metrics import check_scores, patient_keys
-from ich_mil.evaluate.promises import Method, allowed, chance_next
-from ich_mil.evaluate.triage import LOOK, Triage, fit_triage, hardest
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES, of_proportion, patient_bootstrap
+from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE, Triage
 from ich_mil.evaluate.metrics import check_scores, patient_keys
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, Triage
-from ich_mil.evaluate.weighted import divide
+from ich_mil.evaluate.resampled_metrics import divide
 
 COLUMNS = ["metric", "value", "low", "high", "count", "n", "patients", "unlabelled", "resamples", "ignored"]
 COLUMNS += ["note"]

@@ -17,8 +17,8 @@ import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL
+from ich_mil.evaluate.deployment.triage import DECISIONS, NEGATIVE
 from ich_mil.evaluate.metrics import check_scores
-from ich_mil.evaluate.triage import DECISIONS, NEGATIVE
 
 ORDERS = ("first come", "triage", "probability")
 """By arrival; by decision (positive, look, negative), then arrival; by falling probability."""

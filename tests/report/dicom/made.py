@@ -13,14 +13,14 @@ from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset
 from pydicom.uid import EnhancedCTImageStorage
 
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import PreparedSet
-from ich_mil.evaluate.triage import POSITIVE
-from ich_mil.predictions import BY_INTERVAL, Provenance, Results, Run, ScanResult, SliceResult
+from ich_mil.evaluate.deployment.triage import POSITIVE
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.identity import Identity, identify
 from ich_mil.report.dicom.write import write_dicom_results
 from ich_mil.report.maps import ScanMaps
+from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Results, Run, ScanResult, SliceResult
 from tests import phantoms
 
 MODEL = Provenance(

@@ -8,9 +8,8 @@ from highdicom import imread
 from highdicom.ko import KeyObjectSelectionDocument
 from pydicom import dcmread
 
-from ich_mil.dicom.planes import Edges
+from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.predictions import NOTICE, Run, ScanResult
 from ich_mil.report.dicom import picture
 from ich_mil.report.dicom.capture import secondary_captures
 from ich_mil.report.dicom.context import read_context
@@ -19,6 +18,7 @@ from ich_mil.report.dicom.picture import slice_picture, summary_picture
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
 from ich_mil.report.words import problems
+from ich_mil.runs.predictions import NOTICE, Run, ScanResult
 from tests import phantoms
 from tests.report.dicom.made import few_slices, identity_of, maps_of, referenced, sources, write
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydicom import dcmread
 
-from ich_mil.data.prepare import prepare
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.report.dicom.context import read_context
 from ich_mil.report.dicom.identity import Identity
 from ich_mil.report.dicom.key_objects import key_objects

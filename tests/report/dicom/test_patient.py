@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from pydicom.dataset import Dataset
 
-from ich_mil.dicom.elements import tag_of
+from ich_mil.dicom.files.elements import tag_of
 from ich_mil.report.dicom.patient import patient_and_study
 
 

@@ -6,7 +6,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate import bootstrap
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import auc_inside, scan_metrics
-from ich_mil.evaluate.weighted import resampled_scan_metrics
+from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
 from ich_mil.reproduce.statistics.compare import COLUMNS, LOWER_IS_BETTER, compare, compare_slices
 from ich_mil.reproduce.statistics.delong import delong_test
 

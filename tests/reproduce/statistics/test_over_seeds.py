@@ -8,9 +8,9 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_error, of_proportion, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line
-from ich_mil.evaluate.levels import INSIDE, SCAN, SLICE, Repeat
 from ich_mil.evaluate.metrics import auc_inside, predictive_values, scan_metrics, slice_ranking
-from ich_mil.evaluate.weighted import resampled_scan_metrics
+from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE, Repeat
+from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
 from ich_mil.reproduce.statistics.over_seeds import over_seeds
 
 LABELS = np.array([0, 1] * 15)

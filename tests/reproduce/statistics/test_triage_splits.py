@@ -3,8 +3,8 @@ import pytest
 from scipy.stats import beta, betabinom, binom
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.promises import METHODS, chance_next
-from ich_mil.evaluate.triage import LOOK, NEGATIVE, POSITIVE, fit_triage
+from ich_mil.evaluate.deployment.conformal import METHODS, chance_next
+from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE, fit_triage
 from ich_mil.reproduce.statistics.triage_splits import verify
 
 

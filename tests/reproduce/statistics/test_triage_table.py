@@ -5,7 +5,7 @@ import pytest
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import of_proportion, patient_bootstrap
-from ich_mil.evaluate.triage import Triage, fit_triage
+from ich_mil.evaluate.deployment.triage import Triage, fit_triage
 from ich_mil.reproduce.statistics.triage_table import COLUMNS, triage_table
 
 

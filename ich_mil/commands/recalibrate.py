@@ -1,0 +1,206 @@
+"""Recalibrate the probabilities of a trained model to labelled scans of a site.
+
+In: a finished run and labelled scans of patients it has not seen. Out: a folder with a run for `predict`,
+`validate` and `serve`, and `recalibration.csv` with the metrics before and after. CNN and Gaussian process
+are unchanged. The intercept of the sigmoid that calibrates scan probabilities is refitted, and so is that of
+the sigmoid over the CNN's own probability in result tables. Isotonic regression is replaced by its underlying
+sigmoid. The scans of the site are added to `splits.csv`, so that the model is not evaluated on their
+patients.
+
+Only the intercept is fitted: a refitted slope did not help for any number of scans tried
+(`ich-mil reproduce features`). The intercept depends on the share of positive scans, so scans selected by
+their label give a wrong intercept.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from ich_mil.commands.validate import MeasuredSet, external_set
+from ich_mil.config import SetLayout
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
+from ich_mil.errors import ConfigError, DataError, ModelError, named
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
+from ich_mil.evaluate.deployment.recalibration import (
+    LEAST_SCANS,
+    cross_fitted,
+    recalibrate,
+    refitted_differences,
+)
+from ich_mil.evaluate.metrics import scan_metrics
+from ich_mil.files import alone, check_apart, copy_files, remove_leftovers, write_json, write_text
+from ich_mil.gp.calibration import Calibration
+from ich_mil.progress import say
+from ich_mil.runs.model import FINISHED, TrainedModel, copy_run, load_model, read_run, save_calibration
+
+LEAST_OF_A_LABEL = 5
+"""Minimum of scans per label; with fewer, or below `LEAST_SCANS` patients, prevalence is too uncertain."""
+
+DIVISIONS = 20
+"""Number of random divisions of the patients into folds; cross-fitted metrics are means over them."""
+
+SHOWN = {"log_loss": "log-loss", "brier": "Brier", "ece": "ECE"}
+
+
+def recalibrate_run(
+    root: Path,
+    *,
+    layout: SetLayout,
+    model: Path,
+    out: Path,
+    jobs: int,
+    contrast_words: Path | None = None,
+) -> None:
+    """Write the recalibrated model to `out` and print the change of the metrics.
+
+    Args:
+        root: folder of the labelled scans, or feature CSV.
+        layout: layout of `root`.
+        model: folder of the run.
+        out: folder of the new run; the prepared set and features of the site go to `out/site`.
+        jobs: number of worker processes of the preparation.
+        contrast_words: site-specific CSV of phrases.
+
+    Raises:
+        ConfigError: `out` holds a run already, or lies in `root`.
+        ModelError: the run is not finished, is not calibrated, or has changed in the meantime.
+        DataError: data that cannot be used, a patient the run has seen, too few scans, or an AUC of the model
+            of at most 0.5 on these scans.
+    """
+    check_apart(out, root)
+    trained = load_model(model)
+    own = trained.calibration
+    if own is None and all(member.own for member in trained.members):
+        own = Calibration()  # identity: an ensemble with calibrated members but no joint calibration
+    if own is None:
+        raise ModelError(
+            f"{model}: its probabilities are uncalibrated (head.calibration is none, or the head did not "
+            "tell its held-out scans apart); train one that is calibrated"
+        )
+    with alone(out, doing="writing"):
+        _check_out(out)
+        remove_leftovers(out)
+        site = out / "site"
+        places: dict[str, Any] = {
+            "prepared_in": site / "prepared",
+            "features_in": site / "features.safetensors",
+        }
+        measured = external_set(trained, layout, root, **places, jobs=jobs, contrast_words=contrast_words)
+        features = measured.features
+        _check_site(features, str(root))
+        with named(root):
+            logits = trained.logits(measured.views)[0]
+        table = _table(logits, features, own, trained.seed)
+        _check_order(table, str(root))
+        new = recalibrate(logits, features.labels.numpy(), own)
+        if load_model(model).provenance != trained.provenance:
+            raise ModelError(f"{model}: became another model meanwhile; run the same command again")
+        _write_all_but_head(trained, measured, out)
+        write_text(out / "recalibration.csv", table.to_csv(index=False))
+        save_calibration(trained, new, out)  # last, as it marks the run as finished
+    say(_told(table, own, new))
+    say(f"{out}: use it as --model")
+
+
+def _check_out(out: Path) -> None:
+    """Raise `ConfigError` for a folder with a run, unless it is an interrupted recalibration."""
+    if not (out / "run.json").exists():
+        return
+    if any((out / name).exists() for name in FINISHED) or "site" not in read_run(out):
+        raise ConfigError(f"{out}: holds a run already; choose another --out")
+
+
+def _check_site(features: FeatureSet, source: str) -> None:
+    patients, positive = len(set(features.patients)), int(features.labels.sum())
+    if patients < LEAST_SCANS:
+        raise DataError(
+            f"{source}: recalibration needs labelled scans of at least {LEAST_SCANS} patients, these are of "
+            f"{patients}; label more, or keep the model's own calibration"
+        )
+    if min(positive, features.n_scans - positive) < LEAST_OF_A_LABEL:
+        raise DataError(
+            f"{source}: recalibration needs at least {LEAST_OF_A_LABEL} scans of each label, {positive} of "
+            f"{features.n_scans} are positive; label more as they come, do not choose them"
+        )
+
+
+def _check_order(table: pd.DataFrame, source: str) -> None:
+    if table.auc[0] <= 0.5:
+        raise DataError(
+            f"{source}: the model does not tell these scans apart (AUC {table.auc[0]:.3f}), or their labels "
+            "are swapped; no calibration mends that"
+        )
+
+
+def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) -> pd.DataFrame:
+    """Table with a row per metric: before, after (cross-fitted), 95 % of resampled differences, counts."""
+    labels = features.labels.numpy()
+    before = scan_metrics(labels, own.scan(logits).mean(0).numpy())
+    found = [cross_fitted(logits, labels, features.patients, own, seed=k) for k in range(DIVISIONS)]
+    after = pd.DataFrame([scan_metrics(labels, one) for one in found]).mean()
+    resampled = refitted_differences(logits, labels, features.patients, own, seed=seed)
+    rows = []
+    for metric in SHOWN:
+        low, high = np.quantile(resampled[metric], [0.025, 0.975])
+        better = float((resampled[metric] < 0).mean())
+        rows.append((metric, before[metric], after[metric], low, high, better))
+    table = pd.DataFrame(rows, columns=["metric", "before", "after", "low", "high", "better"])
+    facts = {"n": len(labels), "positives": int(labels.sum()), "patients": len(set(features.patients))}
+    return table.assign(**facts, auc=before["auc"])
+
+
+def _write_all_but_head(trained: TrainedModel, measured: MeasuredSet, out: Path) -> None:
+    """Write the files of the run except the head; `run.json` is first, as it identifies a recalibration."""
+    scans, features = measured.scans, measured.features
+    site = {"scans": len(scans), "positive": int(scans.label.sum()), "run": str(trained.folder)}
+    write_json(out / "run.json", {**read_run(trained.folder), "site": site})
+    copy_files(trained.folder, out, "config.yaml", "cnn.json", "cnn.safetensors")
+    for member in trained.members:
+        if member.folder != trained.folder:
+            copy_run(member.folder, out / member.folder.name)
+    own = CnnSigmoid.load(trained.folder / CNN_SIGMOID)
+    if own and (new := own.at_site(features.cnn_scan, features.labels)):
+        new.save(out / CNN_SIGMOID)
+    write_splits(_splits(load_splits(trained.folder / "splits.csv"), scans), out / "splits.csv")
+
+
+def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
+    """Split of the recalibrated run: scans of the site are added to the split `validation`."""
+    site = scans.rename_axis("scan").reset_index().assign(split="validation")[COLUMNS]
+    # the site may include patients held out by the run; they are no longer held out
+    seen, rows = keys_of(scans), zip(splits.scan, splits.patient, splits.content, strict=True)
+    kept = [scan_keys(*row).isdisjoint(seen) for row in rows]
+    return pd.concat([splits[kept], site], ignore_index=True)
+
+
+def _told(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
+    first = table.iloc[0]
+    lines = [
+        f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive "
+        f"({first.positives / first.n:.0%}); the model ranks them with an AUC of {first.auc:.3f}.",
+        f"The intercept goes from {own.intercept:.3f} to {new.intercept:.3f}."
+        + (" Isotonic regression gives way to the sigmoid beneath it." if own.knots else ""),
+        f"Each scan by an intercept fitted to other patients (mean of {DIVISIONS} divisions), against the "
+        "model before; in brackets 95 % of resamples of patients, fitted to those drawn and measured on the "
+        "others:",
+    ]
+    for row in table.to_dict("records"):
+        change = f"{row['after'] - row['before']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+        lines.append(
+            f"  {SHOWN[row['metric']]:<9}{row['before']:.3f} -> {row['after']:.3f}, {change}, better in "
+            f"{row['better']:.0%} of resamples"
+        )
+    lines.append(
+        "A resample measures on a third of the patients: with few scans most of its spread is their chance, "
+        "and shares near 50% do not say that it will not help."
+    )
+    lines.append("Go by the log-loss: chance adds to an ECE, before and after, the more the fewer the scans.")
+    lines.append(
+        f"This holds for scans that come as these did, {first.positives / first.n:.0%} of them positive: of "
+        "scans chosen by their label it is wrong."
+    )
+    return "\n".join(lines)

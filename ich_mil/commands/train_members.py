@@ -1,0 +1,71 @@
+"""Train an ensemble: several runs of one configuration, with different seeds and encoders, as one model.
+
+In: a `RunConfig` with `members` above 1. Out, in `config.out`: `config.yaml`, and the files that
+`ich_mil.commands.ensemble` lists. Members are trained in sequence, and each resumes like a single run.
+"""
+
+import gc
+from contextlib import ExitStack
+
+import yaml
+
+from ich_mil.commands.ensemble import finish
+from ich_mil.commands.train import check_folder, check_sets, train
+from ich_mil.config import RunConfig
+from ich_mil.data.features import read_feature_csv
+from ich_mil.data.splits import load_splits, write_splits
+from ich_mil.data.views import Views
+from ich_mil.errors import IchMilError
+from ich_mil.files import alone, write_json, write_text
+from ich_mil.progress import say
+from ich_mil.ranks import these_ranks
+from ich_mil.runs.model import ENSEMBLE, read_run
+
+
+def train_ensemble(config: RunConfig, *, resume: bool) -> None:
+    """Train all members and calibrate their mixture.
+
+    Args:
+        config: configuration of the ensemble.
+        resume: continue the ensemble in `config.out`; finished members are not trained again.
+
+    Raises:
+        IchMilError: as in `ich_mil.commands.train.train`, with the number of the member. Members finished
+            before the error are kept.
+    """
+    ranks = these_ranks()
+    runs = [config.member(number) for number in range(config.members)]
+    for run in runs:
+        check_sets(run)
+    for sets in ([run.train for run in runs], [run.external for run in runs]):
+        if paths := [one.path for one in sets if one is not None and one.layout == "features"]:
+            Views.of([read_feature_csv(path) for path in paths], paths)
+    with ExitStack() as held:
+        with ranks.first_ahead():
+            if ranks.first:
+                held.enter_context(alone(config.out, doing="writing"))
+            check_folder(config, resume or not ranks.first)
+        for number, run in enumerate(runs):
+            say(f"member {number} of {config.members}: {run.out}")
+            try:
+                train(run, resume=resume)
+            except IchMilError as error:
+                error.args = (f"member {number}: {error}",)  # keeps the class of the error
+                raise
+            gc.collect()  # the trainer holds gigabytes of pictures in reference cycles
+            if ranks.first and number == 0:
+                _begin(config)
+        with ranks.first_ahead():  # the other ranks wait for the last head
+            finished = (config.out / ENSEMBLE).is_file()
+        if not finished:
+            finish(config.out, runs)
+
+
+def _begin(config: RunConfig) -> None:
+    """Write the shared files of the ensemble, after its first member is trained."""
+    first = config.member(0).out
+    write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
+    write_splits(load_splits(first / "splits.csv"), config.out / "splits.csv")
+    shared = {"config": config.as_dict(), "config_hash": config.hash}
+    names = [config.member(number).out.name for number in range(config.members)]
+    write_json(config.out / "run.json", read_run(first) | shared | {"members": names})

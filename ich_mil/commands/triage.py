@@ -1,0 +1,177 @@
+"""Three-way triage of predictions: thresholds from labelled scans, decisions for new scans.
+
+In: the folder of `ich-mil validate` or `ich-mil predict` with its `predictions.json`. Out: `triage.json`, the
+thresholds with their guarantee and the digest of their model; or `decisions.csv`, one row per scan in reading
+order.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
+from ich_mil.errors import DataError, ModelError, named
+from ich_mil.evaluate.deployment.conformal import Method
+from ich_mil.evaluate.deployment.triage import DECISIONS, Triage, fit_triage
+from ich_mil.files import write_json, write_text
+from ich_mil.ledger import Code
+from ich_mil.progress import say
+from ich_mil.report.cohort_page import worklist
+from ich_mil.runs.predictions import NOTICE, incomplete, read_results, whole_only
+
+
+def calibrate_triage(
+    folder: Path,
+    *,
+    labels: Path | None,
+    out: Path,
+    sensitivity: float,
+    specificity: float,
+    confidence: float,
+    method: Method,
+) -> Triage:
+    """Fit thresholds to predictions on labelled scans, and write them to `out`.
+
+    Args:
+        folder: folder of `predictions.json`, with scans the model was neither trained nor calibrated on.
+        labels: CSV with columns scan,label and optionally patient; None: labels of the predictions.
+        out: path of the JSON file to write.
+        sensitivity: guaranteed share of positive scans that are not called negative.
+        specificity: guaranteed share of negative scans that are not called positive.
+        confidence: confidence of each guarantee.
+        method: `risk_control` or `conformal`.
+
+    Returns:
+        The thresholds.
+
+    Raises:
+        DataError: labels that do not match the predictions, too few of them, one class only, or scans of
+            patients the model was trained or calibrated on.
+    """
+    results = read_results(folder)
+    if results.set == "validation":
+        raise DataError(
+            f"{folder}: the model was stopped and calibrated on these scans, they cannot carry a promise; "
+            "name a folder of 'validate'"
+        )
+    seen = [one.scan for one in results.scans if any(e.code == Code.LEARNED_FROM for e in one.ledger)]
+    if seen:
+        raise DataError(
+            f"{folder}: the model was trained or calibrated on patients of {len(seen)} of its scans: "
+            f"{name_some(seen)}; they cannot carry a promise, predict others"
+        )
+    rows = [
+        (one.scan, one.patient, one.probability, UNKNOWN if one.label is None else one.label)
+        for one in results.scans
+    ]
+    table = pd.DataFrame(rows, columns=["scan", "patient", "probability", "label"])
+    if labels is not None:
+        given = read_label_csv(labels, ["scan", "label"], key="scan")
+        given = given.assign(label=binary(given["label"], labels))
+        unlike = sorted(set(given.scan) ^ set(table.scan))
+        if unlike:
+            raise DataError(
+                f"{labels}: {len(unlike)} scans are in the labels or in the predictions of {folder} only: "
+                f"{name_some(unlike)}; both must hold the same scans"
+            )
+        given = given.set_index("scan").loc[table.scan]
+        table = table.assign(label=given["label"].to_numpy())
+        if "patient" in given:
+            if (given.patient == "").any():
+                first = given.index[given.patient == ""][0]
+                raise DataError(
+                    f"{labels}: scan {first}: patient is empty; name one for each scan, or leave it out"
+                )
+            table = table.assign(patient=given.patient.to_numpy())
+    if (table.label == UNKNOWN).all():
+        raise DataError(f"{folder}: no scan has a label; name a file with --labels")
+    try:
+        triage = fit_triage(
+            table.label.to_numpy(),
+            table.probability.to_numpy(),
+            sensitivity=sensitivity,
+            specificity=specificity,
+            confidence=confidence,
+            method=method,
+            patients=table.patient.tolist(),
+        )
+    except DataError as error:
+        raise DataError(f"{labels or folder}: {error}") from error
+    write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
+    say(f"{out}: {triage.promise}")
+    return triage
+
+
+def read_triage(thresholds: Path, *, weights: str) -> Triage:
+    """Read the thresholds that `calibrate_triage` has written.
+
+    Args:
+        thresholds: path of the JSON file.
+        weights: digest of the model (`Provenance.weights`), which the thresholds must belong to.
+
+    Raises:
+        DataError: a file that cannot be used.
+        ModelError: the thresholds belong to another model.
+    """
+    try:
+        content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
+        found = content.pop("model_weights")
+        content.pop("notice")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{thresholds}: cannot be read as triage thresholds ({error}); name a file of 'ich-mil triage'"
+        ) from error
+    if found != weights:
+        raise ModelError(
+            f"{thresholds}: was calibrated for the model {found}, the predictions are of {weights}; "
+            "calibrate on predictions of the same model"
+        )
+    with named(thresholds):
+        return Triage.from_dict(content)
+
+
+def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
+    """Decide on predicted scans, and write them in reading order: positive, look, negative.
+
+    A scan of which a part was not seen is never called negative; the column `incomplete` gives the reasons.
+
+    Args:
+        folder: folder of `predictions.json`.
+        thresholds: file written by `calibrate_triage` for the same model.
+        out: path of the CSV file to write.
+
+    Returns:
+        The table: scan, decision, probability, std, incomplete.
+
+    Raises:
+        DataError: files that cannot be used.
+        ModelError: the thresholds belong to another model.
+    """
+    results = read_results(folder)
+    triage = read_triage(thresholds, weights=results.model.weights)
+    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
+    decided = [
+        replace(one, decision=whole_only(call, one.ledger))
+        for one, call in zip(results.scans, calls, strict=True)
+    ]
+    rows = [
+        (one.scan, one.decision, one.probability, one.std, "|".join(incomplete(one.ledger)))
+        for one in worklist(replace(results, scans=tuple(decided)))
+    ]
+    table = pd.DataFrame(rows, columns=["scan", "decision", "probability", "std", "incomplete"])
+    write_text(out, table.to_csv(index=False))
+    counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
+    say(f"{out}: {counts}")
+    held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
+    if held_back:
+        say(f"{held_back} more would be negative, but were not seen whole: to be looked at")
+    say(triage.promise)
+    say(
+        f"predictions.csv and any pages in {folder} keep the results they had: 'ich-mil predict ... --triage "
+        f"{thresholds}' decides in them too"
+    )
+    return table

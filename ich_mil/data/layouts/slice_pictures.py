@@ -1,0 +1,155 @@
+"""8-bit slice pictures: conversion of PNG and JPEG files of single CT slices to Hounsfield units.
+
+In: a PNG or JPEG file of one slice in a known window, greyscale or with three equal colour channels. Out: its
+`SliceHeader`, and its pixels as int16 HU (H, W):
+
+    HU = level - width / 2 + grey · width / 255
+
+Grey 255 lies above the window and becomes bone. Grey 0 that is connected to the border of the picture becomes
+air. Both have a tolerance, because JPEG is lossy. Grey 0 inside the head stays at the lower end of the
+window. Pictures contain no position, orientation, pixel spacing or patient: the header has height and spacing
+0 and an empty orientation.
+
+Legend: `H, W` pixels.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import NoReturn
+
+import numpy as np
+from PIL import Image
+from scipy.ndimage import label
+
+from ich_mil.dicom.files.header import SliceHeader, StoredPixels
+from ich_mil.dicom.files.refusal import refusal
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code
+
+Window = tuple[float, float]
+"""Display window of the pictures: (level, width), HU."""
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+BONE = 1000
+"""HU for pixels above the window (dense bone), or the upper end of the window if that is higher."""
+AIR = -1000
+"""HU for air around the head (DICOM PS3.3 C.11.1.1.2), or the lower end of the window if that is lower."""
+WHITE = 254
+"""Smallest grey value that counts as above the window."""
+BLACK = 3
+"""Largest grey value that counts as below the window."""
+MODES = ("L", "P", "RGB")
+"""Pillow modes that can hold 8-bit greyscale."""
+
+
+def parse_window(values: Sequence[float], *, layout: str) -> Window:
+    """Parse two numbers, level and width in HU, as the window of the pictures of a set.
+
+    Raises:
+        ValueError: `layout` is not `slices`, a number is not finite, the width is not positive, or the window
+            exceeds the range of int16.
+    """
+    from ich_mil.windows import parse_windows  # imports torch, which the worker processes do not need
+
+    if layout != "slices":
+        raise ValueError(f"window is for layout slices, not for {layout}; leave it out")
+    ((level, width),) = parse_windows([values])
+    if abs(level) + width / 2 > np.iinfo(np.int16).max:
+        raise ValueError(f"window must be [level, width] in HU, got {[level, width]}")
+    return level, width
+
+
+def is_picture(path: str) -> bool:
+    """Whether a file has the suffix of a PNG or JPEG picture."""
+    return PurePath(path).suffix.lower() in SUFFIXES
+
+
+def picture_headers(path: Path) -> tuple[SliceHeader]:
+    """Header of one picture, without its pixels; the stem of the file name is used for every UID.
+
+    Raises:
+        DataError: the file cannot be read, or is not 8-bit greyscale.
+    """
+    with _opened(path) as image:
+        columns, rows = image.size
+    pixels = StoredPixels("", 0, 1, 8, 8, False, 1.0, 0.0, None)
+    header = SliceHeader(
+        path=str(path),
+        frame=0,
+        sop_uid=path.stem,
+        study_uid=path.stem,
+        series_uid=path.stem,
+        patient_id="",
+        rows=rows,
+        columns=columns,
+        position=(0.0, 0.0, 0.0),
+        orientation=(),
+        spacing=(0.0, 0.0),
+        thickness=None,
+        instance_number=None,
+        acquisition=None,
+        description="",
+        kernel="",
+        body_part="",
+        contrast=False,
+        pixels=pixels,
+        notes=(),
+    )
+    return (header,)
+
+
+def read_picture(path: Path, *, window: Window) -> np.ndarray:
+    """Read one picture as HU (H, W) int16.
+
+    Args:
+        path: the file.
+        window: (level, width) that the picture was rendered with, HU.
+
+    Raises:
+        DataError: the file cannot be read, or is not 8-bit greyscale.
+        DicomError: all pixels are equal (code `flat`, as for a DICOM file).
+    """
+    with _opened(path) as image:
+        try:
+            colours = np.asarray(image if image.mode == "L" else image.convert("RGB"))
+        except Exception as error:  # decoders raise exceptions of many classes
+            _unreadable(path, error)
+    if colours.ndim == 3 and (colours != colours[..., :1]).any():
+        raise DataError(f"{path}: is a picture with colours; save it as 8-bit grey")
+    hu = hu_of_grey(colours if colours.ndim == 2 else colours[..., 0], window=window)
+    if hu.min() == hu.max():
+        raise refusal(path, Code.FLAT, "all pixels are equal")
+    return hu
+
+
+def hu_of_grey(grey: np.ndarray, *, window: Window) -> np.ndarray:
+    """Convert grey values (H, W) uint8, rendered in a window (level, width), to HU (H, W) int16."""
+    level, width = window
+    low, high = level - width / 2, level + width / 2
+    hu = np.rint(low + grey * (width / 255)).astype(np.int16)  # (H, W)
+    hu[grey >= WHITE] = max(BONE, round(high))
+    parts, count = label(grey <= BLACK)  # (H, W) 0 where brighter
+    outside = np.zeros(count + 1, dtype=bool)
+    for edge in (parts[0], parts[-1], parts[:, 0], parts[:, -1]):
+        outside[edge] = True
+    outside[0] = False
+    hu[outside[parts]] = min(AIR, round(low))
+    return hu
+
+
+def _opened(path: Path) -> Image.Image:
+    """Open a picture without reading its pixels. `DataError` if it is no picture, or not 8-bit greyscale."""
+    try:
+        image = Image.open(path, formats=("PNG", "JPEG"))
+    except Exception as error:  # Pillow has no common exception class for damaged files
+        _unreadable(path, error)
+    if image.mode not in MODES:
+        image.close()
+        raise DataError(f"{path}: is a picture of mode {image.mode}; save it as 8-bit grey (mode L)")
+    return image
+
+
+def _unreadable(path: Path, error: Exception) -> NoReturn:
+    raise DataError(
+        f"{path}: cannot be read as PNG or JPEG ({error}); replace it, or take it and its row out"
+    ) from error

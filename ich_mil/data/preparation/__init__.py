@@ -1,0 +1,1 @@
+"""Preparation of a data set: header index, choice and order of slices, HU, and their record."""

@@ -1,0 +1,352 @@
+"""Header index: SQLite database of the DICOM headers of a collection, without pixels.
+
+In: the files of a collection. Out: headers of the usable slices by scan, and a ledger line for each refused
+file. The database `index.sqlite` has three purposes: a second run reads only new and changed files, a killed
+run keeps the headers it has read, and memory does not grow with the collection. Patient identifiers are
+replaced by a pseudonymous key before anything is written.
+"""
+
+import json
+import os
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from joblib import Parallel, delayed
+
+from ich_mil.data.layouts.collection import Collection, Source
+from ich_mil.data.layouts.slice_pictures import is_picture, picture_headers
+from ich_mil.data.preparation.neighbours import Neighbours
+from ich_mil.data.splits import patient_key
+from ich_mil.dicom.files.header import SliceHeader, read_headers
+from ich_mil.dicom.files.header_json import SEPARATORS, header_of, header_text
+from ich_mil.errors import DataError, DicomError, DiskFullError
+from ich_mil.files import digest, escaped
+from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
+from ich_mil.progress import progress
+
+FORMAT = "ich_mil.index.8"
+CHUNK = 64
+"""Files per worker task: reading a header takes a third of a millisecond, dispatching a task takes longer."""
+COMMIT_SECONDS = 2.0
+"""Interval between commits in seconds: the most work that a killed run can lose."""
+
+_TABLES = """
+CREATE TABLE about (format TEXT, layout TEXT, root TEXT);
+CREATE TABLE file (
+    path BLOB PRIMARY KEY, size INTEGER, mtime INTEGER, scan TEXT, sop TEXT, code TEXT, detail TEXT,
+    series TEXT, orientation TEXT, is_dicom INTEGER
+) WITHOUT ROWID;
+CREATE TABLE slice (
+    scan TEXT, path BLOB, frame INTEGER, sop TEXT, header TEXT, PRIMARY KEY (scan, path, frame)
+) WITHOUT ROWID;
+CREATE INDEX slice_of_path ON slice (path);
+"""
+
+
+class IndexedScan(NamedTuple):
+    """One scan of the index.
+
+    Attributes:
+        scan: scan id.
+        sources: slices of the scan, by path and frame.
+        fingerprint: digest of the names, sizes and modification times of their files.
+    """
+
+    scan: str
+    sources: list[Source]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Result of a worker for one file; the last three fields apply to refused files only."""
+
+    path: str
+    headers: tuple[SliceHeader, ...]
+    study: str
+    sop: str
+    code: str
+    detail: str
+    series: str = ""
+    orientation: tuple[float, ...] | None = None
+    is_dicom: bool = True
+
+
+class HeaderIndex:
+    """Header database of one prepared set. A context manager: on exit, an empty database is removed.
+
+    Args:
+        path: the database file; created if it does not exist.
+        collection: the collection whose files are indexed.
+        layout: layout of the collection. The database of another layout or root is rebuilt.
+        leave_out: a folder to exclude from the collection; it may lie below the root.
+
+    Raises:
+        DataError: the database is damaged, or cannot be written.
+    """
+
+    def __init__(self, path: Path, collection: Collection, *, layout: str, leave_out: Path) -> None:
+        self.path = path
+        self.collection = collection
+        self._about = (FORMAT, layout, escaped(str(collection.root.resolve())))
+        self._leave_out = os.path.join(leave_out.resolve(), "")  # noqa: PTH118 - with its last separator
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # joblib iterates over the tasks in its own threads, one at a time
+            self._database = sqlite3.connect(path, check_same_thread=False)
+            self._open_tables()
+        except (OSError, sqlite3.Error) as error:
+            raise self._told(error) from error
+
+    def __enter__(self) -> "HeaderIndex":
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        with closing(self._database):
+            if isinstance(error, sqlite3.Error):
+                raise self._told(error) from error
+            holds_nothing = self._database.execute("SELECT * FROM file LIMIT 1").fetchone() is None
+        if holds_nothing:
+            self.path.unlink(missing_ok=True)
+
+    def update(self, *, jobs: int) -> int:
+        """Read the headers of new and changed files. Returns the number of files of the collection.
+
+        Raises:
+            DataError: the collection has no file.
+        """
+        n_files, n_new = self._compare()
+        if n_new:
+            self._read_new(n_new, jobs)
+        return n_files
+
+    def scans(self) -> Iterator[IndexedScan]:
+        """All scans with a usable slice, sorted by id."""
+        rows = self._database.execute(
+            "SELECT s.scan, s.path, s.sop, f.size, f.mtime FROM slice s JOIN file f USING (path) "
+            "ORDER BY s.scan, s.path, s.frame"
+        )
+        for scan, group in groupby(rows, key=lambda row: row[0]):
+            members = list(group)
+            sources = [Source(os.fsdecode(path), sop) for _, path, sop, _, _ in members]
+            files = sorted({b"%d %d %s" % (size, mtime, path) for _, path, _, size, mtime in members})
+            yield IndexedScan(scan, sources, digest(*files))
+
+    def headers(self, scan: str) -> list[SliceHeader]:
+        """Headers of one scan, sorted by path and frame; paths are relative to the root."""
+        rows = self._database.execute(
+            "SELECT path, header FROM slice WHERE scan = ? ORDER BY path, frame", (scan,)
+        )
+        return [header_of(os.fsdecode(path), text) for path, text in rows]
+
+    def refused(self) -> Iterator[LedgerEntry]:
+        """Ledger lines for the files that are not usable slices, sorted by path.
+
+        A file that may be a slice but names no study is assigned to the only scan in the nearest folder that
+        has scans. A file without any sign of DICOM may be a slice if its name is like the names of the slices
+        near it.
+        """
+        rows = self._database.execute(
+            "SELECT scan, path, code, detail, is_dicom FROM file WHERE code != '' ORDER BY path"
+        )
+        slices: dict[bytes, Neighbours] = {}
+        for scan, path, code, detail, is_dicom in rows:
+            folder, name = os.path.split(path)
+            if not is_dicom and not self.collection.pictures:
+                if folder not in slices:
+                    slices[folder] = self._slices_near(folder)
+                near = slices[folder]
+                is_lost = near.may_be_slice(os.fsdecode(name))
+                if code == Code.NOT_DICOM and near and is_lost:
+                    code, detail = Code.UNREADABLE, f"{detail}, but it is named like a slice"
+                elif code != Code.NOT_DICOM and not is_lost:
+                    code, detail = Code.NOT_DICOM, f"{detail}; it is not named like a slice"
+            whose = scan or (self._only_scan_near(path) if code in INCOMPLETE else "")
+            yield LedgerEntry(whose, os.fsdecode(path), Code(code), detail)
+
+    def lost_slices(self) -> Iterator[LedgerEntry]:
+        """Ledger lines for slices that are marked as localizer or not CT, probably by mistake.
+
+        Such a slice is parallel to CT slices of its own series; a real localizer has another series or
+        orientation. The gap check misses the loss of the first or last slice.
+        """
+        rows = self._database.execute(
+            "SELECT scan, path FROM file WHERE code IN (?, ?) AND EXISTS (SELECT * FROM slice "
+            "WHERE slice.scan = file.scan AND json_extract(header, '$.series_uid') = file.series "
+            "AND json_extract(header, '$.orientation') = file.orientation) ORDER BY path",
+            (Code.NOT_CT, Code.LOCALIZER),
+        )
+        for scan, path in rows:
+            detail = "it lies parallel to the CT slices of its series, which lacks it"
+            yield LedgerEntry(scan, os.fsdecode(path), Code.GAP, detail)
+
+    def refused_sources(self) -> dict[str, list[Source]]:
+        """Refused files of each scan, needed for scan labels: an unreadable slice may still have a label."""
+        found: dict[str, list[Source]] = defaultdict(list)
+        rows = self._database.execute("SELECT scan, path, sop FROM file WHERE code != '' AND sop != ''")
+        for scan, path, sop in rows:
+            found[scan].append(Source(os.fsdecode(path), sop))
+        return found
+
+    def empty_scans(self) -> Iterator[LedgerEntry]:
+        """Ledger lines for scans that have files but no usable slice."""
+        rows = self._database.execute(
+            "SELECT scan, count(*), min(detail) FROM file WHERE scan != '' "
+            "AND scan NOT IN (SELECT scan FROM slice) GROUP BY scan ORDER BY scan"
+        )
+        for scan, n_files, reason in rows:
+            detail = f"none of its {n_files} files is a usable slice; one of them: {reason}"
+            yield LedgerEntry(scan, "", Code.SCAN_EMPTY, detail)
+
+    def _only_scan_near(self, path: bytes) -> str:
+        """The only scan in the nearest folder above `path` that has scans; '' if that folder has several."""
+        query = "SELECT DISTINCT scan FROM file WHERE scan != '' AND path >= ? AND path < ? LIMIT 2"
+        scans = self._nearest(os.path.dirname(path), query)  # noqa: PTH120 - bytes, as the file system has
+        return scans[0] if len(scans) == 1 else ""
+
+    def _slices_near(self, folder: bytes) -> Neighbours:
+        """Names of the slices in the nearest folder, from `folder` upwards, that has slices."""
+        paths = self._nearest(folder, "SELECT DISTINCT path FROM slice WHERE path >= ? AND path < ?")
+        return Neighbours(os.fsdecode(path).rsplit("/", 1)[-1] for path in paths)
+
+    def _nearest(self, folder: bytes, query: str) -> list[Any]:
+        """Values of `query` for the nearest folder, from `folder` upwards, for which there are any.
+
+        The parameters of `query` are the bounds of the paths below the folder.
+        """
+        while True:
+            first, end = (folder + b"/", folder + b"0") if folder else (b"", b"\xff" * 8)  # 0 comes after /
+            found = [value for (value,) in self._database.execute(query, (first, end))]
+            if found or not folder:
+                return found
+            folder = os.path.dirname(folder)  # noqa: PTH120
+
+    def _told(self, error: Exception) -> DataError:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            return DiskFullError(f"{self.path}: the disk is full; free space and run the same command again")
+        reason = "delete it and run the same command again; the headers are read anew"
+        return DataError(f"{self.path}: cannot be used ({error}); {reason}")
+
+    def _open_tables(self) -> None:
+        """Create the tables; drop those of another version, since the index can always be rebuilt."""
+        database = self._database
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        if "about" in tables and database.execute("SELECT * FROM about").fetchall() == [self._about]:
+            return
+        with database:
+            for name in tables:
+                database.execute(f'DROP TABLE "{name}"')
+        with database:
+            for statement in _TABLES.split(";"):
+                database.execute(statement)
+            database.execute("INSERT INTO about VALUES (?, ?, ?)", self._about)
+
+    def _compare(self) -> tuple[int, int]:
+        """Drop files that are gone or changed, and list the files to read.
+
+        Returns:
+            The number of files, and the number of new or changed files.
+        """
+        database = self._database
+        with database:
+            database.execute("CREATE TEMP TABLE IF NOT EXISTS found (path BLOB PRIMARY KEY, size, mtime)")
+            database.execute("DELETE FROM found")
+            database.executemany("INSERT INTO found VALUES (?, ?, ?)", self._listing())
+            n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
+            if not n_files:  # perhaps an unmounted share: keep the index
+                root = self.collection.root
+                raise DataError(f"{root}: holds no DICOM file; name the folder with them")
+            database.execute(
+                "DELETE FROM file WHERE NOT EXISTS (SELECT 1 FROM found n "
+                "WHERE n.path = file.path AND n.size = file.size AND n.mtime = file.mtime)"
+            )
+            database.executemany("DELETE FROM file WHERE code = ?", [(code,) for code in sorted(PASSING)])
+            database.execute("DELETE FROM slice WHERE path NOT IN (SELECT path FROM file)")
+            database.execute("DELETE FROM found WHERE path IN (SELECT path FROM file)")
+            n_new = database.execute("SELECT count(*) FROM found").fetchone()[0]
+        return n_files, n_new
+
+    def _listing(self) -> Iterator[tuple[bytes, int, int]]:
+        """Path relative to the root (raw bytes), size and modification time of every file."""
+        root = str(self.collection.root.resolve())
+        for path in self.collection.files():
+            place = f"{root}{os.sep}{path}"
+            if place.startswith(self._leave_out):
+                continue
+            try:
+                status = os.stat(place)  # noqa: PTH116 - a Path takes longer than the call
+            except OSError:  # a broken link: reported when it is read
+                try:
+                    status = os.lstat(place)
+                except FileNotFoundError:  # gone since it was listed
+                    continue
+            yield os.fsencode(path), status.st_size, status.st_mtime_ns
+
+    def _chunks(self) -> Iterator[list[str]]:
+        """Paths to read, `CHUNK` files at a time."""
+        last = b""
+        while chunk := [
+            path
+            for (path,) in self._database.execute(
+                "SELECT path FROM found WHERE path > ? ORDER BY path LIMIT ?", (last, CHUNK)
+            )
+        ]:
+            yield [os.fsdecode(path) for path in chunk]
+            last = chunk[-1]
+
+    def _read_new(self, n_new: int, jobs: int) -> None:
+        """Read the headers of the files in table `found`, and store each chunk as it arrives."""
+        root = self.collection.root.absolute()
+        work = Parallel(n_jobs=min(jobs, -(-n_new // CHUNK)), return_as="generator")(
+            delayed(_read_chunk)(chunk, root, self.collection.pictures) for chunk in self._chunks()
+        )
+        last = time.monotonic()
+        for chunk in progress(work, total=n_new, what="read headers", unit="file", weight=len):
+            self._keep(chunk)
+            if time.monotonic() - last > COMMIT_SECONDS:
+                self._database.commit()
+                last = time.monotonic()
+        self._database.commit()
+
+    def _keep(self, chunk: Iterable[_Found]) -> None:
+        """Store the results of a chunk of files."""
+        for found in chunk:
+            path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
+            orientation = json.dumps(found.orientation, separators=SEPARATORS)
+            self._database.execute(
+                "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ?, ?, ?, ? FROM found WHERE path = ?",
+                (
+                    *(scan, found.sop, found.code, escaped(found.detail), found.series, orientation),
+                    *(found.is_dicom, path),
+                ),
+            )
+            self._database.executemany(
+                "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
+                [(scan, path, one.frame, one.sop_uid, header_text(one)) for one in found.headers],
+            )
+
+
+def _read_chunk(paths: Sequence[str], root: Path, pictures: bool) -> list[_Found]:
+    """Read the headers of a chunk of files, and of PNG and JPEG files if `pictures`. Runs in a worker."""
+    chunk = []
+    for path in paths:
+        try:
+            read = picture_headers if pictures and is_picture(path) else read_headers
+            headers = read(root / path)
+        except DicomError as error:
+            reason = str(error).removeprefix(f"{root}{os.sep}")
+            known = error.is_dicom or os.path.isdir(root / path)  # noqa: PTH112 - a folder has no content
+            place = (error.series_uid, error.orientation, known)
+            chunk.append(_Found(path, (), error.study_uid, error.sop_uid, error.code, reason, *place))
+        else:
+            key = patient_key(headers[0].patient_id)
+            headers = tuple(replace(header, path="", patient_id=key) for header in headers)
+            chunk.append(_Found(path, headers, headers[0].study_uid, headers[0].sop_uid, "", ""))
+    return chunk

@@ -1,0 +1,281 @@
+"""Preparation of a collection: DICOM files to a prepared set. The first step of the pipeline.
+
+In: a folder in one of the known layouts. Out: `ich_mil.data.store.PreparedSet`. `index` reads the headers, then
+`scan` prepares each scan separately. Both steps run in parallel over the cores or, under
+`joblib.parallel_config(backend="dask")`, over a cluster that shares the folders. A second run prepares only new
+and changed scans. A killed run leaves complete scans only. Each worker processes one scan after the other, so
+memory does not grow with the collection.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from joblib import Parallel, delayed
+
+from ich_mil.data.duplicates import content_of
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.layouts.collection import Collection
+from ich_mil.data.layouts.cq500 import Cq500Collection
+from ich_mil.data.layouts.folder import FolderCollection
+from ich_mil.data.layouts.rsna import RsnaCollection
+from ich_mil.data.layouts.slice_pictures import Window
+from ich_mil.data.layouts.slices import SliceCollection, prepare_slices
+from ich_mil.data.preparation.index import HeaderIndex, IndexedScan
+from ich_mil.data.preparation.record import ScanRecord, read_record, scan_fingerprint
+from ich_mil.data.preparation.scan import ScanTask, prepare_scans
+from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
+from ich_mil.dicom.contrast_words import SitePhrases, read_site_phrases
+from ich_mil.dicom.series import AVERAGE_TO_MM
+from ich_mil.errors import DataError
+from ich_mil.files import CsvRows, alone, digest, remove_leftovers, whole_file, write_json
+from ich_mil.ledger import PASSING, Code, LedgerEntry, LedgerWriter
+from ich_mil.progress import progress, say
+
+Layout = Literal["rsna", "cq500", "folder", "slices", "unlabelled"]
+"""Folder layouts. `folder` and `slices` need a labels.csv; `unlabelled` is a folder to predict on."""
+BATCH = 8
+"""Largest number of scans per worker task; fewer where there are few scans for each worker."""
+
+
+def open_collection(layout: Layout, root: Path, *, window: Window | None = None) -> Collection:
+    """Open the collection below `root`. `DataError` if the folder or its label file cannot be used."""
+    match layout:
+        case "rsna":
+            return RsnaCollection(root)
+        case "cq500":
+            return Cq500Collection(root)
+        case "slices":
+            return SliceCollection(root, window=window)
+        case "folder" | "unlabelled":
+            return FolderCollection(root, labelled=layout == "folder")
+
+
+def prepare(
+    layout: Layout,
+    root: Path,
+    out: Path,
+    *,
+    jobs: int,
+    thickness_mm: float = AVERAGE_TO_MM,
+    window: Window | None = None,
+    contrast_words: Path | None = None,
+) -> PreparedSet:
+    """Prepare every scan below `root` into the folder `out`.
+
+    Args:
+        layout: layout of files and labels.
+        root: the folder to read.
+        out: the folder to write; an earlier result for the same root is completed. A finished set in a
+            read-only folder, as on a cluster, is used without checks.
+        jobs: number of worker processes.
+        thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
+        window: (level, width) in HU of the 8-bit pictures of layout `slices`.
+        contrast_words: a CSV file with contrast words of the site (`ich_mil.dicom.contrast_words`).
+
+    Returns:
+        The prepared set.
+
+    Raises:
+        ConfigError: the contrast words cannot be used.
+        DataError: labels that do not match, no usable slice at all, a picture that cannot be used, a full
+            disk, or `out` prepared from another root, thickness or window, or in use by another process.
+    """
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "layout": layout,
+        "root": str(root.resolve()),
+        "thickness_mm": float(thickness_mm),
+    }
+    if layout == "slices":
+        about["window"] = None if window is None else list(window)
+    site = read_site_phrases(contrast_words)
+    if _check_target(out, about) and not os.access(out, os.W_OK):
+        say(f"{out}: is read-only; used as it is, whatever has become of its files since")
+        return open_prepared(out)
+    collection = open_collection(layout, root, window=window)
+    place = out / "index.sqlite"
+    with alone(out, doing="preparing"), HeaderIndex(place, collection, layout=layout, leave_out=out) as index:
+        remove_leftovers(out, out / "scans")
+        n_files = index.update(jobs=jobs)
+        if next(index.scans(), None) is None:
+            raise _no_slice(index, n_files, out)
+        collection.check(((scan.scan, scan.sources) for scan in index.scans()), index.refused())
+        n_new = _prepare_scans(index, out, about, jobs, site)
+        summary = _write_tables(index, out)
+        about["files"] = summary.files
+        write_json(out / "prepared.json", about)
+    if not summary.n_slices:
+        raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
+    told = f"{out}: {summary.n_scans} scans"
+    if summary.n_labelled:
+        told += f" ({summary.n_positive} positive of {summary.n_labelled} labelled)"
+    say(f"{told}, {summary.n_slices} slices from {n_files} files, {n_new} scans prepared now")
+    if summary.codes:
+        say("  ledger: " + ", ".join(f"{code} {n}" for code, n in summary.codes.most_common()))
+    return open_prepared(out)
+
+
+def _check_target(out: Path, about: dict[str, Any]) -> bool:
+    """Refuse an output folder with another prepared set. Returns whether `out` holds this set, finished."""
+    root = Path(about["root"])
+    if root.is_relative_to(out.resolve()):  # files of the collection would be taken for files of the set
+        raise DataError(
+            f"{out}: is or holds the folder to read ({root}); choose another folder for the prepared set"
+        )
+    path = out / "prepared.json"
+    if not path.is_file():
+        return False
+    try:
+        old = {**json.loads(path.read_text(encoding="utf-8"))}
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: is damaged ({error}); delete it and run the same command again") from error
+    if old.get("format") != FORMAT or not {*about} <= {*old}:
+        return False  # another version: everything is prepared again
+    if (old["root"], old["layout"]) != (about["root"], about["layout"]):
+        raise DataError(
+            f"{out}: was prepared from {old['root']} ({old['layout']}), not from {about['root']} "
+            f"({about['layout']}); choose another folder for the prepared set"
+        )
+    for name in ("thickness_mm", "window"):
+        if old.get(name) != about.get(name):
+            raise DataError(
+                f"{out}: was prepared with {name.removesuffix('_mm')} {old[name]}, not {about[name]}; "
+                "choose another folder for the prepared set"
+            )
+    return bool(old.get("files", UNFINISHED) != UNFINISHED)
+
+
+def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
+    """Write the ledger of a folder without a CT slice, and return the error."""
+    root = index.collection.root
+    first = next(index.refused())
+    (out / "prepared.json").unlink(missing_ok=True)  # left by an earlier run that found slices
+    _write_tables(index, out)
+    reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"
+    return DataError(f"{root}: {reason}: {first.detail}")
+
+
+def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int, site: SitePhrases) -> int:
+    """Prepare new and changed scans, and scans with a temporary refusal (`PASSING`). Returns their number.
+
+    `prepared.json` marks the set as unfinished until the tables are written.
+    """
+    thickness_mm = about["thickness_mm"]
+    window = tuple(about["window"]) if about.get("window") else None
+    work_on = partial(prepare_slices, window=window) if about["layout"] == "slices" else prepare_scans
+    root, out = index.collection.root.absolute(), out.absolute()
+    todo = []
+    for scan in index.scans():
+        fingerprint = scan_fingerprint(scan.fingerprint, thickness_mm, window, site)
+        record = read_record(out, scan.scan)
+        if (
+            record is None
+            or record.fingerprint != fingerprint
+            or any(entry.code in PASSING for entry in record.entries)
+        ):
+            todo.append((scan.scan, fingerprint))
+    if todo:
+        write_json(out / "prepared.json", {**about, "files": UNFINISHED})
+        at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
+        batches = (
+            [
+                ScanTask(scan, index.headers(scan), fingerprint, thickness_mm, root, out, site)
+                for scan, fingerprint in todo[first : first + at_once]
+            ]
+            for first in range(0, len(todo), at_once)
+        )
+        work = Parallel(n_jobs=min(jobs, len(todo)), return_as="generator_unordered")(
+            delayed(work_on)(batch) for batch in batches
+        )
+        for _ in progress(work, total=len(todo), what="prepare", weight=int):
+            pass
+    return len(todo)
+
+
+@dataclass
+class _Summary:
+    """Totals that `prepare` reports; `files` is a digest of all files that the scans were made from."""
+
+    files: str = ""
+    n_scans: int = 0
+    n_positive: int = 0
+    n_labelled: int = 0
+    n_slices: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+
+
+def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
+    """Write `slices.csv` and `ledger.csv` from the records of the scans, one scan at a time.
+
+    Labels are added here, so that pixels need not be read again after a change of the label file.
+    """
+    summary = _Summary()
+    fingerprints = []
+    collection = index.collection
+    refused = index.refused_sources()
+    kept: set[str] = set()
+    shown: dict[str, str] = {}
+    with (
+        whole_file(out / "ledger.csv") as ledger_path,
+        whole_file(out / "slices.csv") as table_path,
+        LedgerWriter(ledger_path) as ledger,
+        table_path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as table_file,
+    ):
+        table = CsvRows(table_file, COLUMNS)
+        ledger.write(index.refused())
+        ledger.write(index.lost_slices())
+        ledger.write(index.empty_scans())
+        for scan in index.scans():
+            record = read_record(out, scan.scan)
+            assert record is not None, scan.scan  # written by _prepare_scans
+            label = collection.scan_label(scan.scan, [*scan.sources, *refused.get(scan.scan, [])])
+            for row in _rows(scan, record, label, collection):
+                table.write([row[name] for name in COLUMNS])
+            kept.add(scan_file(out, scan.scan).stem)
+            ledger.write(record.entries)
+            content = content_of((item["content"] for item in record.slices), least=1)
+            if content and (other := shown.setdefault(content, scan.scan)) != scan.scan:
+                collection.check_twins(scan.scan, other)
+                detail = f"it has the slices of {other}; both count as of one patient"
+                ledger.write([LedgerEntry(scan.scan, "", Code.SAME_SLICES, detail)])
+            fingerprints.append(record.fingerprint.encode())
+            if record.slices:
+                summary.n_scans += 1
+                summary.n_slices += len(record.slices)
+                summary.n_labelled += label != UNKNOWN
+                summary.n_positive += label == 1
+        ledger.write(collection.entries)
+        summary.codes = ledger.codes
+    for path in (out / "scans").glob("*"):
+        if path.stem not in kept:
+            path.unlink()  # a scan that is no longer in the collection
+    summary.files = digest(*fingerprints)
+    return summary
+
+
+def _rows(
+    scan: IndexedScan, record: ScanRecord, label: int, collection: Collection
+) -> Iterator[dict[str, object]]:
+    """Rows of one scan in `slices.csv`."""
+    heights = [item["position_mm"] for item in record.slices]
+    span = (max(heights) - min(heights)) if heights else 0.0
+    for index, item in enumerate(record.slices):
+        yield {
+            "scan": scan.scan,
+            "index": index,
+            "patient": collection.patient(scan.scan) or record.patient,
+            "position_mm": round(item["position_mm"], 3),
+            "position": round((item["position_mm"] - heights[0]) / span, 5) if span else 0.5,
+            "scan_label": label,
+            "slice_label": max(collection.slice_label(sop, scan=scan.scan) for sop in item["sops"]),
+            "sop": item["sop"],
+            "source": "|".join(item["sources"]),
+            "corrections": "|".join(item["corrections"]),
+            "content": item["content"],
+        }

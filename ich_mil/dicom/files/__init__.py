@@ -1,0 +1,1 @@
+"""DICOM files: raw elements, decoded pixels, and the headers of CT slices."""

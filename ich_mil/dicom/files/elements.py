@@ -1,0 +1,250 @@
+"""Fast header parser: raw values of selected DICOM elements and the location of Pixel Data.
+
+In: a path and the requested tags. Out: `Elements`, whose values are decoded on access. Pixel Data is not
+read, and a deflated file is inflated only as far as its header.
+
+Source: DICOM PS3.5 7.1 (elements), A.5 (deflated); PS3.10 7.1 (preamble and file meta information).
+"""
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydicom.dataset import Dataset
+from pydicom.filereader import read_dataset
+from pydicom.tag import Tag
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ImplicitVRLittleEndian,
+    UncompressedTransferSyntaxes,
+)
+
+from ich_mil.dicom.files.text import decode_text
+from ich_mil.dicom.files.walk import UNDEFINED, VRS, walk
+
+PIXEL_DATA = 0x7FE00010
+HEAD_BYTES = 1 << 15
+"""Bytes read first: the header of one slice takes 2 to 20 KB."""
+MOST_HEADER_BYTES = 1 << 25
+"""Bytes read if `HEAD_BYTES` end before Pixel Data: a multi-frame header takes about 1 KB per frame."""
+INFLATE_BYTES = 1 << 29
+"""Maximum inflated size of a deflated file [bytes]: 500 frames of 512 x 512 take half of it."""
+
+NATIVE = frozenset(UncompressedTransferSyntaxes)
+"""Transfer syntaxes with native (not encapsulated) Pixel Data (PS3.5 A.1-A.5)."""
+
+_SYNTAX = 0x00020010
+_MEDIA_SOP_CLASS = 0x00020002
+CHARACTER_SET = 0x00080005
+_PREAMBLE = 128
+# Groups of the first element, little endian, in a file without the PS3.10 preamble.
+_FIRST_GROUPS = {0x0002, 0x0008}
+_BLANKS = " \0\t\r\n"
+_ESCAPE = b"\x1b"
+"""First byte of a code extension (PS3.5 6.1.2.5)."""
+
+
+def tag_of(keyword: str) -> int:
+    """Tag of a DICOM keyword as a plain int, because `pydicom.tag.Tag` comparisons run in Python."""
+    return int(Tag(keyword))
+
+
+class NotDicomError(Exception):
+    """The file is not a DICOM file (PS3.10)."""
+
+
+class EmptyFileError(NotDicomError):
+    """The file is empty or begins with zeros, as after a failed copy."""
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Requested elements of one file, as bytes.
+
+    Attributes:
+        syntax: transfer syntax UID; the DICOM default if the file names none (PS3.5 10.1).
+        media_sop_class: MediaStorageSOPClassUID (0002,0002), or ''.
+        little_endian: byte order of binary values.
+        values: tag -> raw value; empty bytes for a sequence of undefined length.
+        pixel_offset: offset of the Pixel Data value in the (inflated) file [bytes]; -1 without Pixel Data.
+        pixel_length: length of the Pixel Data value [bytes]; -1 if undefined.
+        n_bytes: file size [bytes].
+        sequences: function that parses the data set up to Pixel Data with pydicom, including sequences.
+    """
+
+    syntax: str
+    media_sop_class: str
+    little_endian: bool
+    values: dict[int, bytes]
+    pixel_offset: int
+    pixel_length: int
+    n_bytes: int
+    sequences: Callable[[], Dataset]
+
+    def texts(self, tag: int) -> list[str]:
+        """Values of a text element without surrounding blanks and NULs; [] if absent or empty."""
+        text = self.text(tag)
+        return text.split("\\") if text else []
+
+    def text(self, tag: int) -> str:
+        """Value of a text element, several values joined by a backslash; '' if absent."""
+        raw = self.values.get(tag, b"")
+        if raw.isascii() and _ESCAPE not in raw:  # ISO 2022 Japanese is 7-bit too
+            text = raw.decode("ascii").strip(_BLANKS)
+        else:
+            names = self.values.get(CHARACTER_SET, b"").decode("ascii", "replace").split("\\")
+            text = decode_text(raw, [name.strip(_BLANKS) for name in names]).strip(_BLANKS)
+        if "\\" in text:
+            text = "\\".join([part.strip(_BLANKS) for part in text.split("\\")])
+        return text
+
+    def decimals(self, tag: int, count: int) -> tuple[float, ...] | None:
+        """Value of a DS or IS element as exactly `count` finite numbers, or None."""
+        return finite_numbers(self.texts(tag), count)
+
+    def integer(self, tag: int) -> int | None:
+        """Value of an IS element with one number, or None."""
+        number = self.decimals(tag, 1)
+        return int(number[0]) if number else None
+
+    def short(self, tag: int, *, signed: bool = False) -> int | None:
+        """Value of a US or SS element with one 16-bit number, or None."""
+        raw = self.values.get(tag, b"")
+        if len(raw) != 2:
+            return None
+        return int.from_bytes(raw, "little" if self.little_endian else "big", signed=signed)
+
+
+def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
+    """Convert values of an element to exactly `count` finite numbers, or None."""
+    try:
+        numbers = tuple(map(float, values))
+    except (TypeError, ValueError):
+        return None
+    return numbers if len(numbers) == count and all(map(math.isfinite, numbers)) else None
+
+
+def read_elements(path: Path, tags: Set[int]) -> Elements:
+    """Read the elements `tags` that precede Pixel Data.
+
+    Args:
+        path: a file, with or without the 128-byte preamble.
+        tags: requested tags; include SpecificCharacterSet to decode texts.
+
+    Raises:
+        NotDicomError: the file does not begin like a DICOM file.
+        EmptyFileError: the file is empty or begins with zeros.
+        OSError: the file cannot be read.
+        zlib.error: the file is deflated and damaged.
+    """
+    with path.open("rb") as file:
+        n_bytes = file.seek(0, io.SEEK_END)
+        head = _Head(file, HEAD_BYTES)
+        elements = _elements(head, tags, n_bytes)
+        if elements.pixel_offset < 0 and not head.is_whole:
+            head = _Head(file, MOST_HEADER_BYTES)
+            elements = _elements(head, tags, n_bytes)
+    return elements
+
+
+def inflate(path: Path, start: int, n_bytes: int) -> bytes:
+    """Read a byte range of a deflated file after inflation.
+
+    Args:
+        path: a file with a deflated data set.
+        start: offset of the range in the inflated file [bytes], at or after the start of the data set.
+        n_bytes: length of the range [bytes].
+
+    Returns:
+        The bytes; fewer if the file ends earlier.
+
+    Raises:
+        ValueError: the range exceeds `INFLATE_BYTES`.
+        zlib.error: the file is damaged before the end of the range.
+    """
+    if start + n_bytes > INFLATE_BYTES:
+        raise ValueError(f"it would inflate to more than {INFLATE_BYTES >> 20} MB")
+    with path.open("rb") as file:
+        return _Head(file, start + n_bytes).content[start : start + n_bytes]
+
+
+class _Head:
+    """First bytes of a file, inflated if the file is deflated.
+
+    Attributes:
+        content: the bytes, after inflation.
+        start: offset of the data set in `content`.
+        syntax: transfer syntax UID, '' if absent from the file meta information.
+        media_sop_class: MediaStorageSOPClassUID, or ''.
+        is_whole: True if `content` holds the whole file.
+    """
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        file.seek(0)
+        content = file.read(limit)
+        has_preamble = content[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
+        if not has_preamble and not any(content[:_PREAMBLE]):
+            raise EmptyFileError
+        if not has_preamble and (
+            len(content) < 8 or struct.unpack("<H", content[:2])[0] not in _FIRST_GROUPS
+        ):
+            raise NotDicomError
+        meta: dict[int, str] = {}
+        self.start = _PREAMBLE + 4 if has_preamble else 0
+        # file meta information is explicit little endian (PS3.10 7.1)
+        for tag, at, length in walk(content, self.start, explicit=True, little_endian=True):
+            if tag >> 16 != 2:
+                break
+            if at + length <= len(content):
+                meta[tag] = content[at : at + length].decode("ascii", "replace").strip(_BLANKS)
+            self.start = at + length
+        self.syntax = meta.get(_SYNTAX, "")
+        self.media_sop_class = meta.get(_MEDIA_SOP_CLASS, "")
+        self.is_whole = len(content) < limit
+        if self.syntax == DeflatedExplicitVRLittleEndian:
+            file.seek(self.start)
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+            inflated = inflater.decompress(file.read(), limit)
+            content = content[: self.start] + inflated
+            self.is_whole = len(inflated) < limit
+        self.content = content
+
+
+def _elements(head: _Head, tags: Set[int], n_bytes: int) -> Elements:
+    """Elements `tags` in the first bytes of a file of size `n_bytes`."""
+    content, start = head.content, head.start
+    little = head.syntax != ExplicitVRBigEndian
+    # The encoding of the first element outranks the declared transfer syntax.
+    explicit = content[start + 4 : start + 6] in VRS
+    pixel_offset = pixel_length = -1
+    values = {}
+    for tag, at, length in walk(content, start, explicit=explicit, little_endian=little):
+        if tag == PIXEL_DATA:
+            pixel_offset, pixel_length = at, -1 if length == UNDEFINED else length
+            break
+        if tag in tags and length == UNDEFINED:  # a sequence: record its presence only
+            values[tag] = b""
+        elif tag in tags and at + length <= len(content):  # a truncated UID would be another UID
+            values[tag] = content[at : at + length]
+
+    def sequences() -> Dataset:
+        again = io.BytesIO(content)
+        again.seek(start)
+        return read_dataset(again, not explicit, little, stop_when=lambda tag, *_: tag == PIXEL_DATA)
+
+    return Elements(
+        head.syntax or ImplicitVRLittleEndian,
+        head.media_sop_class,
+        little,
+        values,
+        pixel_offset,
+        pixel_length,
+        n_bytes,
+        sequences,
+    )

@@ -1,0 +1,1 @@
+"""Pixels of a CT slice as Hounsfield units, with padding and noise detected."""

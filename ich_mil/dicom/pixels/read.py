@@ -1,0 +1,157 @@
+"""Pixel reader: one CT slice as HU.
+
+In: a `SliceHeader` from `read_headers`. Out: int16 HU (H, W) and the repairs made. The header holds the
+location of the pixels, so the file is not parsed again; native pixels need a single read.
+
+Source: DICOM PS3.5 8 (pixel data); PS3.3 C.7.6.3 (image pixel).
+Legend: `H, W` pixels.
+"""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from pydicom.encaps import get_frame
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
+
+from ich_mil.dicom.files.codec import CodecError, NoDecoderError, decode
+from ich_mil.dicom.files.elements import NATIVE, inflate
+from ich_mil.dicom.files.header import SliceHeader
+from ich_mil.dicom.files.refusal import refusal, refusal_of
+from ich_mil.dicom.pixels.grey_levels import grey_notes
+from ich_mil.dicom.pixels.hounsfield import NoHounsfieldError, to_hu
+from ich_mil.dicom.pixels.noise import noise_rows
+from ich_mil.ledger import Code
+
+# Trailing rows of zeros indicate a failed copy if they are at least `ZERO_FRACTION` of all rows and the data
+# end abruptly, with a row of which at least `FULL_ROW` is not zero. A round field of view ends with few
+# nonzero pixels, and a picture padded with zeros also begins with zeros.
+ZERO_FRACTION = 1 / 16
+FULL_ROW = 1 / 2
+
+
+def read_slice(
+    header: SliceHeader, *, root: Path = Path()
+) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
+    """Read the HU of one CT slice.
+
+    Args:
+        header: header of the slice.
+        root: folder for relative paths in the header.
+
+    Returns:
+        int16 HU (H, W) within -1024..3095, and one (code, detail) pair per repair (`hounsfield.to_hu`) and
+        note (`grey.grey_notes`).
+
+    Raises:
+        DicomError: the file is refused, with code
+            `no-hu-scale` (intercept of about 0 without air, or image in the bits above BitsStored),
+            `not-opened` (operating system error),
+            `no-decoder` (a package is missing; the message names it),
+            `unreadable` (truncated, zeros from some row on, or contradicting the header),
+            `flat` (all pixels equal),
+            `noise` (rows with independent neighbouring pixels).
+    """
+    path = root / header.path
+    try:
+        stored = _stored_values(path, header)  # (H, W)
+    except NoDecoderError as error:
+        raise refusal(path, Code.NO_DECODER, str(error)) from error
+    except Exception as error:  # decoder exceptions have no common base class
+        failed = f"pixels ({UID(header.pixels.syntax).name}) cannot be decoded"
+        raise refusal_of(path, error, failed=failed) from error
+    pixels = header.pixels
+    try:
+        hu, notes = to_hu(
+            stored,
+            slope=pixels.slope,
+            intercept=pixels.intercept,
+            bits_stored=pixels.bits_stored,
+            signed=pixels.signed,
+            padding=pixels.padding,
+        )
+    except NoHounsfieldError as error:
+        raise refusal(path, error.code, str(error)) from error
+    rows = noise_rows(hu)
+    if rows.size:
+        reason = f"{rows.size} rows from {rows[0]} to {rows[-1]} are noise"
+        raise refusal(path, Code.NOISE, reason)
+    return hu, (*notes, *grey_notes(hu, pixels))
+
+
+class _BoundedFile(io.FileIO):
+    """File that limits each read to the remaining bytes, because a damaged item can declare any length."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._end = self.seek(0, io.SEEK_END)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read at most `size` bytes; -1 reads to the end."""
+        return super().read(-1 if size is None else min(size, self._end - self.tell()))
+
+
+def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
+    """Stored values (H, W) of one frame, with the bits above BitsStored as in the file."""
+    pixels = header.pixels
+    if pixels.syntax not in NATIVE:
+        with _BoundedFile(path) as file:
+            file.seek(pixels.offset)
+            stream = get_frame(file, header.frame, number_of_frames=pixels.frames)
+        return decode(
+            stream,
+            pixels.syntax,
+            rows=header.rows,
+            columns=header.columns,
+            bits_allocated=pixels.bits_allocated,
+            bits_stored=pixels.bits_stored,
+            signed=pixels.signed,
+        )
+    n_bytes = header.rows * header.columns * pixels.bits_allocated // 8
+    start = pixels.offset + header.frame * n_bytes
+    if pixels.syntax == DeflatedExplicitVRLittleEndian:
+        content = np.frombuffer(inflate(path, start, n_bytes), dtype=np.uint8)
+    else:
+        with path.open("rb", buffering=0) as file:
+            swapped = _is_swapped(file, header)
+            # read whole words: a frame may begin or end within a word
+            first = start - (start - pixels.offset) % 2 if swapped else start
+            rest = (start + n_bytes - pixels.offset) % 2 if swapped else 0
+            content = np.empty(start + n_bytes + rest - first, dtype=np.uint8)
+            file.seek(first)
+            content = content[: file.readinto(content.data)]
+        if swapped:
+            content = content.view(np.uint16).byteswap().view(np.uint8)[start - first :][:n_bytes]
+    if len(content) < n_bytes:
+        raise CodecError(f"pixel data are cut off: {len(content)} of {n_bytes} bytes")
+    order = ">" if pixels.syntax == ExplicitVRBigEndian else "<"
+    kind = f"{order}{'i' if pixels.signed else 'u'}{pixels.bits_allocated // 8}"
+    values = content.view(kind).reshape(header.rows, header.columns)
+    n_whole = _rows_before_zeros(values)
+    if n_whole < header.rows:
+        raise CodecError(f"zeros from row {n_whole} on: a copy that failed")
+    return values
+
+
+def _is_swapped(file: io.FileIO, header: SliceHeader) -> bool:
+    """Whether 8-bit pixels are stored in big endian words (VR OW), with the first pixel in the lower byte.
+
+    With VR OB the pixels are in order (PS3.5 8.1.1, A.3).
+    """
+    pixels = header.pixels
+    if pixels.syntax != ExplicitVRBigEndian or pixels.bits_allocated != 8:
+        return False
+    file.seek(pixels.offset - 8)  # VR (2 bytes), reserved (2), length (4)
+    return file.read(2) == b"OW"
+
+
+def _rows_before_zeros(values: np.ndarray) -> int:
+    """Number of rows of stored values (H, W) before the zeros of a failed copy; H for an intact picture.
+
+    The last row with data may be incomplete, so the row before it is tested for `FULL_ROW`.
+    """
+    if values[-1].any() or not values[0].any():
+        return len(values)
+    n = int(np.flatnonzero(values.any(axis=1))[-1]) + 1
+    few = len(values) - n < ZERO_FRACTION * len(values) or n < 2
+    return len(values) if few or np.count_nonzero(values[n - 2]) < FULL_ROW * values.shape[1] else n

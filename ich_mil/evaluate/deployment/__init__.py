@@ -1,0 +1,1 @@
+"""Evaluation at a site in use: recalibration, triage, drift, out-of-distribution scans."""

@@ -1,0 +1,1 @@
+"""Inference of the heads: coordinate ascent, Gibbs sampling, kernel learning, inducing points."""

@@ -1,0 +1,390 @@
+"""Coordinate-ascent variational inference for the sparse GP heads, for many replicates at once.
+
+In: Φ of the training slices (`Projection`) and the local factors of the model (`Observation`). Out: q(w) =
+N(m, S) and a `FitReport` for each replicate. All models share the global update of one sweep,
+
+    A = I + Φ Θ Φᵀ        m = A⁻¹ Φ r        S = A⁻¹
+    μ = Φᵀ m              σ² = diag(Φᵀ S Φ) + residual
+
+The precisions Θ and targets r of the slices depend on the model: they come from its local posteriors
+(ψ-VGPMIL: Castro-Macías et al. 2024, Eq. 25-28). Replicates share Φ and the scans. They differ in the
+parameters of the observation model: density, H, margin.
+
+With several ranks (`ich_mil.ranks`), the scans are divided among them. Each rank holds Φ and the local
+posteriors of its own slices. Stopping decisions use sums and maxima over all ranks, so all ranks agree.
+
+Shapes: R replicates, B bags (scans), N instances (slices), M inducing points.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ich_mil.gp.aggregation import Link, Rule, mean_logit, scan_logit
+from ich_mil.gp.calibration import platt_loss
+from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.sparse_gp import identity
+from ich_mil.kernels.leave_one_out import Turns
+from ich_mil.ranks import ALONE, Ranks
+
+RUNAWAY = 50.0
+"""Largest |μ| of an unbounded model before its fit counts as diverged. sigmoid(f) rounds to 1 in float64
+from f = 37."""
+
+COLLAPSED = 1e-3
+"""A fit whose largest |μ| is below this value has collapsed to the prior mean."""
+
+LONGER = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
+"""Advice in warnings about a collapsed fit, whose slices may be too far from the inducing points."""
+
+Stopped = Literal["validation", "converged", "sweeps", "diverged"]
+
+
+class Observation(Protocol):
+    """Local factors of a model: the variational posteriors of the slices given μ and σ², for R replicates."""
+
+    @property
+    def bounded(self) -> list[bool]:
+        """For each replicate, whether the model itself keeps |μ| bounded."""
+        ...
+
+    def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
+        """Precisions Θ (R, N) for μ, σ² (R, N)."""
+        ...
+
+    def target(self) -> Tensor:
+        """Targets r (R, N). Call `precision` of the same sweep first."""
+        ...
+
+    def update(self, mu: Tensor, variance: Tensor) -> None:
+        """Update the local posteriors for new μ, σ² (R, N)."""
+        ...
+
+    def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
+        """ELBO (R,) without its term KL(q(w) ‖ p(w))."""
+        ...
+
+    def keep(self, alive: Tensor) -> None:
+        """Drop all replicates except those at the indices `alive`."""
+        ...
+
+
+class Weights(NamedTuple):
+    """Gaussian q(w) = N(m, S) of R replicates: m (R, M), W (R, M, M) with WᵀW = S, and log det S (R,)."""
+
+    mean: Tensor
+    root: Tensor
+    log_det: Tensor
+
+    @classmethod
+    def prior(cls, replicates: int, m: int, *, like: Tensor) -> "Weights":
+        """Prior N(0, I) with M = `m`, in the dtype and on the device of `like`."""
+        zero = like.new_zeros(replicates, m)
+        return cls(zero, identity(m, like).repeat(replicates, 1, 1), zero[:, 0])
+
+    @classmethod
+    def solve(cls, gram: Tensor, pull: Tensor) -> "Weights":
+        """Solve for q(w): S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M).
+
+        A replicate whose S⁻¹ is not positive definite is filled with NaN.
+        """
+        eye = identity(gram.shape[-1], gram)
+        C, failed = torch.linalg.cholesky_ex(gram + eye)  # A = C Cᵀ
+        C.masked_fill_((failed != 0)[:, None, None], torch.nan)
+        root = torch.linalg.solve_triangular(C, eye, upper=False)
+        mean = (root.mT @ (root @ pull[..., None]))[..., 0]
+        return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+
+    def one(self, replicate: int) -> "Weights":
+        """q(w) of one replicate, with R = 1: a copy if R > 1, so that the other replicates can be freed."""
+        if len(self.mean) == 1:
+            return self
+        return Weights(*(value[replicate : replicate + 1].clone() for value in self))
+
+    def within(self, basis: Tensor | None) -> "Weights":
+        """Marginal of q(w) in the directions of `basis` (M, r). None returns q(w) itself."""
+        if basis is None:
+            return self
+        half = self.root @ basis  # (R, M, r)
+        upper = torch.linalg.cholesky(half.mT @ half).mT
+        return Weights(self.mean @ basis, upper, 2 * upper.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+
+    def beyond(self, basis: Tensor | None) -> "Weights":
+        """Extend q(w) from the directions of `basis` (M, r) to all M; the other directions keep the prior."""
+        if basis is None:
+            return self
+        # W = I + Q (W_r - I) Qᵀ has WᵀW = I + Q (S_r - I) Qᵀ
+        grown = basis @ (self.root - identity(basis.shape[1], basis)) @ basis.mT
+        return Weights(self.mean @ basis.mT, grown + identity(len(basis), basis), self.log_det)
+
+    def kl(self) -> Tensor:
+        """KL(q(w) ‖ N(0, I)) (R,)."""
+        trace = self.root.square().sum((-2, -1))
+        return 0.5 * (trace + self.mean.square().sum(-1) - self.mean.shape[-1] - self.log_det)
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """History of a fit by sweep (the first entry is sweep 1), and the reason it stopped.
+
+    Attributes:
+        elbo: ELBO after each sweep. Exact for the logistic density; for other densities of ψ-VGPMIL up to a
+            constant and log Z (Eq. 20), which depends on the kernel. For the family large_margin it is the
+            objective that is maximised, which bounds no evidence. Empty for gibbs, which samples.
+        max_abs_mean: largest |μ| of a training slice after each sweep.
+        validation_log_loss: loss of the validation scans after Platt scaling on them (`platt_loss`); empty
+            without validation scans. With a learned kernel, of the last ascent only.
+        best_sweep: the sweep whose q(w) was returned; 0 is the start.
+        stopped: the reason the fit ended.
+        message: the reason as a sentence.
+        r_hat: largest rank-normalised split R-hat of μ over the monitored slices; None without sampling.
+        effective_samples: smallest bulk effective sample size of μ over these slices; None without sampling.
+    """
+
+    elbo: tuple[float, ...]
+    max_abs_mean: tuple[float, ...]
+    validation_log_loss: tuple[float, ...]
+    best_sweep: int
+    stopped: Stopped
+    message: str
+    r_hat: float | None = None
+    effective_samples: float | None = None
+
+
+class Watched(NamedTuple):
+    """Scans on which each sweep is scored. B scans in all, C of them on this rank.
+
+    Attributes:
+        projection: Φ of this rank's slices.
+        offsets: (C + 1,) on the CPU.
+        labels: (B,) of all scans, on the CPU.
+        turns: order of the slices in `projection`; None: the packed order of `offsets`.
+        numbers: (C,) indices of this rank's scans among all; None: this rank has all scans.
+    """
+
+    projection: Projection
+    offsets: Tensor
+    labels: Tensor
+    turns: Turns | None = None
+    numbers: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Stopping criteria, and how scans are scored: the settings of the same names in `HeadSettings`."""
+
+    sweeps: int
+    patience: int
+    tolerance: float
+    rule: Rule
+    link: Link
+
+
+class _Sweep(NamedTuple):
+    """Outcome of one sweep for one replicate.
+
+    Attributes:
+        number: index of the sweep, from 1.
+        elbo: ELBO.
+        largest: largest |μ| over the slices.
+        change: largest change of a μ since the previous sweep.
+        loss: Platt loss on the scoring scans; None without scoring.
+    """
+
+    number: int
+    elbo: float
+    largest: float
+    change: float
+    loss: float | None
+
+
+@dataclass
+class _Trace:
+    """Progress of one replicate: its history, the best q(w) so far, and the stopping decision.
+
+    Attributes:
+        best: best q(w) so far.
+        limits: stopping criteria.
+        ceiling: largest |μ| allowed; above it the fit has diverged.
+        watched: whether there are validation scans.
+    """
+
+    best: Weights
+    limits: Limits
+    ceiling: float
+    watched: bool
+    sweeps: list[_Sweep] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    best_sweep: int = 0
+    best_loss: float = math.inf
+    stopped: Stopped = "sweeps"
+    message: str = ""
+
+    def goes_on(self, sweep: _Sweep, state: Callable[[], Weights]) -> bool:
+        """Record a sweep; return False, with `stopped` and `message` set, if the fit ends here.
+
+        Args:
+            sweep: outcome of the sweep.
+            state: returns q(w) after the sweep; called only if that q(w) is kept.
+        """
+        self.sweeps.append(sweep)
+        # These comparisons are False for NaN, so NaN counts as divergence.
+        finite = sweep.largest < self.ceiling and math.isfinite(sweep.elbo)
+        if finite and sweep.loss is None:
+            self._keep(sweep, state)
+        if not (finite and sweep.largest > COLLAPSED):
+            self.stopped, self.message = "diverged", self._divergence(sweep)
+            return False
+        if sweep.loss is not None:
+            self.losses.append(sweep.loss)
+            if sweep.loss < self.best_loss:
+                self._keep(sweep, state)
+                self.best_loss = sweep.loss
+        if self.watched and sweep.number - self.best_sweep >= self.limits.patience:
+            self.stopped = "validation"
+            waited = f"no better on validation scans for {self.limits.patience} sweeps"
+            self.message = f"{waited}, kept sweep {self.best_sweep}"
+        elif sweep.change < self.limits.tolerance:
+            self.stopped, self.message = "converged", f"converged in sweep {sweep.number}"
+        elif sweep.number == self.limits.sweeps:
+            self.message = f"all {self.limits.sweeps} sweeps done"
+        else:
+            return True
+        if not self.watched:  # without validation scans the last q(w) counts, not the best on training scans
+            self._keep(sweep, state)
+        return False
+
+    def _keep(self, sweep: _Sweep, state: Callable[[], Weights]) -> None:
+        self.best, self.best_sweep = state(), sweep.number
+
+    def _divergence(self, sweep: _Sweep) -> str:
+        """Message of a diverged fit: how it failed, and which q(w) is kept."""
+        how = "shrunk to 0" if sweep.largest <= COLLAPSED else "run away"
+        why = "the last finite one"
+        if sweep.loss is not None:
+            why = f"the best on {'validation' if self.watched else 'training'} scans"
+        return (
+            f"the fit has {how}: |μ| reached {sweep.largest:.3g} in sweep {sweep.number}; the state of sweep "
+            f"{self.best_sweep} is kept, {why}"
+        )
+
+    def report(self) -> FitReport:
+        return FitReport(
+            tuple(sweep.elbo for sweep in self.sweeps),
+            tuple(sweep.largest for sweep in self.sweeps),
+            tuple(self.losses) if self.watched else (),
+            self.best_sweep,
+            self.stopped,
+            self.message,
+        )
+
+
+def scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits, ranks: Ranks) -> Tensor:
+    """Scan logits (R, B): the scan rule applied to the slice logits of E p(f) (`mean_logit`)."""
+    logits = mean_logit(mu, variance, limits.link)
+    if watched.turns is not None:
+        logits = watched.turns.restore(logits)
+    own = scan_logit(logits, watched.offsets, limits.rule)  # (R, C)
+    if watched.numbers is None:
+        return own
+    return ranks.total(own.new_zeros(len(own), len(watched.labels)).index_copy(1, watched.numbers, own))
+
+
+@torch.no_grad()
+def ascend(
+    projection: Projection,
+    observation: Observation,
+    start: Weights,
+    *,
+    limits: Limits,
+    training: Watched,
+    watched: Watched | None = None,
+    ranks: Ranks = ALONE,
+) -> list[tuple[Weights, FitReport]]:
+    """Run sweeps until each replicate has converged, stopped improving, diverged or reached the sweep limit.
+
+    With validation scans, the q(w) of the sweep with the lowest validation loss is returned, and a replicate
+    stops when that loss has not fallen for `limits.patience` sweeps. Without validation scans, the last q(w)
+    is returned.
+
+    A fit stops with a warning if it diverges (|μ| not finite, or above `RUNAWAY` where the model does not
+    bound it) or collapses (|μ| below `COLLAPSED`). It then returns, without validation scans, the q(w) with
+    the lowest loss on the training scans, or for a bounded model the last finite q(w).
+
+    Args:
+        projection: Φ of this rank's training slices, in the order of the observation; its sums are over all
+            ranks.
+        observation: local factors; changed in place, and left at the last sweep.
+        start: q(w) before the first sweep, R replicates.
+        limits: stopping criteria.
+        training: the training scans; they score unbounded models where there are no validation scans.
+        watched: validation scans.
+        ranks: the ranks among which the scans are divided.
+
+    Returns:
+        For each replicate, q(w) with R = 1 and its report.
+    """
+    bounded = observation.bounded
+    alive = list(range(len(bounded)))
+    traces = [
+        _Trace(start.one(r), limits, math.inf if bounded[r] else RUNAWAY, watched is not None) for r in alive
+    ]
+    judges = training if watched is None and not all(bounded) else watched
+    mu, variance = projection.moments(start.mean, start.root)
+    for number in range(1, limits.sweeps + 1):
+        before = mu
+        theta = observation.precision(mu, variance)
+        weights = Weights.solve(*projection.gram(theta, observation.target()))
+        mu, variance = projection.moments(weights.mean, weights.root)
+        observation.update(mu, variance)
+        bound = ranks.total(observation.bound(mu, variance)) - weights.kl()
+        told = [bound[:, None], ranks.most(torch.stack([mu.abs().amax(1), (mu - before).abs().amax(1)], 1))]
+        if judges is not None:
+            seen = (mu, variance)
+            if judges is watched:
+                seen = judges.projection.moments(weights.mean, weights.root)
+            told.append(scan_logits(*seen, judges, limits, ranks))
+        # The only host-device synchronisation of a sweep.
+        host = torch.cat(told, 1).cpu()  # (R, 3 + B)
+        losses: list[float] | list[None] = [None] * len(alive)
+        if judges is not None:
+            losses = ranks.same(platt_loss(host[:, 3:], judges.labels)).tolist()
+        going = []
+        for i, ((elbo, largest, change), loss) in enumerate(zip(host[:, :3].tolist(), losses, strict=True)):
+            trace = traces[alive[i]]
+            if judges is training and bounded[alive[i]]:
+                loss = None  # a bounded model cannot run away, so its training loss is not needed
+            if trace.goes_on(_Sweep(number, elbo, largest, change, loss), partial(weights.one, i)):
+                going.append(i)
+            elif trace.stopped == "diverged":
+                hint = "a logistic tail keeps it from that (head.logistic_tail)"
+                if largest <= COLLAPSED:
+                    hint = f"{LONGER}, and labels weigh more with a larger H, if it has one (head.log_h)"
+                warnings.warn(f"{trace.message}; {hint}", stacklevel=4)
+        if len(going) == len(alive):
+            continue
+        rows = torch.tensor(going, dtype=torch.int64, device=mu.device)
+        alive = [alive[i] for i in going]
+        if not alive:
+            break
+        observation.keep(rows)
+        mu, variance = mu[rows], variance[rows]
+    return [(trace.best, trace.report()) for trace in traces]
+
+
+def join_reports(reports: Sequence[FitReport]) -> FitReport:
+    """Concatenate the reports of consecutive ascents; the reason of the end is that of the last."""
+    last = reports[-1]
+    before = sum(len(report.elbo) for report in reports[:-1])
+    return replace(
+        last,
+        elbo=tuple(value for report in reports for value in report.elbo),
+        max_abs_mean=tuple(value for report in reports for value in report.max_abs_mean),
+        best_sweep=before + last.best_sweep,
+    )

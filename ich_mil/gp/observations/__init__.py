@@ -1,0 +1,1 @@
+"""Observation models of the heads: ψ-VGPMIL, LM-VGPMIL and MIL-GP-Probit."""

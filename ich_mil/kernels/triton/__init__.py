@@ -1,0 +1,1 @@
+"""Triton kernels of the operations in `ich_mil.kernels`, imported only where a GPU runs them."""

@@ -1,0 +1,402 @@
+"""Several runs as one model: the mixture by its moments, how it is trained, joined, calibrated and used."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from ich_mil import cli
+from ich_mil.commands import train as training
+from ich_mil.commands.ensemble import join_runs, joint_splits
+from ich_mil.commands.train import train
+from ich_mil.commands.train_members import train_ensemble
+from ich_mil.config import RunConfig, SetSettings, SplitSettings
+from ich_mil.data.features import read_feature_csv
+from ich_mil.data.splits import load_splits
+from ich_mil.data.views import Views
+from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.predict import sample_probabilities
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.runs import model as model_module
+from ich_mil.runs.model import load_model, samples_each
+from tests import phantoms
+from tests.feature_table import write_features
+
+SAMPLES = 150
+
+
+def write_tables(place, name, n_scans, seed):
+    """The same scans as three networks see them: tables `name`0.csv, ... of 3, 3 and 2 features."""
+    write_features(place / f"{name}0.csv", n_scans, seed)
+    table = pd.read_csv(place / f"{name}0.csv")
+    table["bag_cnn_probability"] = 0.3 + 0.4 * table.bag_label
+    table.to_csv(place / f"{name}0.csv", index=False)
+    generator = np.random.default_rng(seed + 100)
+    for k in (1, 2):
+        other = table.assign(bag_cnn_probability=table.bag_cnn_probability + 0.1 * k)
+        for column in (f"feature_{i}" for i in range(3)):
+            other[column] += generator.normal(size=len(table))
+        other.drop(columns=["feature_2"][: k - 1]).to_csv(place / f"{name}{k}.csv", index=False)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    place = tmp_path_factory.mktemp("ensemble")
+    write_tables(place, "a", 40, 0)
+    write_tables(place, "b", 60, 1)
+    return place
+
+
+def config_of(tables, out, *, validation=0.3):
+    return RunConfig(
+        out=out,
+        train=SetSettings("features", str(tables / "a{member}.csv")),
+        external=SetSettings("features", str(tables / "b{member}.csv")),
+        split=SplitSettings(validation=validation),
+        head=HeadSettings(n_inducing=8, sweeps=5, seed=2),
+        members=3,
+        samples=SAMPLES,
+        bootstrap=20,
+        seed=5,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tables):
+    """A trained ensemble, calibrated on validation scans."""
+    train_ensemble(config_of(tables, tables / "run"), resume=False)
+    return tables / "run"
+
+
+@pytest.fixture
+def views(tables):
+    return Views.of([read_feature_csv(tables / f"b{k}.csv") for k in range(3)])
+
+
+def members_of(run, views):
+    """What each member says by itself, with as many samples."""
+    models = [load_model(run / f"member_{k}") for k in range(3)]
+    return [model.predict(Views.of([view])) for model, view in zip(models, views.members, strict=True)]
+
+
+def test_members_differ_in_their_seeds_and_tables_and_share_a_split(run, tables):
+    configs = [yaml.safe_load((run / f"member_{k}" / "config.yaml").read_text()) for k in range(3)]
+    assert [one["seed"] for one in configs] == [5, 6, 7]
+    assert [one["head"]["seed"] for one in configs] == [2, 3, 4]
+    assert [one["train"]["root"] for one in configs] == [str(tables / f"a{k}.csv") for k in range(3)]
+    splits = [
+        load_splits(folder / "splits.csv")[["scan", "split"]] for folder in (run, *run.glob("member_?"))
+    ]
+    assert all(one.equals(splits[0]) for one in splits)
+    alone = replace(config_of(tables, tables / "one"), members=1, train=SetSettings("features", "a.csv"))
+    assert alone.member(0) is alone
+
+
+def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(run, views):
+    model, said = load_model(run), members_of(run, views)
+    mixture = replace(model, calibration=None).predict(views)
+    for level in ("scan", "slice"):
+        means, stds = (
+            torch.stack([getattr(one, f"{level}_{what}") for one in said]) for what in ("mean", "std")
+        )
+        torch.testing.assert_close(getattr(mixture, f"{level}_mean"), means.mean(0), rtol=1e-12, atol=1e-14)
+        variance = stds.square().mean(0) + means.var(0, correction=0)
+        torch.testing.assert_close(getattr(mixture, f"{level}_std").square(), variance, rtol=1e-9, atol=1e-14)
+    drawn = [
+        sample_probabilities(one.head, **one.sampled(view, model.samples), calibration=one.calibration(None))
+        for one, view in zip(model.members, views.members, strict=True)
+    ]
+    pooled = [
+        [torch.cat(parts) for parts in zip(*of_scan, strict=True)] for of_scan in zip(*drawn, strict=True)
+    ]
+    for level, number in (("slice", 0), ("scan", 1)):
+        wanted = np.concatenate([np.quantile(one[number], 0.025, axis=0) for one in pooled])
+        np.testing.assert_allclose(getattr(mixture, f"{level}_low").numpy(), wanted, rtol=1e-10, atol=1e-14)
+
+
+def test_without_slices_the_mixture_says_the_mean_of_its_members(run, views):
+    model, said = replace(load_model(run), calibration=None), members_of(run, views)
+    mixture = model.predict(views)
+    found = model.explain(views, mixture)
+    each = []
+    for k in range(3):
+        one = load_model(run / f"member_{k}")
+        each.append(
+            one.explain(Views.of([views.members[k]]), replace(said[k], slice_mean=mixture.slice_mean))
+        )
+    wanted = torch.stack([one.scan_without for one in each]).mean(0)
+    torch.testing.assert_close(found.scan_without, wanted, rtol=1e-12, atol=0, equal_nan=True)
+    runs = [[run.scan_without for of_scan in one.runs for run in of_scan] for one in each]
+    assert len(runs[0]) > 5
+    got = [run.scan_without for of_scan in found.runs for run in of_scan]
+    np.testing.assert_allclose(got, np.mean(runs, 0), rtol=1e-12)
+
+
+def test_the_joint_calibration_is_fitted_to_the_common_validation_scans(run, tables):
+    model = load_model(run)
+    splits = load_splits(run / "splits.csv")
+    held = splits.scan[splits.split == "validation"].tolist()
+    views = Views.of([read_feature_csv(tables / f"a{k}.csv").select(held) for k in range(3)])
+    scans, slices = model.logits(views)
+    assert scans.shape == (3 * SAMPLES, len(held))
+    wanted = Calibration.fit(scans, slices, views.features.labels, rule="max")
+    assert model.calibration == wanted
+    own = model.members[0].head.calibration
+    raw = load_model(run / "member_0").logits(Views.of([views.members[0]]))[0]
+    torch.testing.assert_close(scans[:SAMPLES], own.slope * raw + own.intercept, rtol=1e-12, atol=0)
+    p = wanted.scan(scans).mean(0)
+    torch.testing.assert_close(model.predict(views).scan_mean, p, rtol=1e-9, atol=0)
+    assert model.provenance.calibration == "Platt scaling of members and of their mixture on held-out scans"
+    assert model.provenance.name == ("2 x VGPMIL, M=8, D=3, 1 x VGPMIL, M=8, D=2, mixture")
+
+
+def test_slices_are_never_likelier_than_their_scan(run, views):
+    model = load_model(run)
+    strict = replace(model.calibration, intercept=-3.0, slice_intercept=3.0)
+    said = replace(model, calibration=strict).predict(views)
+    scans = said.scan_mean.repeat_interleave(views.features.offsets.diff())
+    assert (said.slice_mean <= scans + 1e-12).all()
+    assert (said.slice_mean > scans - 1e-12).any()
+
+
+def test_samples_are_shared_out():
+    assert [samples_each(1000, n) for n in (1, 2, 3, 10)] == [1000, 500, 333, 200]
+    assert samples_each(150, 3) == 150
+
+
+def test_a_member_that_fails_is_named_and_the_finished_are_not_trained_again(tables, tmp_path, monkeypatch):
+    config, fit_head = config_of(tables, tmp_path / "run"), training.fit_head
+    fitted = []
+
+    def fails(features, splits, config, ranks):
+        if config.seed == 6:
+            raise ModelError(f"{config.out}: cannot be fitted")
+        fit_head(features, splits, config, ranks)
+
+    def counts(features, splits, config, ranks):
+        fitted.append(config.out.name)
+        fit_head(features, splits, config, ranks)
+
+    monkeypatch.setattr(training, "fit_head", fails)
+    with pytest.raises(ModelError, match=r"member 1: .*member_1: cannot be fitted"):
+        train_ensemble(config, resume=False)
+    head = (config.out / "member_0" / "head.json").stat().st_mtime_ns
+    with pytest.raises(ModelError, match="member_1: its training is not finished"):
+        load_model(config.out)
+    monkeypatch.setattr(training, "fit_head", counts)
+    with pytest.raises(ConfigError, match="--resume"):
+        train_ensemble(config, resume=False)
+    with pytest.raises(ConfigError, match="other settings"):
+        train_ensemble(replace(config, samples=99), resume=True)
+    train_ensemble(config, resume=True)
+    assert fitted == ["member_1", "member_2"]
+    assert (config.out / "member_0" / "head.json").stat().st_mtime_ns == head
+    made = {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()}
+    train_ensemble(config, resume=True)
+    assert {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()} == made
+    assert len(fitted) == 2
+
+
+@pytest.mark.parametrize("validation", [0.3, 0.0])
+def test_joined_runs_are_the_trained_ensemble(tables, tmp_path, views, validation):
+    config = config_of(tables, tmp_path / "run", validation=validation)
+    train_ensemble(config, resume=False)
+    runs = [str(config.out / f"member_{k}") for k in range(3)]
+    assert cli.main(["ensemble", *runs, "--out", str(tmp_path / "new")]) == 0
+    for name in ("ensemble.json", "splits.csv", "cnn_sigmoid.json"):
+        assert (tmp_path / "new" / name).read_bytes() == (config.out / name).read_bytes(), name
+    config.out.rename(tmp_path / "gone")  # it holds all of its members
+    trained, joined = load_model(tmp_path / "gone"), load_model(tmp_path / "new")
+    assert trained.calibration.slope != 1
+    assert torch.equal(trained.predict(views).scan_mean, joined.predict(views).scan_mean)
+    assert joined.provenance.name == trained.provenance.name
+    again = join_of_two(tmp_path / "new", tmp_path / "gone" / "member_0", tmp_path / "four")
+    assert [member.folder.name for member in again.members] == [f"member_{k}" for k in range(4)]
+
+
+def join_of_two(one, two, out):
+    join_runs([one, two], out, skip_failed=False)
+    return load_model(out)
+
+
+@pytest.fixture
+def apart(tables, tmp_path):
+    """Two runs with other splits of the same scans."""
+    for k in range(2):
+        config = config_of(tables, tmp_path / f"run{k}")
+        scans = [f"s0-{b}" for b in range(40)]
+        parts = ["test"] * 6 + ["validation"] * 10 + ["train"] * 24
+        rows = [f"{scan},{part}" for scan, part in zip(scans, parts[:: 1 - 2 * k], strict=True)]
+        (tmp_path / f"{k}.csv").write_text("scan,split\n" + "\n".join(rows))
+        split = SplitSettings(file=tmp_path / f"{k}.csv")
+        train(replace(config.member(0), out=config.out, split=split, seed=k, external=None), resume=False)
+    return tmp_path
+
+
+def test_runs_without_common_validation_scans_keep_their_calibrations(apart, tables, capsys):
+    model = join_of_two(apart / "run0", apart / "run1", apart / "new")
+    assert "no scans are held out from all members" in capsys.readouterr().out
+    assert model.calibration is None
+    splits = load_splits(apart / "new" / "splits.csv").set_index("scan").split
+    # tests of one are training scans of the other
+    assert splits.value_counts().to_dict() == {"train": 40}
+    site = read_feature_csv(tables / "b0.csv")
+    views = Views.of([site, site])
+    means = [load_model(apart / f"run{k}").predict(Views.of([site])).scan_mean for k in range(2)]
+    torch.testing.assert_close(model.predict(views).scan_mean, sum(means) / 2, rtol=1e-12, atol=0)
+    words = [str(tables / "b0.csv"), "--layout", "features", "--model", str(apart / "new")]
+    assert cli.main(["recalibrate", *words, "--out", str(apart / "ours")]) == 0
+    ours = load_model(apart / "ours")
+    assert (ours.calibration.slope, ours.calibration.slice_slope) == (1, 1)
+    assert ours.calibration.intercept != 0
+    assert float(ours.predict(views).scan_mean.mean()) == pytest.approx(0.5, abs=0.02)
+    assert "a0" not in capsys.readouterr().err
+    assert cli.main(["validate", *words[:3], "--model", str(apart / "ours"), "--out", str(apart / "v")]) == 2
+
+
+def test_a_scan_is_in_the_split_of_whoever_has_learned_most_from_its_patient():
+    def table(*rows):
+        return pd.DataFrame(rows, columns=["scan", "patient", "label", "split", "content"])
+
+    one = table(("a", "p", 1, "train", "1"), ("b", "q", 0, "test", "2"), ("c", "r", 0, "validation", "3"))
+    two = table(("a2", "p", 1, "test", "4"), ("b", "q", 0, "test", "2"), ("d", "s = t", 0, "test", "3"))
+    three = table(("e", "t", 0, "test", "5"), ("f", "u", 1, "test", "6"), ("c", "r", 0, "test", "3"))
+    found = joint_splits([one, two, three]).set_index("scan").split.to_dict()
+    # d has the slices of c, and e a patient of d
+    assert found == {
+        "a": "train", "a2": "train", "b": "test", "c": "validation", "d": "validation", "e": "validation",
+        "f": "test",
+    }  # fmt: skip
+
+
+def test_a_run_that_cannot_be_joined_is_named(run, tmp_path, capsys):
+    runs = [tmp_path / f"run{k}" for k in range(3)]
+    for k, copy in enumerate(runs):
+        copytree(run / f"member_{k}", copy)
+    (runs[1] / "head.json").unlink()
+    command = ["ensemble", *map(str, runs), "--out", str(tmp_path / "new")]
+    assert cli.main(command) == 2
+    assert f"error: {runs[1]}: its training is not finished" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert cli.main([*command, "--skip-failed"]) == 0
+    assert f"left out: {runs[1]}: " in capsys.readouterr().out
+    assert len(load_model(tmp_path / "new").members) == 2
+    assert cli.main([*command, "--skip-failed"]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    about = json.loads((runs[2] / "run.json").read_text())
+    about["config"]["thickness_mm"] = 1.0
+    (runs[2] / "run.json").write_text(json.dumps(about))
+    with pytest.raises(ModelError, match="run2: averages slices to 1 mm"):
+        join_runs([runs[0], runs[2]], tmp_path / "thin", skip_failed=False)
+    with pytest.raises(ConfigError, match="is the same model as"):
+        join_runs([runs[0], run / "member_0"], tmp_path / "twice", skip_failed=False)
+    with pytest.raises(ConfigError, match="at least two"):
+        join_runs(runs[:2], tmp_path / "few", skip_failed=True)
+    about["site"] = {"scans": 30, "positive": 4, "run": "x"}
+    (runs[2] / "run.json").write_text(json.dumps(about))
+    with pytest.raises(ModelError, match="run2: is recalibrated"):
+        join_runs([runs[0], runs[2]], tmp_path / "site", skip_failed=False)
+
+
+def test_an_ensemble_is_validated_reported_recalibrated_and_triaged(tables, tmp_path, capsys):
+    config = config_of(tables, tmp_path / "run")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config.as_dict()))
+    assert cli.train_main(["--config", str(tmp_path / "c.yaml")]) == 0
+    assert (config.out / "report.html").is_file()
+    table = pd.read_csv(config.out / "external" / "metrics.csv")
+    assert table[(table.level == "scan") & (table.metric == "auc")].set_index("model").value.iloc[0] > 0.9
+    words = [str(tables / "b{member}.csv"), "--layout", "features", "--model", str(config.out)]
+    assert cli.main(["validate", *words, "--out", str(tmp_path / "v")]) == 0
+    assert pd.read_csv(tmp_path / "v" / "metrics.csv").equals(table)
+    assert cli.main(["report", str(config.out)]) == 0
+    assert cli.main(["recalibrate", *words, "--out", str(tmp_path / "ours")]) == 0
+    own, ours = load_model(config.out), load_model(tmp_path / "ours")
+    assert replace(ours.calibration, intercept=0.0) == replace(own.calibration, intercept=0.0)
+    assert ours.calibration.intercept != own.calibration.intercept
+    assert ours.provenance.weights != own.provenance.weights
+    capsys.readouterr()
+    for command in (
+        ["validate", *words[:3], "--model", str(tmp_path / "ours"), "--out", str(tmp_path / "w")],
+        ["report", str(tmp_path / "ours")],
+        ["train", "--config", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "ours"), "--resume"],
+        ["ensemble", str(tmp_path / "ours"), str(config.out), "--out", str(tmp_path / "x")],
+    ):
+        assert cli.main(command) == 2, command
+    told = ("--sensitivity", "0.8", "--specificity", "0.8", "--confidence", "0.8")
+    assert cli.main(["triage", str(tmp_path / "v"), *told]) == 0
+    assert json.loads((tmp_path / "v" / "triage.json").read_text())["model_weights"] == own.provenance.weights
+
+
+def test_tables_that_do_not_fit_are_refused_before_anything_is_fitted(tables, tmp_path):
+    for k in range(3):
+        table = pd.read_csv(tables / f"a{k}.csv")
+        table.assign(bag_label=table.bag_label.where(table.bag_name != "s0-2", int(k == 2))).to_csv(
+            tmp_path / f"a{k}.csv", index=False
+        )
+    config = replace(config_of(tables, tmp_path / "run"), external=None)
+    with pytest.raises(DataError, match=r"a2\.csv: its labels are not those of .*a0\.csv"):
+        train_ensemble(
+            replace(config, train=SetSettings("features", str(tmp_path / "a{member}.csv"))), resume=False
+        )
+    assert not config.out.exists()
+
+
+def test_pictures_to_predictions_by_members_of_different_sizes(tmp_path):
+    phantoms.rsna(tmp_path / "site", studies=8)
+    config = {
+        "out": str(tmp_path / "run"),
+        "prepared": str(tmp_path / "prepared"),
+        "train": {"layout": "rsna", "root": str(tmp_path / "site")},
+        "split": {"validation": 0.3},
+        "encoder": {"size": 32},
+        "training": {"max_epochs": 1, "bags": 2},
+        "head": {"n_inducing": 8, "sweeps": 3, "calibration": "none"},
+        "members": 2,
+        "samples": 50,
+        "bootstrap": 20,
+        "pages": 1,
+        "jobs": 1,
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    assert cli.train_main(["--config", str(tmp_path / "c.yaml")]) == 0
+    assert len([*(tmp_path / "run" / "studies").glob("*.html")]) == 1
+    other = [
+        "--encoder.size",
+        "64",
+        "--encoder.crop",
+        "true",
+        "--members",
+        "1",
+        "--out",
+        str(tmp_path / "other"),
+    ]
+    other += ["--split.file", str(tmp_path / "run" / "splits.csv")]
+    assert cli.main(["train", "--config", str(tmp_path / "c.yaml"), *other]) == 0
+    runs = [str(tmp_path / name) for name in ("run", "other")]
+    assert cli.main(["ensemble", *runs, "--out", str(tmp_path / "new")]) == 0
+    phantoms.rsna(tmp_path / "new_site", studies=1, seed=1)
+    out = tmp_path / "predictions"
+    words = ["--model", str(tmp_path / "new"), "--out", str(out), "--jobs", "1", "--dicom"]
+    assert cli.main(["predict", str(tmp_path / "new_site"), *words]) == 0
+    names = {path.name for path in out.iterdir()}
+    assert {"features.safetensors", "features_1.safetensors", "features_2.safetensors"} <= names
+    assert {"index.html", "predictions.csv", "dicom"} <= names
+    results = json.loads((out / "predictions.json").read_text())
+    model = load_model(Path(runs[0]))
+    assert results["model"]["weights"] == load_model(tmp_path / "new").provenance.weights
+    assert results["model"]["name"].startswith("3 x ")
+    assert model.calibration is None
+
+
+def test_the_bundled_model_is_named_where_it_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(model_module, "__file__", str(tmp_path / "model.py"))
+    with pytest.raises(ModelError, match="headct-base: this installation has no bundled model"):
+        load_model("headct-base")

@@ -1,0 +1,732 @@
+"""Prepare: pixels and labels arrive rightly, a second run does only what is missing, bad input is told."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from pydicom import dcmread
+from pydicom.config import disable_value_validation
+
+from ich_mil import files
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.preparation import scan as module
+from ich_mil.data.preparation.prepare import prepare
+from ich_mil.data.store import open_prepared, scan_file
+from ich_mil.dicom.files import header as header_module
+from ich_mil.dicom.files.header import read_headers
+from ich_mil.dicom.pixels import read as read_module
+from ich_mil.dicom.pixels.read import read_slice
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
+from ich_mil.runs.predictions import incomplete
+from tests import phantoms
+
+pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
+
+
+@pytest.fixture
+def study(tmp_path, cq500_root):
+    """A folder `set` with two unlabelled studies in folders `a` and `b`."""
+    for name, scan in zip("ab", sorted(cq500_root.glob("CQ500CT*")), strict=False):
+        shutil.copytree(next(iter(sorted((scan / "Unknown Study").iterdir()))), tmp_path / "set" / name)
+    return tmp_path / "set"
+
+
+def test_rsna_every_file_label_and_order(rsna_root, tmp_path):
+    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    table = prepared.table
+    assert len(table) == len(list((rsna_root / "stage_2_train").iterdir()))
+    labels = pd.read_csv(rsna_root / "stage_2_train.csv").drop_duplicates()
+    any_rows = labels[labels.ID.str.endswith("_any")]
+    truth = dict(zip(any_rows.ID.str.removesuffix("_any"), any_rows.Label, strict=True))
+    assert table.slice_label.tolist() == [truth[sop] for sop in table.sop]
+    for scan, rows in table.groupby("scan"):
+        assert (rows.scan_label == rows.slice_label.max()).all()
+        assert (rows.position_mm.diff().dropna() > 0).all()
+        assert (rows.position.iloc[0], rows.position.iloc[-1]) == (0.0, 1.0)
+        header = dcmread(rsna_root / rows.source.iloc[0], stop_before_pixels=True)
+        assert header.StudyInstanceUID == scan
+
+
+def test_hounsfield_units_are_those_of_the_phantom(rsna_root, tmp_path):
+    """Whatever the encoding and its faults: air is near -1000, bone is dense, the middle is brain or CSF."""
+    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    for scan in prepared.scans.index:
+        hu = prepared.hu(scan)
+        middle = hu[len(hu) // 2]
+        assert hu.dtype == np.int16
+        assert hu.min() >= -1024
+        assert middle.max() > 700
+        assert -1024 <= np.median(middle[:3]) <= -950
+        soft = middle[20:44, 20:44]  # brain and ventricles, no skull at 64 pixels
+        assert 10 < np.median(soft) < 50
+
+
+def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
+    prepared = prepare("cq500", cq500_root, tmp_path, jobs=1)
+    reads = pd.read_csv(cq500_root / "reads.csv").set_index("name")
+    gold = (reads[["R1:ICH", "R2:ICH", "R3:ICH"]].sum(axis=1) >= 2).astype(int)
+    assert prepared.scans.label.to_dict() == {scan: gold[scan] for scan in prepared.scans.index}
+    assert set(prepared.table.slice_label) == {UNKNOWN}
+    assert not prepared.table.source.str.contains("(?i)bone|contrast").any()
+    ledger = prepared.ledger
+    several = {
+        path.parent.parent.name for path in cq500_root.glob("*/*/*") if len(list(path.parent.iterdir())) > 1
+    }
+    assert len(several) == (ledger.code == Code.SERIES_CHOSEN).sum()
+
+
+def test_an_empty_folder_of_cq500_is_a_scan_that_is_not_there(cq500_root, tmp_path):
+    first, *others = sorted(cq500_root.glob("CQ500CT*"))
+    root = tmp_path / "set"
+    shutil.copytree(first, root / first.name)
+    shutil.copy(cq500_root / "reads.csv", root)
+    (root / others[0].name).mkdir()
+    prepared = prepare("cq500", root, tmp_path / "out", jobs=1)
+    assert len(prepared.scans) == 1
+    unused = prepared.ledger[prepared.ledger.code == Code.LABEL_UNUSED]
+    assert f"CQ500-CT-{others[0].name.split('CT')[-1]}" in set(unused.scan)
+    assert len(unused) == len(others)
+
+
+def test_a_folder_that_is_empty_for_now_costs_no_header(study, tmp_path, monkeypatch):
+    """As a share that is not mounted."""
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    study.rename(tmp_path / "away")
+    study.mkdir()
+    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    study.rmdir()
+    (tmp_path / "away").rename(study)
+    monkeypatch.setattr("ich_mil.data.preparation.index.read_headers", None)
+    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).scans) == 2
+
+
+def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
+    """A scan with a thin series only: each prepared slice is the mean of its sources."""
+    thin = next(
+        path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower()
+    )
+    shutil.copytree(thin, tmp_path / "set" / "scan")
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    row = prepared.table.iloc[5]
+    sources = row.source.split("|")
+    assert len(sources) > 1
+    assert Code.AVERAGED in row.corrections.split("|")
+    headers = [read_headers(tmp_path / "set" / source)[0] for source in sources]
+    whole = [read_slice(header)[0].astype(float) for header in headers]
+    np.testing.assert_array_equal(prepared.hu(row.scan)[5], np.rint(np.mean(whole, axis=0)))
+    assert row.position_mm == pytest.approx(np.mean([header.position[2] for header in headers]), abs=1e-3)
+    assert row.sop == headers[len(headers) // 2].sop_uid
+
+
+def test_an_averaged_slice_is_positive_if_one_of_its_sources_is(rsna_root, tmp_path):
+    root = Path(shutil.copytree(rsna_root, tmp_path / "set"))
+    table = prepare("rsna", root, tmp_path / "out", jobs=1, thickness_mm=12).table
+    averaged = table[table.source.str.contains("|", regex=False)].iloc[3]
+    first = Path(averaged.source.split("|")[0]).stem
+    assert first != averaged.sop
+    labels = pd.read_csv(root / "stage_2_train.csv")
+    labels["Label"] = labels.ID.eq(f"{first}_any").astype(int)
+    labels.to_csv(root / "stage_2_train.csv", index=False)
+    table = prepare("rsna", root, tmp_path / "out", jobs=1, thickness_mm=12).table
+    assert table.sop[table.slice_label == 1].tolist() == [averaged.sop]
+    assert set(table.scan[table.scan_label == 1]) == {averaged.scan}
+
+
+def test_labels_that_no_image_has_are_told(rsna_root, tmp_path):
+    root = Path(shutil.copytree(rsna_root, tmp_path / "set"))
+    for path in sorted((root / "stage_2_train").iterdir())[:2]:
+        path.unlink()
+    ledger = prepare("rsna", root, tmp_path / "out", jobs=1).ledger
+    (told,) = ledger[ledger.code == Code.LABEL_UNUSED].itertuples()
+    assert told.detail == "2 labelled images are not among the readable files"
+
+
+def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, tmp_path, monkeypatch):
+    first = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    content = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    lost = scan_file(tmp_path, first.scans.index[1])
+
+    asked = []
+    monkeypatch.setattr(
+        module, "read_slice", lambda header, root: asked.append(header.path) or read_slice(header, root=root)
+    )
+    prepare("rsna", rsna_root, tmp_path, jobs=1)
+    assert asked == []
+    lost.unlink()
+    prepare("rsna", rsna_root, tmp_path, jobs=1)
+    assert len(asked) == first.scans.slices.iloc[1]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == content
+
+
+def test_no_patient_identifier_is_written(rsna_root, tmp_path):
+    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+    patient = dcmread(rsna_root / prepared.table.source[0], stop_before_pixels=True).PatientID
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert patient.encode() not in path.read_bytes(), path
+
+
+def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
+    broken = sorted((study / "a").iterdir())[3]
+    whole = len(list((study / "a").iterdir()))
+    broken.write_bytes(broken.read_bytes()[:-2000])
+    (study / "a" / "notes.txt").write_text("no picture")
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    ledger = prepared.ledger.set_index("file")
+    assert ledger.code[f"a/{broken.name}"] == Code.UNREADABLE
+    assert ledger.code["a/notes.txt"] == Code.NOT_DICOM
+    assert whole - 1 in prepared.scans.slices.tolist()
+
+
+@pytest.mark.parametrize("left", [0.1, 1.0])
+def test_a_highest_slice_that_is_cut_off_in_its_header_leaves_the_scan_incomplete(study, tmp_path, left):
+    """No gap tells of it: only that the file says it is CT and holds no pixels."""
+    paths = sorted((study / "a").iterdir(), key=lambda path: dcmread(path).ImagePositionPatient[2])
+    content = paths[-1].read_bytes()
+    begin = content.index(b"\x28\x00\x10\x00")  # Rows
+    end = content.index(b"\xe0\x7f\x10\x00")  # Pixel Data
+    paths[-1].write_bytes(content[: begin + round(left * (end - begin))])
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    scan = read_headers(paths[0])[0].study_uid
+    own = [LedgerEntry(**line) for line in prepared.ledger_by_scan[scan]]
+    assert incomplete(own) == [Code.UNREADABLE]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"Modality": "CU"}, Code.NOT_CT),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, Code.LOCALIZER),
+        ({"PhotometricInterpretation": "RGB"}, Code.NOT_CT),
+    ],
+)
+def test_a_slice_that_says_it_is_none_leaves_the_scan_incomplete(study, tmp_path, changes, code):
+    """The highest one: no gap tells of it. A true localizer, and a picture of another series, do not."""
+    paths = sorted((study / "a").iterdir(), key=lambda path: dcmread(path).ImagePositionPatient[2])
+    phantoms.rewrite(paths[-1], paths[-1], **changes)
+    coronal = {"ImageOrientationPatient": [1, 0, 0, 0, 0, -1]}
+    phantoms.rewrite(paths[-1], study / "a" / "coronal.dcm", **changes, **coronal)
+    phantoms.rewrite(paths[-1], study / "a" / "other.dcm", **changes, SeriesInstanceUID="1.2.3")
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    own = prepared.ledger_by_scan[read_headers(paths[0])[0].study_uid]
+    assert sum(line["code"] == code for line in own) == 3
+    (gap,) = (line for line in own if line["code"] in INCOMPLETE)
+    assert (gap["code"], gap["file"]) == (Code.GAP, f"a/{paths[-1].name}")
+
+
+def test_a_study_of_unreadable_files_is_told(study, tmp_path):
+    paths = sorted((study / "b").iterdir())
+    scan = read_headers(paths[0])[0].study_uid
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-2000])
+    ledger = prepare("unlabelled", study, tmp_path / "out", jobs=1).ledger
+    (told,) = ledger[ledger.code == Code.SCAN_EMPTY].itertuples()
+    assert told.scan == scan
+    assert told.detail.startswith(f"none of its {len(paths)} files is a usable slice; ")
+
+
+def test_a_set_of_other_pixels_has_another_fingerprint(study, tmp_path):
+    """Features that were stored are made again by it."""
+    path = sorted((study / "a").iterdir())[3]
+    before = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert prepare("unlabelled", study, tmp_path / "out", jobs=1).fingerprint == before.fingerprint
+    phantoms.rewrite(path, RescaleIntercept=-1020)
+    after = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert after.table.equals(before.table)
+    assert after.fingerprint != before.fingerprint
+
+
+def test_a_slice_alone_lies_in_the_middle_whatever_its_name(study, tmp_path):
+    name = os.fsdecode(b"caf\xe9.dcm")
+    (tmp_path / "one").mkdir()
+    shutil.copy(sorted((study / "a").iterdir())[10], tmp_path / "one" / name)
+    table = prepare("unlabelled", tmp_path / "one", tmp_path / "out", jobs=1).table
+    assert table.position.tolist() == [0.5]
+    assert table.source.tolist() == [r"caf\udce9.dcm"]
+
+
+def test_links_are_followed_and_broken_ones_told(study, tmp_path):
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "study").symlink_to(study / "a")
+    (tmp_path / "links" / "round").symlink_to(tmp_path / "links")
+    (tmp_path / "links" / "broken.dcm").symlink_to(tmp_path / "nowhere")
+    prepared = prepare("unlabelled", tmp_path / "links", tmp_path / "out", jobs=1)
+    assert prepared.scans.slices.tolist() == [len(list((study / "a").iterdir()))]
+    (told,) = prepared.ledger.loc[prepared.ledger.file == "broken.dcm"].itertuples()
+    assert (told.code, told.detail) == (
+        Code.NOT_OPENED,
+        "broken.dcm: it cannot be opened: No such file or directory",
+    )
+
+
+def test_another_spelling_of_the_root_is_the_same_root(study, tmp_path, monkeypatch):
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    monkeypatch.chdir(study.parent)
+    monkeypatch.setattr(module, "read_slice", None)  # nothing may be read again
+    prepare("unlabelled", Path("set"), tmp_path / "out", jobs=1)
+
+
+def test_a_target_that_cannot_be_a_folder(study, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
+        with pytest.raises(DataError, match=f"{out}.*cannot be written"):
+            prepare("unlabelled", study, out, jobs=1)
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path, monkeypatch):
+    """The temporary file of the second scan links to /dev/full, where writes fail as on a full disk."""
+    scans = list(prepare("rsna", rsna_root, tmp_path / "whole", jobs=1).scans.index)
+    target = scan_file(tmp_path / "set", scans[1])
+    target.parent.mkdir(parents=True)
+    target.with_name(f".{target.name}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr("ich_mil.data.preparation.prepare.remove_leftovers", lambda *_: None)
+    with pytest.raises(DataError, match=r"\.npy: the disk is full; free space"):
+        prepare("rsna", rsna_root, tmp_path / "set", jobs=1)
+    left = {path.name for path in (tmp_path / "set").rglob("*") if not path.is_dir()}
+    first = scan_file(tmp_path / "set", scans[0])
+    record = first.with_suffix(".json").name
+    assert left == {"index.sqlite", "prepared.json", first.name, record}
+    monkeypatch.undo()
+    assert len(prepare("rsna", rsna_root, tmp_path / "set", jobs=1).scans) == 4
+
+
+def test_leftovers_of_a_killed_run_are_removed(study, tmp_path):
+    for place in (tmp_path / "out", tmp_path / "out" / "scans"):
+        place.mkdir()
+        (place / ".half.npy.4242.tmp").write_text("half")
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert list((tmp_path / "out").rglob("*.tmp")) == []
+
+
+def test_two_runs_cannot_write_one_folder(study, tmp_path):
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out" / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="out: another process is preparing it"):
+            prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
+def test_contrast_words_of_the_site_are_read_and_new_ones_prepare_the_scan_again(study, tmp_path):
+    for path in (study / "a").iterdir():
+        phantoms.rewrite(path, SeriesDescription="Qwert")
+    words = tmp_path / "words.csv"
+    told = {}
+    for meaning in ("contrast", "plain"):
+        words.write_text(f"phrase,meaning\nqwert,{meaning}\n", "utf-8")
+        prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=words)
+        told[meaning] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    told["nothing"] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
+    assert told == {"contrast": {Code.SERIES_KIND}, "plain": set(), "nothing": {Code.CONTRAST_UNSURE}}
+    with pytest.raises(ConfigError, match=r"none\.csv"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF])
+def test_where_the_file_system_has_no_locks_a_line_says_so(tmp_path, monkeypatch, capsys, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.alone(tmp_path / "out", doing="writing"):
+        (tmp_path / "out" / "a").touch()
+    assert "its file system has no locks" in capsys.readouterr().out
+    with pytest.raises(ZeroDivisionError), files.alone(tmp_path / "new" / "out", doing="writing"):
+        1 / 0  # noqa: B018
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_root_whose_name_is_no_utf_8_is_prepared_in_any_locale(study, tmp_path):
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(study / "a", root / "a")
+    code = (
+        "import os, sys; from pathlib import Path; from ich_mil.data.preparation.prepare import prepare\n"
+        "root, out = (Path(os.fsdecode(bytes.fromhex(word))) for word in sys.argv[1:])\n"
+        "for _ in range(2): print(len(prepare('unlabelled', root, out, jobs=1).table))"
+    )
+    for locale in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        out = root.with_name(f"{root.name}{len(locale)}")
+        words = [os.fsencode(path).hex() for path in (root, out)]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env={**os.environ, **locale},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads((out / "prepared.json").read_text("utf-8"))["root"] == str(root)
+
+
+def test_after_an_error_a_lock_and_folders_without_anything_else_are_gone(tmp_path):
+    place = tmp_path / "a" / "b"
+
+    @files.alone(place, doing="holding")
+    def fail(name):
+        if name:
+            (place / name).touch()
+        raise KeyboardInterrupt
+
+    for name, left in (("", []), ("kept", ["kept"]), ("", ["kept"])):
+        with pytest.raises(KeyboardInterrupt):
+            fail(name)
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
+        assert (tmp_path / "a").exists() == bool(left)
+    (place / ".lock").touch()  # of an earlier run
+    with pytest.raises(KeyboardInterrupt):
+        fail("")
+    assert (place / ".lock").exists()
+
+
+def test_a_lock_that_was_removed_a_moment_ago_holds_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (tmp_path / ".lock").unlink())
+    with (
+        pytest.raises(DataError, match="another process is holding it"),
+        files.alone(tmp_path, doing="holding"),
+    ):
+        pytest.fail("it is not held")
+
+
+def test_a_killed_run_lets_go_of_its_folder_though_its_children_live_on(tmp_path):
+    """As the workers of a DataLoader do, for seconds."""
+    program = """
+        import os, pathlib, signal, sys, time
+        from ich_mil.files import alone
+        with alone(pathlib.Path(sys.argv[1]), doing="holding"):
+            child = os.fork()
+            if not child:
+                os.close(1)
+                time.sleep(60)
+                os._exit(0)
+            print(child, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    words = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    child = int(killed.stdout)
+    try:
+        with files.alone(tmp_path, doing="holding"):
+            os.kill(child, 0)  # it lives
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    before = prepare("unlabelled", study, out, jobs=1)
+    next((study / "b").iterdir()).unlink()
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: path != out)  # root may write anywhere else
+    content = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert prepare("unlabelled", study, out, jobs=1).table.equals(before.table)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == content
+    assert "out: is read-only; used as it is" in capsys.readouterr().out
+    with pytest.raises(DataError, match="was prepared with thickness"):
+        prepare("unlabelled", study, out, jobs=1, thickness_mm=0)
+    about = json.loads((out / "prepared.json").read_text())
+    (out / "prepared.json").write_text(json.dumps(about | {"files": ""}))
+    assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1, "it was unfinished"
+    (out / "prepared.json").write_text(json.dumps({k: v for k, v in about.items() if k != "files"}))
+    assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1
+
+
+def test_a_slice_that_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch):
+    """A run with less memory must not end as if the files were broken."""
+    n_files = sum(path.is_file() for path in study.rglob("*"))
+    read, calls = read_module._stored_values, iter(range(10_000))
+
+    def short_of_memory(*words):
+        if next(calls) % 7 == 3:
+            raise MemoryError
+        return read(*words)
+
+    with monkeypatch.context() as short:
+        short.setattr(read_module, "_stored_values", short_of_memory)
+        first = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert len(first.table) < n_files
+    told = first.ledger[first.ledger.code == Code.NOT_OPENED].detail
+    assert len(told) == n_files - len(first.table)
+    assert told.str.contains("it cannot be opened: there is too little memory").all()
+    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).table) == n_files
+
+
+def test_a_header_that_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch):
+    def short_of_memory(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as short:
+        short.setattr(header_module, "read_elements", short_of_memory)
+        with pytest.raises(DataError, match="there is too little memory"):
+            prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).table) > 0
+
+
+def test_thickness(cq500_root, tmp_path):
+    """0 leaves thin slices as they are; one set has one thickness."""
+    thin = next(
+        path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower()
+    )
+    shutil.copytree(thin, tmp_path / "set" / "scan")
+    whole = prepare("unlabelled", tmp_path / "set", tmp_path / "whole", jobs=1, thickness_mm=0)
+    assert len(whole.table) == len(list(thin.iterdir()))
+    assert not whole.table.corrections.str.contains(Code.AVERAGED).any()
+    means = prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1, thickness_mm=10)
+    assert len(means.table) < len(prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1).table)
+    with pytest.raises(DataError, match=r"was prepared with thickness 10\.0, not 5\.0"):
+        prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1)
+
+
+@pytest.mark.parametrize(
+    "uid",
+    [
+        "../../evil",
+        "/tmp/evil",
+        "..",
+        ".",
+        "a\0b",
+        "1." * 150,
+        "Schädel/x",
+        "-rf",
+        "a b;$(c)",
+        "x\\y",
+        "nul",
+    ],
+    ids=range(11),
+)
+def test_no_scan_id_leads_out_of_the_folder(study, tmp_path, uid):
+    """Study UIDs are what a file says, and a file can say anything."""
+    shutil.rmtree(study / "b")
+    with disable_value_validation():
+        for path in (study / "a").iterdir():
+            image = dcmread(path)
+            image.SpecificCharacterSet = "ISO_IR 192"
+            image.StudyInstanceUID = uid
+            image.save_as(path)
+    before = set(tmp_path.rglob("*"))
+    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    written = set(tmp_path.rglob("*")) - before
+    assert all(path.is_relative_to(tmp_path / "out") for path in written)
+    (scan,) = prepared.scans.index
+    path = scan_file(tmp_path / "out", scan)
+    assert path.resolve().parent == tmp_path / "out" / "scans"
+    assert len(prepared.hu(scan)) == len(list((study / "a").iterdir()))
+
+
+def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+
+    def interrupted():
+        with files.whole_file(path) as temporary:
+            temporary.write_text("ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_whole_file_does_not_answer_for_a_file_that_is_read_meanwhile(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, files.whole_file(tmp_path / "copy") as temporary:
+        shutil.copyfile(tmp_path / "absent", temporary)
+    assert caught.value.filename == str(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "a" / "b"
+    with pytest.raises(DataError, match="b: cannot be written"), files.whole_file(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EROFS, "x"), "file: cannot be written (Read-only file system); choose another folder"),
+        (
+            RuntimeError('I/O error: Read-only file system (os error 30) at path "/x/.tmpEXGcTV"'),
+            "file: cannot be written (Read-only file system); choose another folder",
+        ),
+        (
+            RuntimeError("I/O error: Disk quota exceeded (os error 122)"),
+            "file: the disk is full; free space and run the same command again",
+        ),
+    ],
+)
+def test_what_the_system_says_is_told_also_where_a_library_quotes_it(tmp_path, error, message):
+    with pytest.raises(DataError) as caught, files.whole_file(tmp_path / "file"):
+        raise error
+    assert str(caught.value) == f"{tmp_path}/{message}"
+
+
+def test_an_error_that_names_another_number_is_left_alone(tmp_path):
+    with pytest.raises(RuntimeError, match="exit code: 28"), files.whole_file(tmp_path / "file"):
+        raise RuntimeError("a decoder ended with exit code: 28")
+
+
+def write_labels(study: Path, text: str) -> Path:
+    (study / "labels.csv").write_text(text)
+    return study
+
+
+def test_a_labelled_folder(study, tmp_path):
+    write_labels(study, "\ufeffscan,label\na,1\nb,0\n")
+    prepared = prepare("folder", study, tmp_path / "out", jobs=1)
+    assert sorted(prepared.scans.label) == [0, 1]
+    positive = prepared.table[prepared.table.scan_label == 1]
+    assert positive.source.str.startswith("a/").all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scan,label\na,1\n", "no row for 1 studies: b; add a row for each"),
+        (
+            "scan,label\na,1\nb,0\nc,0\n",
+            "names 1 scans without a readable file of their own (repeated files count once): c; correct ",
+        ),
+        (
+            "scan,label\na,1\nb,0\nc,0\nd,1\n",
+            ": c, d; correct these rows, or take them out; d/notes.txt: it is not a DICOM file (PS3.10)",
+        ),
+        ("scan,label\na,1\nb,2\n", "line 3: label must be 0 or 1, got '2'"),
+        ("scan,label\na,1\nb,\n", "line 3: label must be 0 or 1, got ''"),
+        ("scan,label\na,1\na,0\n", "listed twice: a"),
+        ("scan,lable\na,1\nb,0\n", "column label is missing"),
+    ],
+)
+def test_label_files_that_cannot_be_used(study, tmp_path, text, message):
+    write_labels(study, text)
+    (study / "d").mkdir()
+    (study / "d" / "notes.txt").write_text("no picture")
+    with pytest.raises(DataError, match=r"labels\.csv") as caught:
+        prepare("folder", study, tmp_path / "out", jobs=1)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out" / "scans").exists()
+
+
+def test_two_rows_for_one_study_are_told_as_such(study, tmp_path, capsys):
+    prepared = prepare("unlabelled", study, tmp_path / "unlabelled", jobs=1)
+    assert f"{tmp_path / 'unlabelled'}: 2 scans, " in capsys.readouterr().out
+    uid = prepared.table.scan[prepared.table.source.str.startswith("a/")].iloc[0]
+    write_labels(study, f"scan,label\na,1\n{uid},0\nb,0\n")
+    with pytest.raises(DataError) as caught:
+        prepare("folder", study, tmp_path / "out", jobs=1)
+    told = f"two rows name one study: a and {uid}; leave one of them"
+    assert str(caught.value) == f"{study / 'labels.csv'}: {told}"
+
+
+def test_folders_that_cannot_be_used(study, tmp_path):
+    with pytest.raises(DataError, match="nowhere: no such folder; correct the path"):
+        prepare("unlabelled", tmp_path / "nowhere", tmp_path / "out", jobs=1)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
+        prepare("unlabelled", empty, tmp_path / "out", jobs=1)
+    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
+        prepare("unlabelled", empty, empty / "out", jobs=1)
+    assert not any(empty.iterdir())
+    assert not (tmp_path / "out").exists()
+    (empty / "a.txt").write_text("x")
+    with pytest.raises(DataError, match=r"none of its 1 files is a CT slice; .*ledger\.csv says why"):
+        prepare("unlabelled", empty, tmp_path / "out", jobs=1)
+    assert pd.read_csv(tmp_path / "out" / "ledger.csv").file.tolist() == ["a.txt"]
+    prepare("unlabelled", study, tmp_path / "good", jobs=1)
+    with pytest.raises(DataError, match="was prepared from"):
+        prepare("unlabelled", empty, tmp_path / "good", jobs=1)
+    write_labels(study, "scan,label\na,1\nb,0\n")
+    with pytest.raises(DataError, match=r"was prepared from .*set \(unlabelled\), not from .*set \(folder\)"):
+        prepare("folder", study, tmp_path / "good", jobs=1)
+
+
+def test_a_folder_that_may_not_be_listed(study, tmp_path, monkeypatch):
+    def fail(place):
+        raise OSError(errno.EACCES, "x", place)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(DataError, match=r"set: cannot be listed \(Permission denied\); put the files where"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1)
+
+
+def test_rsna_labels_that_cannot_be_used(rsna_root, tmp_path):
+    root = tmp_path / "set"
+    shutil.copytree(rsna_root, root)
+    path = root / "stage_2_train.csv"
+    text = path.read_text().splitlines()
+    name = next(line for line in text if "_any," in line).split("_any")[0]
+    path.write_text("\n".join(line for line in text if not line.startswith(name)))
+    with pytest.raises(DataError, match=f"no label for 1 images: {name}"):
+        prepare("rsna", root, tmp_path / "out", jobs=1)
+    path.write_text("\n".join([*text, f"{name}_any,0", f"{name}_any,1"]))
+    with pytest.raises(DataError, match=f"labelled both 0 and 1: {name}"):
+        prepare("rsna", root, tmp_path / "out", jobs=1)
+
+
+@pytest.mark.realdata
+def test_the_ge_study_keeps_its_28_slices_in_order(shared_data, tmp_path):
+    prepared = prepare("unlabelled", shared_data / "ge_head_ct", tmp_path, jobs=2)
+    assert prepared.scans.slices.tolist() == [28]
+    steps = np.diff(prepared.table.position_mm)
+    assert (steps > 0).all()
+    np.testing.assert_allclose(
+        steps[:13], 4.0, atol=0.01
+    )  # two slabs, DATA.md; positions are rounded to 0.001 mm
+    np.testing.assert_allclose(steps[14:], 7.0, atol=0.01)
+    hu = prepared.hu(prepared.scans.index[0])
+    assert hu.min() == -1024
+    brain = hu[20, 200:300, 200:300]
+    assert 15 < np.median(brain) < 50
+
+
+@pytest.mark.realdata
+def test_a_folder_of_oddities_ends_in_the_ledger(shared_data, tmp_path):
+    oddities = shared_data / "oddities"
+    with pytest.raises(DataError, match=r"no scan has a usable slice; .*ledger\.csv says why"):
+        prepare("unlabelled", oddities, tmp_path / "none", jobs=1)
+    told = pd.read_csv(tmp_path / "none" / "ledger.csv").set_index("file").code
+    assert set(told.dropna().index.dropna()) == {path.name for path in oddities.iterdir()}
+    assert told["philips_localizer_I10"] == Code.LOCALIZER
+    assert told["enhancedCT_perfusion_map_2frames.dcm"] == Code.NO_HU_SCALE
+    assert told["._IM-0001-0001.dcm"] == Code.NOT_DICOM
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, tmp_path):
+    """joblib's dask backend: the same call in another context, both workers take part."""
+    distributed = pytest.importorskip("distributed")
+    alone = prepare("rsna", rsna_root, tmp_path / "alone", jobs=1)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+        joblib.parallel_config(backend="dask"),
+    ):
+        together = prepare("rsna", rsna_root, tmp_path / "together", jobs=2)
+        done = client.run(lambda dask_worker: dask_worker.state.executed_count)
+    assert len(done) == 2
+    assert min(done.values()) > 0
+    assert together.fingerprint == alone.fingerprint
+    for scan in alone.scans.index:
+        np.testing.assert_array_equal(together.hu(scan), alone.hu(scan))
+    assert together.ledger.equals(alone.ledger)
+
+
+def test_a_set_whose_files_are_all_gone_is_none(study, tmp_path):
+    prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    for path in [path for path in study.rglob("*") if path.is_file()]:
+        path.write_text("x")
+    with pytest.raises(DataError, match="is a CT slice"):
+        prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    with pytest.raises(DataError, match="is no prepared set"):
+        open_prepared(tmp_path / "out")

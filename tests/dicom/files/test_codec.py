@@ -1,0 +1,246 @@
+"""Code streams that do not fit their header, that are cut off, or that need a package which is not there."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from pydicom.uid import (
+    MPEG2MPML,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from ich_mil.dicom.files import codec
+from ich_mil.dicom.files.codec import CodecError, decode
+from tests.dicom.encodings import EIGHT_BIT, SIGNED, TWELVE_BIT, H, W, code_stream, stored_values
+
+LOSSLESS = (RLELossless, JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless)
+WITH_END = LOSSLESS[1:]
+
+
+def decoded(stream, syntax, *, storage=TWELVE_BIT, rows=H, columns=W):
+    return decode(
+        stream,
+        syntax,
+        rows=rows,
+        columns=columns,
+        bits_allocated=storage.allocated,
+        bits_stored=storage.bits,
+        signed=storage.signed,
+    )
+
+
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_lossless_values(syntax):
+    stored = stored_values()
+    np.testing.assert_array_equal(decoded(code_stream(stored, TWELVE_BIT, syntax), syntax), stored)
+
+
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_lossless_values_of_two_signs(syntax):
+    stored = stored_values(SIGNED)
+    stored[0, :4] = -32768, -1, 0, 32767
+    found = decoded(code_stream(stored, SIGNED, syntax), syntax, storage=SIGNED)
+    assert found.dtype == stored.dtype
+    np.testing.assert_array_equal(found, stored)
+
+
+def without_sign(stored, precision):
+    """JPEG 2000 of values below 2^precision, whose stream says that they are of that precision.
+
+    GDCM writes 16 bits only. A decoder adds half of the range, so another range asks for other values.
+    """
+    moved = (stored + (1 << 15) - (1 << (precision - 1))).astype(np.uint16)
+    stream = bytearray(code_stream(moved, replace(TWELVE_BIT, bits=16), JPEG2000Lossless))
+    stream[stream.index(b"\xff\x51") + 40] = precision - 1  # Ssiz (T.800 A.5.1)
+    return bytes(stream)
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_signed_values_of_a_stream_without_sign(bits):
+    half = 1 << (bits - 1)
+    stored = stored_values().clip(max=2 * half - 1)
+    stored[0, :5] = 0, 1, half - 1, half, 2 * half - 1
+    storage = replace(SIGNED, bits=bits)
+    found = decoded(without_sign(stored, bits), JPEG2000Lossless, storage=storage)
+    assert found.dtype == np.int16
+    np.testing.assert_array_equal(found[0, :5], [0, 1, half - 1, -half, -1])
+    unsigned = decoded(without_sign(stored, bits), JPEG2000Lossless, storage=replace(storage, signed=False))
+    np.testing.assert_array_equal(unsigned, stored)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_bits_above_the_stored_ones_are_left_as_they_are(syntax, signed):
+    storage = replace(TWELVE_BIT, signed=signed)
+    stored = stored_values(storage)
+    stored[0, :2] = 30768, 0x1428  # padding whose sign was lost, an overlay
+    stream = code_stream(stored, replace(storage, bits=16), syntax)
+    np.testing.assert_array_equal(decoded(stream, syntax, storage=storage), stored)
+
+
+def test_tables_before_the_frame_header_are_passed():
+    """A Huffman table's marker, C4, lies among those that begin a frame (T.81 table B.1)."""
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, JPEGLosslessSV1)
+    frame, table = stream.index(b"\xff\xc3"), stream.index(b"\xff\xc4")
+    scan = stream.index(b"\xff\xda")
+    assert frame < table < scan
+    moved = stream[:frame] + stream[table:scan] + stream[frame:table] + stream[scan:]
+    np.testing.assert_array_equal(decoded(moved, JPEGLosslessSV1), stored)
+
+
+def test_conditioning_of_arithmetic_coding_is_no_frame_header():
+    """Its marker, CC, lies among them too; it means nothing to Huffman codes."""
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, JPEGLosslessSV1)
+    conditioning = b"\xff\xcc\0\x0a" + b"\x00\x10\x01\x10\x02\x10\x03\x10"
+    np.testing.assert_array_equal(decoded(stream[:2] + conditioning + stream[2:], JPEGLosslessSV1), stored)
+
+
+@pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGLSLossless])
+def test_fill_bytes_before_a_marker_are_passed(syntax):
+    """T.81 B.1.1.2: any number of them."""
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, syntax)
+    np.testing.assert_array_equal(decoded(stream[:2] + b"\xff\xff\xff" + stream[2:], syntax), stored)
+
+
+@pytest.mark.parametrize("syntax", WITH_END)
+def test_padding_behind_the_end_is_no_part_of_it(syntax):
+    stored = stored_values()
+    stream = code_stream(stored, TWELVE_BIT, syntax).rstrip(b"\0\xff")
+    for padding in (b"", b"\0", b"\xff", b"\0\0\0"):
+        np.testing.assert_array_equal(decoded(stream + padding, syntax), stored)
+
+
+@pytest.mark.parametrize("syntax", LOSSLESS)
+def test_no_part_of_a_code_stream_is_decoded(syntax):
+    """What is cut off must not come back as grey: each prefix is refused."""
+    stream = code_stream(stored_values(), TWELVE_BIT, syntax).rstrip(b"\0\xff")
+    for n in range(0, len(stream) - 1, 5):
+        with pytest.raises(Exception, match=r"."):
+            decoded(stream[:n], syntax)
+
+
+@pytest.mark.parametrize("syntax", WITH_END)
+def test_another_size_than_the_header_says(syntax):
+    stream = code_stream(stored_values(), TWELVE_BIT, syntax)
+    with pytest.raises(
+        CodecError, match=f"has {H} x {W} pixels of 1 samples, its header says {W} x {H} of 1"
+    ):
+        decoded(stream, syntax, rows=W, columns=H)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "place", "value", "found"),
+    [
+        (JPEGLosslessSV1, 11, 3, f"{H} x {W} pixels of 3"),
+        (JPEGLSLossless, 11, 3, f"{H} x {W} pixels of 3"),
+        (JPEG2000Lossless, 41, 3, f"{H} x {W} pixels of 3"),
+        (JPEG2000Lossless, 19, 4, f"{H} x {W - 4} pixels of 1"),  # where the picture begins: T.800 B.2
+        (JPEG2000Lossless, 23, 4, f"{H - 4} x {W} pixels of 1"),
+    ],
+)
+def test_a_stream_of_colour_or_of_a_part_of_its_grid(syntax, place, value, found):
+    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, syntax))
+    stream[place] = value
+    with pytest.raises(CodecError, match=f"has {found} samples, its header says {H} x {W} of 1"):
+        decoded(bytes(stream), syntax)
+
+
+def test_of_two_frame_headers_the_first_counts():
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
+    other = bytearray(stream[2:15])
+    other[5:7] = (60_000).to_bytes(2, "big")
+    with pytest.raises(CodecError, match=f"has 60000 x {W} pixels"):
+        decoded(stream[:2] + other + stream[2:], JPEGLSLossless)
+
+
+@pytest.mark.parametrize("kept", [b"\xc3", b"\xda", b""])
+def test_a_stream_without_its_frame_or_its_scan(kept):
+    """A scan before its frame has no size to compare; a frame without a scan has no pixels."""
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1)
+    place = stream.index(b"\xff" + kept) if kept else 2
+    length = int.from_bytes(stream[place + 2 : place + 4], "big") if kept else -2
+    with pytest.raises(CodecError, match="the markers of its code stream do not lead to one picture"):
+        decoded(stream[:2] + stream[place : place + 2 + length] + b"\xff\xd9", JPEGLosslessSV1)
+
+
+def test_a_frame_header_that_is_cut_off():
+    with pytest.raises(CodecError, match="the markers of its code stream do not lead to one picture"):
+        decoded(b"\xff\xd8\xff\xc3\0\x0b\x0c\0\xff\xd9", JPEGLosslessSV1)
+
+
+@pytest.mark.parametrize("bits", [2, 16])
+def test_the_fewest_and_the_most_bits_a_sample(bits):
+    stored = stored_values().clip(max=(1 << bits) - 1)
+    storage = replace(TWELVE_BIT, bits=bits)
+    np.testing.assert_array_equal(
+        decoded(code_stream(stored, storage, JPEGLSLossless), JPEGLSLossless, storage=storage), stored
+    )
+
+
+def test_a_stream_of_another_codec_or_cut_off_in_its_sizes():
+    """Sizes must not be taken from whatever bytes stand there."""
+    jpeg_2000 = code_stream(stored_values(), TWELVE_BIT, JPEG2000Lossless)
+    for stream in (code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1), jpeg_2000[:40] + b"\xff\xd9"):
+        with pytest.raises(CodecError, match="its code stream has no SIZ segment"):
+            decoded(stream, JPEG2000Lossless)
+
+
+def test_more_bits_than_the_header_allocates():
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
+    with pytest.raises(CodecError, match="has samples of 12 bits, its header allocates 8"):
+        decoded(stream, JPEGLSLossless, storage=EIGHT_BIT)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "place", "value"),
+    [
+        (JPEGLosslessSV1, 6, 0x7F),  # bits a sample: GDCM reads outside its memory
+        (JPEGLosslessSV1, 6, 0x01),
+        (JPEGLosslessSV1, 1, 0x00),  # not the beginning of a picture
+        (JPEGLosslessSV1, 4, 0xFF),  # a length that reaches behind the end
+        (JPEGLosslessSV1, 15, 0x00),  # no marker where one must be: GDCM ends the process
+        (JPEGLosslessSV1, 16, 0x01),  # a marker that has no length
+        (JPEGLSLossless, 18, 0x01),  # a length shorter than itself
+        (JPEG2000Lossless, 27, 0x00),  # tiles of no width
+        (JPEG2000Lossless, 31, 0x00),  # or of no height
+        (JPEG2000Lossless, 42, 0x10),  # 17 bits a sample
+        (JPEG2000Lossless, 42, 0xFE),  # bits a sample: GDCM ends the process
+    ],
+)
+def test_code_streams_that_would_end_the_process(syntax, place, value):
+    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, syntax))
+    stream[place] = value
+    with pytest.raises(CodecError, match=r"its code stream has (samples|tiles)|of its code stream do not"):
+        decoded(bytes(stream), syntax)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "package"),
+    [
+        (JPEGBaseline8Bit, "python-gdcm"),
+        (JPEGExtended12Bit, "python-gdcm"),
+        (JPEG2000Lossless, "python-gdcm"),
+        (JPEGLSLossless, "pyjpegls"),
+    ],
+)
+def test_a_missing_decoder_is_named_by_its_package(syntax, package, monkeypatch):
+    modules = {"python-gdcm": "gdcm", "pyjpegls": "jpeg_ls"}
+    monkeypatch.setattr(
+        codec, "find_spec", lambda name: None if name == modules[package] else find_spec(name)
+    )
+    with pytest.raises(CodecError, match=rf"needs the package {package}: pip install {package}$"):
+        decoded(b"", syntax)
+
+
+def test_a_syntax_that_is_not_read():
+    with pytest.raises(CodecError, match=r"^MPEG2 Main .* is not read; save the file as Explicit VR"):
+        decoded(b"", MPEG2MPML)

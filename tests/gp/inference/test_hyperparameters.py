@@ -1,0 +1,509 @@
+"""J and F against dense textbook ones, quadratures, gradients by differences, and what learning reaches."""
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import dblquad, quad
+from scipy.optimize import minimize
+from torch.distributions import MultivariateNormal, kl_divergence
+
+import ich_mil.gp.inference.objective as objective_module
+from ich_mil.errors import ConfigError
+from ich_mil.gp import gpytorch  # which hushes what importing it warns of
+from ich_mil.gp.fit import fit
+from ich_mil.gp.inference.ascent import Weights
+from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
+from ich_mil.gp.inference.objective import KernelObjective, expected_log_psi
+from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, Logistic
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from tests.gp.synthetic import scans
+
+DENSITIES = [Logistic(), Gamma(1.0, 2.5), GammaLogisticTail(1.0, 1.0)]
+KERNEL = HeadSettings(learn="kernel", n_inducing=6, variance=0.5, lengthscale_squared=2.0)
+
+
+def log_psi(f, density):
+    """Independent of the package: numpy, and the crossing of θ by integrating it."""
+    if isinstance(density, Logistic):
+        return -np.log(2 * np.cosh(np.asarray(f) / 2))
+    if isinstance(density, Gamma):
+        return -density.alpha * np.log(density.beta + np.square(f) / 2)
+
+    def slope(t):
+        return t * max(density.alpha / (density.beta + t * t / 2), math.tanh(t / 2) / (2 * t) if t else 0.25)
+
+    return -quad(slope, 0, abs(float(f)), limit=200)[0]
+
+
+def problem(settings=KERNEL, *, n=40, seed=0, kernel=None):
+    """A head with a random q(w) and random π - ½: model, x, rows, weights, target."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    z = torch.randn(settings.n_inducing, 2, generator=generator, dtype=torch.float64)
+    model = SparseGP(
+        z, torch.tensor([0.1, -0.2]).double(), torch.tensor([1.2, 0.7]).double(), settings, kernel=kernel
+    )
+    rows = torch.randperm(n, generator=generator)
+    target = torch.rand(n, generator=generator, dtype=torch.float64) - 0.5
+    phi = torch.randn(settings.n_inducing, n, generator=generator, dtype=torch.float64)
+    weights = Weights.solve((phi * 0.2 @ phi.mT)[None], (phi @ target)[None])
+    return model, x, rows, weights, target
+
+
+def rbf(a, b, v, length):
+    return v * torch.exp(-(((a[:, None] - b[None]) / length) ** 2).sum(-1) / 2)
+
+
+def dense(model, x, rows, *, v, length, z=None):
+    """K_ZZ⁻¹, K_XZ and k(x,x) - diag(K_XZ K_ZZ⁻¹ K_ZX) in u-space, from explicit inverses."""
+    z = model.inducing if z is None else z
+    x = ((x - model.x_mean) / model.x_std)[rows]
+    eps = model.settings.jitter
+    Kzz = rbf(z, z, v, length) + eps * torch.eye(len(z), dtype=torch.float64)
+    Kinv, Kxz = torch.linalg.inv(Kzz), rbf(x, z, v, length)
+    prior = 1.0 if model.settings.variant.unit_prior else v + eps
+    return Kzz, Kinv, Kxz, prior - ((Kxz @ Kinv) * Kxz).sum(1)
+
+
+def dense_objective(model, x, rows, u_mean, u_cov, target, density, *, v, length):
+    """Eq. 29 as printed, with q(u) = N(u_mean, u_cov), the sum by scipy's adaptive quadrature."""
+    Kzz, Kinv, Kxz, residual = dense(model, x, rows, v=v, length=length)
+    mu = Kxz @ Kinv @ u_mean
+    var = ((Kxz @ Kinv @ u_cov) * (Kxz @ Kinv)).sum(1) + residual
+    kl = kl_divergence(
+        MultivariateNormal(u_mean, u_cov), MultivariateNormal(torch.zeros(len(Kzz)).double(), Kzz)
+    )
+    psi = sum(mean_by_quad(m, s, density) for m, s in zip(mu.tolist(), var.sqrt().tolist(), strict=True))
+    return float(target @ mu - kl) + psi
+
+
+def mean_by_quad(m, s, density):
+    def weighted(f):
+        return float(log_psi(f, density)) * math.exp(-(((f - m) / s) ** 2) / 2) / (s * math.sqrt(2 * math.pi))
+
+    kinks = getattr(density, "crossings", ())
+    breaks = [b for b in (0.0, m, *kinks, *(-k for k in kinks)) if abs(b - m) < 10 * s]
+    error = 1e-8 if kinks else 1e-12
+    return quad(weighted, m - 10 * s, m + 10 * s, points=breaks, limit=200, epsabs=error, epsrel=error)[0]
+
+
+def j_value(model, x, rows, weights, target, density):
+    objective = KernelObjective(model, x, rows, target, density)
+    return objective.evaluate(objective.projection(), weights)[0]
+
+
+# The logistic tail has a kink in log ψ'' that Gauss-Hermite sees.
+@pytest.mark.parametrize(("density", "error"), list(zip(DENSITIES, [1e-7, 1e-5, 2e-3], strict=True)))
+def test_the_nodes_suffice(density, error):
+    mu = torch.tensor([0.0, -1.3, 2.7, -6.0], dtype=torch.float64)
+    for variance in (0.01, 0.5, 4.0):
+        got = expected_log_psi(mu, torch.full_like(mu, variance), density)
+        constant = float(density.log_psi(torch.zeros(1).double())) - float(log_psi(0.0, density))
+        want = [mean_by_quad(m, math.sqrt(variance), density) + constant for m in mu.tolist()]
+        assert got.tolist() == pytest.approx(want, abs=error)
+
+
+@pytest.mark.parametrize("density", DENSITIES[:2], ids=["logistic", "gamma"])
+def test_the_objective_is_the_textbook_one_tile_by_tile(density, monkeypatch):
+    monkeypatch.setattr("ich_mil.gp.inference.projection.TILE_BYTES", 6)
+    monkeypatch.setattr("ich_mil.gp.inference.projection.ONE_TILE", 0)
+    monkeypatch.setattr(objective_module, "QUADRATURE_ROWS", 300)
+    model, x, rows, weights, target = problem(n=700)
+    L = torch.linalg.cholesky(dense(model, x, rows, v=0.5, length=math.sqrt(2))[0])
+    u_mean = L @ weights.mean[0]
+    u_cov = L @ weights.root[0].mT @ weights.root[0] @ L.mT
+    want = dense_objective(model, x, rows, u_mean, u_cov, target, density, v=0.5, length=math.sqrt(2))
+    assert j_value(model, x, rows, weights, target, density) == pytest.approx(want, rel=1e-9)
+
+
+def dense_bound(model, x, rows, theta, target, *, v, length, z=None):
+    """½ bᵀ(K⁻¹ + P)⁻¹ b - ½ log det(I + K P) - ½ Σ θ residual, P = Σ θ a aᵀ, b = Σ r a: all in u-space."""
+    Kzz, Kinv, Kxz, residual = dense(model, x, rows, v=v, length=length, z=z)
+    P, b = (Kxz @ Kinv).mT * theta @ (Kxz @ Kinv), (Kxz @ Kinv).mT @ target
+    log_det = torch.linalg.slogdet(torch.eye(len(Kzz)).double() + Kzz @ P).logabsdet
+    return b @ torch.linalg.inv(Kinv + P) @ b / 2 - log_det / 2 - theta @ residual / 2
+
+
+@pytest.mark.parametrize("preset", ["default", "public"])  # the prior variance of the latter is 1
+def test_the_bound_and_its_gradient_are_those_of_the_textbook_tile_by_tile(preset, monkeypatch):
+    monkeypatch.setattr(objective_module, "TILE_ELEMENTS", 6)
+    model, x, rows, _, target = problem(replace(KERNEL, ard=True, preset=preset), n=700)
+    theta = torch.rand(700, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 4
+    v, length = torch.tensor(0.8).double(), torch.tensor([1.3, 0.6]).double()
+    z = model.inducing.clone()
+    for value in (v, length, z):
+        value.requires_grad_()
+    bound = dense_bound(model, x, rows, theta, target, v=v, length=length, z=z)
+    bound.backward()
+    model.covar_module.outputscale, model.covar_module.base_kernel.lengthscale = v.detach(), length.detach()
+    raws = [
+        model.covar_module.raw_outputscale,
+        model.covar_module.base_kernel.raw_lengthscale,
+        model.inducing,
+    ]
+    for raw in raws:
+        raw.requires_grad_()
+    got = KernelObjective(model, x, rows, target, Logistic()).collapsed(theta)
+    assert got == pytest.approx(float(bound.detach()), rel=1e-9)
+    # d softplus(raw) / d raw = 1 - exp(-value)
+    assert float(raws[0].grad) == pytest.approx(float(v.grad * -torch.expm1(-v.detach())), rel=1e-8)
+    assert raws[1].grad.flatten().tolist() == pytest.approx(
+        (length.grad * -torch.expm1(-length.detach())).tolist(), rel=1e-8
+    )
+    assert raws[2].grad.flatten().tolist() == pytest.approx(z.grad.flatten().tolist(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "count"),
+    [
+        (gpytorch.kernels.ScaleKernel(gpytorch.kernels.RQKernel()), 3),
+        (gpytorch.kernels.MaternKernel(nu=1.5), 1),
+        (gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()) + gpytorch.kernels.ConstantKernel(), 3),
+        (None, 2),
+    ],
+    ids=["scaled RQ", "Matern without a scale", "a sum", "RBF with log Z"],
+)
+def test_the_gradient_for_any_kernel_by_differences(kernel, count):
+    settings = KERNEL if kernel is not None else replace(KERNEL, log_z=20)
+    model, x, rows, _, target = problem(settings, kernel=kernel)
+    theta = torch.full((40,), 0.2, dtype=torch.float64)
+    objective = KernelObjective(model, x, rows, target, Gamma(1.0, 2.5))
+    parameters = list(model.covar_module.parameters())
+    assert len(parameters) == count
+    for parameter in parameters:
+        parameter.requires_grad_()
+    objective.collapsed(theta)
+    gradients = [float(parameter.grad) for parameter in parameters]
+    step = 1e-5
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter += sign * step
+                values.append(objective.collapsed(theta))
+                parameter -= sign * step
+        assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient, rel=1e-6)
+
+
+def test_the_bound_and_a_constant_stay_below_the_objective():
+    model, x, rows, weights, target = problem()
+    for density in DENSITIES:
+        objective = KernelObjective(model, x, rows, target, density)
+        projection = objective.projection()
+        _, theta = objective.evaluate(projection, weights)
+        mu, variance = (value[0] for value in projection.moments(weights.mean, weights.root))
+        c = (mu**2 + variance).sqrt()
+        constant = float((density.log_psi(c) + theta * c**2 / 2).sum())
+        best = Weights.solve(*projection.gram(theta[None], target[None]))
+        F = float(dense_bound(model, x, rows, theta, target, v=0.5, length=math.sqrt(2)))
+        gap = objective.evaluate(projection, best)[0] - F - constant
+        assert 0 < gap < 0.1 * len(rows)
+
+
+def test_theta_of_the_public_preset_is_that_of_its_clipped_c():
+    model, x, rows, weights, target = problem(replace(KERNEL, preset="public", variance=20.0))
+    objective = KernelObjective(model, x, rows, target, Gamma(1.0, 2.5))
+    far = weights._replace(mean=10 * weights.mean)
+    _, theta = objective.evaluate(objective.projection(), far)
+    assert float(theta.min()) == pytest.approx(1 / (2.5 + 3**2 / 2), rel=1e-12)
+
+
+@pytest.mark.parametrize("density", DENSITIES, ids=["logistic", "gamma", "tail"])
+@pytest.mark.parametrize("learn", ["kernel", "kernel_and_inducing"])
+def test_it_never_ends_below_its_start(density, learn):
+    for seed in range(4):
+        model, x, rows, weights, target = problem(replace(KERNEL, learn=learn), seed=seed)
+        start = j_value(model, x, rows, weights, target, density)
+        learned = learn_hyperparameters(model, x, rows, weights, target, density)
+        assert j_value(model, x, rows, learned, target, density) >= start
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_nothing_changes_where_the_objective_would_fall(monkeypatch):
+    model, x, rows, weights, target = problem()
+    before = copy.deepcopy(model.state_dict())
+    evaluate = KernelObjective.evaluate
+    answers = iter([1e6, -1e6])
+    monkeypatch.setattr(KernelObjective, "evaluate", lambda *given: (next(answers), evaluate(*given)[1]))
+    assert learn_hyperparameters(model, x, rows, weights, target, Logistic()) is weights
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def plain_gradient_ascent(model, x, rows, weights, target, size):
+    """The paper's way: q(u) fixed, 200 steps of one size on J / N in the raw parameters; the J at the end."""
+    nodes, node_weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(40))
+    node_weights = node_weights / node_weights.sum()
+    L = torch.linalg.cholesky(dense(model, x, rows, v=0.5, length=math.sqrt(3))[0])
+    u_mean, u_cov = L @ weights.mean[0], L @ weights.root[0].mT @ weights.root[0] @ L.mT
+    raw = torch.tensor([0.5, math.sqrt(3)]).double().expm1().log().requires_grad_()
+    for step in range(201):
+        v, length = torch.nn.functional.softplus(raw)
+        Kzz, Kinv, Kxz, residual = dense(model, x, rows, v=v, length=length)
+        P = Kxz @ Kinv
+        mu, sigma = P @ u_mean, (((P @ u_cov) * P).sum(1) + residual).sqrt()
+        f = mu[:, None] + sigma[:, None] * nodes
+        psi = (-torch.log(2 * torch.cosh(f / 2)) @ node_weights).sum()
+        kl = kl_divergence(
+            MultivariateNormal(u_mean, u_cov), MultivariateNormal(torch.zeros_like(u_mean), Kzz)
+        )
+        value = target @ mu + psi - kl
+        if step < 200:
+            (slope,) = torch.autograd.grad(value / len(x), raw)
+            raw = (raw + size * slope).detach().requires_grad_()
+    return float(value.detach())
+
+
+def labelled(n_bags=24, m=8, sweeps=8):
+    """The state of a short fit: a head, its slices, q(w), and π - ½ that follow the scans' labels."""
+    x, offsets, labels = scans(n_bags)
+    settings = replace(KERNEL, n_inducing=m, sweeps=sweeps, lengthscale_squared=3.0)
+    model, _ = fit(x, offsets, labels, settings=replace(settings, learn="nothing"))
+    root = torch.linalg.inv(torch.linalg.cholesky(torch.linalg.inv(model.q_root @ model.q_root.mT)))
+    weights = Weights(model.q_mean[None], root[None], 2 * model.q_root.diagonal().log().sum()[None])
+    model.settings = settings
+    target = torch.tanh(model(x).mean.detach()) / 2
+    return model, x, torch.arange(len(x)), weights, target
+
+
+def test_it_ends_above_200_plain_gradient_steps():
+    model, x, rows, weights, target = labelled()
+    start = j_value(model, x, rows, weights, target, Logistic())
+    plain = [plain_gradient_ascent(model, x, rows, weights, target, size) for size in (0.3, 3.0, 30.0)]
+    learned = learn_hyperparameters(model, x, rows, weights, target, Logistic())
+    assert max(plain) > start + 0.1  # the plain way works, too
+    assert j_value(model, x, rows, learned, target, Logistic()) > max(plain)
+
+
+def climb(model, x, target, *, rounds):
+    """`learn_hyperparameters` over and over from the prior."""
+    rows = torch.arange(len(x))
+    weights = Weights.prior(1, len(model.inducing), like=model.inducing)
+    for _ in range(rounds):
+        weights = learn_hyperparameters(model, x, rows, weights, target, Logistic())
+    return weights
+
+
+def plane(n, length, *, features=2, seed=0):
+    """Points (n, features) and labels of a latent function of the first of them, with that length scale."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, features, generator=generator, dtype=torch.float64)
+    K = rbf(x[:, :1], x[:, :1], 16.0, length) + 1e-6 * torch.eye(n).double()
+    f = torch.linalg.cholesky(K) @ torch.randn(n, generator=generator, dtype=torch.float64)
+    return x, (torch.rand(n, generator=generator, dtype=torch.float64) < torch.sigmoid(f)).double()
+
+
+def head(z, settings):
+    return SparseGP(z, torch.zeros(z.shape[1]).double(), torch.ones(z.shape[1]).double(), settings)
+
+
+def test_ard_switches_irrelevant_features_off():
+    x, y = plane(300, 0.7, features=3)
+    model = head(x[:40], replace(KERNEL, ard=True))
+    climb(model, x, y - 0.5, rounds=8)
+    relevant, *others = model.covar_module.base_kernel.lengthscale.flatten().tolist()
+    assert relevant < 1.5
+    assert others == pytest.approx([100.0, 100.0], rel=1e-9)
+
+
+def converged_bound(model, x, target, logarithms):
+    """The evidence bound of variational logistic regression at v and l, Θ at its fixed point, in u-space."""
+    v, length = np.exp(logarithms)
+    Kzz, Kinv, Kxz, residual = dense(model, x, torch.arange(len(x)), v=v, length=length)
+    P, S, m = Kxz @ Kinv, Kzz, torch.zeros(len(Kzz)).double()
+    for _ in range(60):
+        c = ((P @ m) ** 2 + ((P @ S) * P).sum(1) + residual).sqrt()
+        theta = torch.tanh(c / 2) / (2 * c)
+        S = torch.linalg.inv(Kinv + P.mT * theta @ P)
+        m = S @ P.mT @ target
+    constant = float((theta * c**2 / 2 - torch.log(2 * torch.cosh(c / 2))).sum())
+    return float(dense_bound(model, x, torch.arange(len(x)), theta, target, v=v, length=length)) + constant
+
+
+@pytest.mark.parametrize("length", [0.3, 1.0])
+def test_the_length_scale_is_recovered(length):
+    x, y = plane(500, length, features=1)
+    model = head(torch.linspace(-2.5, 2.5, 16)[:, None].double(), replace(KERNEL, jitter=1e-4))
+    climb(model, x, y - 0.5, rounds=25)
+    got = model.covar_module.base_kernel.lengthscale.item()
+    oracle = minimize(
+        lambda logarithms: -converged_bound(model, x, y - 0.5, logarithms),
+        np.log([4.0, 0.5]),
+        method="Nelder-Mead",
+    )
+    assert got == pytest.approx(float(np.exp(oracle.x[1])), rel=0.02)
+    assert length / 1.4 < got < length * 1.4  # one function, 500 labels
+
+
+def test_learned_inducing_points_beat_fixed_ones():
+    x, y = plane(300, 0.7, features=1)
+    ends = {}
+    for learn in ("kernel", "kernel_and_inducing"):
+        model = head(torch.linspace(-2.5, 0.0, 6)[:, None].double(), replace(KERNEL, learn=learn))
+        before = model.inducing.clone()
+        weights = climb(model, x, y - 0.5, rounds=8)
+        ends[learn] = j_value(model, x, torch.arange(300), weights, y - 0.5, Logistic())
+        assert torch.equal(model.inducing, before) == (learn == "kernel")
+    assert ends["kernel_and_inducing"] > ends["kernel"] + 3
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.5, 1e-2), (1e-4, 1e-4)])
+def test_without_evidence_the_variance_falls_to_its_bound_or_stays_below(start, end):
+    model, x, rows, weights, _ = problem(replace(KERNEL, variance=start))
+    for _ in range(5):
+        weights = learn_hyperparameters(model, x, rows, weights, torch.zeros(40).double(), Logistic())
+    assert float(model.covar_module.outputscale) == pytest.approx(end, rel=1e-9)
+
+
+def test_coinciding_inducing_points_are_told_and_harmless():
+    model, x, rows, weights, target = problem(replace(KERNEL, jitter=1e-18))
+    model.inducing[1] = model.inducing[0]
+    with pytest.warns(UserWarning, match="is singular at a jitter of 1.0e-18: raised"):
+        learned = learn_hyperparameters(model, x, rows, weights, target, Logistic())
+    assert all(bool(torch.isfinite(value).all()) for value in (*learned, *model.parameters()))
+
+
+@pytest.mark.parametrize("density", DENSITIES[1:], ids=["gamma", "tail"])
+def test_log_z_against_quadrature(density, monkeypatch):
+    monkeypatch.setattr(objective_module, "LOG_Z_DRAWS", 10_000)
+    model, x, rows, _, target = problem(replace(KERNEL, log_z=1000, variance=2.0))
+
+    def ratio(f):
+        constant = float(density.log_psi(torch.zeros(1).double())) - float(log_psi(0.0, density))
+        return float(log_psi(f, density)) + constant - float(log_psi(f, Logistic()))
+
+    def normal(f):
+        return math.exp(-f * f / 4) / math.sqrt(4 * math.pi)
+
+    one = math.log(quad(lambda f: math.exp(ratio(f)) * normal(f), -12, 12, points=[0], limit=200)[0])
+    got = KernelObjective(model, x, rows[:1], target[:1], density).log_z()
+    assert got == pytest.approx(one, abs=0.01)  # its standard deviation is 0.002
+    if isinstance(density, GammaLogisticTail):
+        return
+    z = ((x - model.x_mean) / model.x_std)[rows[:2]]
+    K = rbf(z, z, 2.0, math.sqrt(2))
+    precision, scale = torch.linalg.inv(K).numpy(), 2 * math.pi * math.sqrt(float(torch.linalg.det(K)))
+
+    def joint(a, b):
+        f = np.array([a, b])
+        return math.exp(ratio(a) + ratio(b) - f @ precision @ f / 2) / scale
+
+    two = math.log(dblquad(joint, -9, 9, -9, 9, epsabs=1e-6)[0])
+    got = KernelObjective(model, x, rows[:2], target[:2], density).log_z()
+    assert got == pytest.approx(two, abs=0.015)
+
+
+def test_log_z_counts_and_is_zero_for_the_logistic_density():
+    plain = problem()
+    with_z = problem(replace(KERNEL, log_z=30))
+    assert j_value(*with_z, Logistic()) == pytest.approx(j_value(*plain, Logistic()), rel=1e-12)
+    log_z = KernelObjective(*with_z[:3], with_z[4], Gamma(1.0, 2.5)).log_z()
+    assert abs(log_z) > 1
+    bounds = []
+    for model, x, rows, _, target in (plain, with_z):
+        model.covar_module.requires_grad_()
+        objective = KernelObjective(model, x, rows, target, Gamma(1.0, 2.5))
+        bounds.append(objective.collapsed(torch.full((40,), 0.2).double()))
+    assert bounds[0] - bounds[1] == pytest.approx(log_z, rel=1e-9)
+    assert j_value(*plain, Gamma(1.0, 2.5)) - j_value(*with_z, Gamma(1.0, 2.5)) == pytest.approx(
+        log_z, rel=1e-9
+    )
+    other = problem(replace(KERNEL, log_z=30, seed=1))
+    assert KernelObjective(*other[:3], other[4], Gamma(1.0, 2.5)).log_z() != log_z
+
+
+class Product(gpytorch.kernels.Kernel):
+    """xᵀx', which has no parameters."""
+
+    def forward(self, x1, x2, diag=False, **_):
+        return (x1 * x2).sum(-1) if diag else x1 @ x2.mT
+
+
+def test_what_cannot_be_learned_is_refused():
+    with pytest.raises(ConfigError, match="the kernel Product has no parameters to learn"):
+        learn_hyperparameters(*problem(kernel=Product()), Logistic())
+    given = problem(replace(KERNEL, log_z=10), kernel=gpytorch.kernels.MaternKernel())
+    with pytest.raises(ConfigError, match="those of RBFKernel, this head has a MaternKernel"):
+        learn_hyperparameters(*given, Logistic())
+    rbf, scale = gpytorch.kernels.RBFKernel, gpytorch.kernels.ScaleKernel
+    for kernel in (rbf(active_dims=(0,)), scale(rbf(active_dims=(0,))), scale(rbf(), active_dims=(0,))):
+        with pytest.raises(ConfigError, match="those of RBFKernel, this head has one of some features"):
+            learn_hyperparameters(*problem(replace(KERNEL, log_z=10), kernel=kernel), Logistic())
+
+
+def test_what_requires_no_gradient_is_not_learned():
+    x, offsets, labels = scans(40)
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+    kernel.raw_outputscale.requires_grad_(False)
+    settings = replace(KERNEL, n_inducing=16, sweeps=5, outer=1)
+    model, _ = fit(x, offsets, labels, settings=settings, kernel=kernel)
+    assert torch.equal(model.covar_module.raw_outputscale, kernel.raw_outputscale.double())
+    length = model.covar_module.base_kernel.lengthscale.item()
+    assert length != pytest.approx(kernel.base_kernel.lengthscale.item(), rel=0.1)
+    kernel.requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"ScaleKernel has no parameters to learn \(one that requires no"):
+        fit(x, offsets, labels, settings=settings, kernel=kernel)
+
+
+def test_a_prior_is_refused_where_the_kernel_is_learned():
+    prior = gpytorch.priors.GammaPrior(3.0, 6.0)
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(lengthscale_prior=prior))
+    with pytest.raises(
+        ConfigError, match=r"the kernel has a prior \(base_kernel.lengthscale_prior\), which J"
+    ):
+        learn_hyperparameters(*problem(kernel=kernel), Logistic())
+    model, _ = fit(*scans(), settings=HeadSettings(n_inducing=6, sweeps=2), kernel=kernel)
+    assert torch.equal(model.covar_module.base_kernel.lengthscale, kernel.base_kernel.lengthscale.double())
+
+
+def test_fit_learns_and_its_bound_ends_higher():
+    x, offsets, labels = scans(40)
+    settings = HeadSettings(n_inducing=8, sweeps=30)
+    fixed = fit(x, offsets, labels, settings=settings)[1].elbo[-1]
+    model, report = fit(x, offsets, labels, settings=replace(settings, learn="kernel", outer=3))
+    assert report.elbo[-1] > fixed + 0.5
+    # each ascent goes on from the q(w) and π of the one before, each kernel is learned from those it ended at
+    assert np.diff(report.elbo).min() > -1e-9
+    assert float(model.covar_module.outputscale) != 0.5
+    once = replace(settings, sweeps=1, learn="kernel", outer=3)
+    assert len(fit(x, offsets, labels, settings=once)[1].elbo) == 3 + 1  # a sweep before each, and one after
+
+
+def test_nothing_is_learned_from_a_fit_that_has_run_away():
+    settings = HeadSettings(density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=8)
+    data = scans(40, longest=20)
+    with pytest.warns(UserWarning, match="has run away"):
+        _, plain = fit(*data, settings=settings)
+    with pytest.warns(UserWarning, match="has run away"):
+        model, report = fit(*data, settings=replace(settings, learn="kernel", outer=2))
+    assert float(model.covar_module.outputscale) == pytest.approx(0.5)
+    # it goes on from the state that was kept, without the π of the runaway sweep
+    ran = len(plain.elbo)
+    assert report.max_abs_mean[:ran] == plain.max_abs_mean
+    assert report.max_abs_mean[ran] < 2 * plain.max_abs_mean[plain.best_sweep - 1]
+
+
+def test_validation_scans_stop_the_last_climb_and_have_no_part_in_the_kernel():
+    settings = HeadSettings(n_inducing=8, sweeps=6, patience=1, learn="kernel", outer=2)
+    plain, before = fit(*scans(), settings=settings)
+    watched, report = fit(*scans(), settings=settings, validation=scans(seed=1))
+    for one, other in zip(watched.covar_module.parameters(), plain.covar_module.parameters(), strict=True):
+        assert torch.equal(one, other)
+    losses = report.validation_log_loss
+    assert len(report.elbo) == len(report.max_abs_mean) == 2 * 6 + len(losses) < len(before.elbo)
+    assert report.elbo == before.elbo[: len(report.elbo)]
+    assert report.best_sweep == 2 * 6 + 1 + int(np.argmin(losses))
+
+
+def test_the_kernel_is_learned_with_the_density_of_the_fit():
+    settings = HeadSettings(n_inducing=8, sweeps=4, learn="kernel", outer=1)
+    named, report = fit(*scans(), settings=replace(settings, density="gamma"))
+    given, other = fit(*scans(), settings=settings, density=GammaLogisticTail(1.0, 2.5))
+    assert other.elbo == report.elbo
+    assert torch.equal(given.covar_module.outputscale, named.covar_module.outputscale)
+    assert given.given == ("density",)

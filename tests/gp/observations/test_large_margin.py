@@ -1,0 +1,250 @@
+"""LM-VGPMIL against the supplement's updates as loops, its objective, and the limit in which it is VGPMIL."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from ich_mil.gp.aggregation import scan_logit
+from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.observations.densities import Logistic
+from ich_mil.gp.observations.large_margin import MarginObservation
+from ich_mil.gp.observations.vgpmil import PsiObservation
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.kernels.leave_one_out import Turns
+from tests.gp.synthetic import close, kl_of_prior, scans
+
+MARGIN = HeadSettings(
+    family="large_margin", log_h=math.log(100), lengthscale_squared=3.0, n_inducing=12, sweeps=6
+)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def lam(c):
+    return math.tanh(c / 2) / (4 * c)
+
+
+def jaakkola(mean, square, xi):
+    """The bound of E log sigmoid(a) from E a and E a²."""
+    return math.log(sigmoid(xi)) + (mean - xi) / 2 - lam(xi) * (square - xi * xi)
+
+
+def textbook(model, x, offsets, labels):
+    """The supplement's section 2 as printed: unwhitened u, explicit inverses, loops, λ, π and τ as
+    probabilities.
+
+    Returns μ, σ² and the objective of the last sweep, the latter with both Jaakkola bounds written out.
+    """
+    settings, eps, z = model.settings, model.settings.jitter, model.inducing
+    C, V, n_all, log_h = settings.margin_c, settings.margin_v, len(x), settings.log_h
+    x = (x - x.mean(0)) / x.std(0, correction=0)
+
+    def k(a, b):
+        return model.covar_module(a, b).to_dense()
+
+    Kzz = k(z, z) + eps * torch.eye(len(z), dtype=torch.float64)
+    Kinv = torch.linalg.inv(Kzz)
+    A = k(x, z) @ Kinv
+    prior = k(x, x).diagonal() + eps - (A * k(x, z)).sum(1)
+    S, m = Kzz, torch.zeros(len(z), dtype=torch.float64)
+    spans = list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), labels.tolist(), strict=True))
+    pi = [0.5 if t else 1 / (1 + math.exp(log_h)) for start, end, t in spans for _ in range(start, end)]
+    tau = [1.0] * n_all
+
+    def moments():
+        mu, var = (A @ m).tolist(), (((A @ S) * A).sum(1) + prior).tolist()
+        square = [a * a + b for a, b in zip(mu, var, strict=True)]
+        xi = [math.sqrt(C * C * (square[n] - 2 * (2 * pi[n] - 1) * mu[n] * V + V * V)) for n in range(n_all)]
+        phi = [math.sqrt(square[n] * tau[n]) for n in range(n_all)]
+        return mu, square, xi, phi
+
+    for _ in range(settings.sweeps):
+        mu, square, xi, phi = moments()
+        Lam, r = [], []
+        for n in range(n_all):
+            y = 2 * pi[n] - 1
+            Lam.append(2 * (lam(xi[n]) * C * C + lam(phi[n]) * tau[n]))
+            r.append(C * y * (tau[n] - 0.5) + 2 * C * C * lam(xi[n]) * y * V + tau[n] * (pi[n] - 0.5))
+        S = torch.linalg.inv(A.T @ torch.diag(torch.tensor(Lam, dtype=torch.float64)) @ A + Kinv)
+        m = S @ A.T @ torch.tensor(r, dtype=torch.float64)
+        mu, square, xi, phi = moments()
+        seen = pi if settings.update != "jacobi" else list(pi)
+        new = pi if settings.update != "jacobi" else list(pi)
+        for start, end, t in spans:
+            for n in range(start, end):
+                others = 1 - math.prod(1 - seen[j] for j in range(start, end) if j != n)
+                a = 2 * tau[n] * C * mu[n] - C * mu[n] + 4 * lam(xi[n]) * C * C * mu[n] * V + mu[n] * tau[n]
+                new[n] = sigmoid(a + log_h * (2 * t - 2 * t * others - 1 + others))
+        pi = new
+        tau = [
+            sigmoid(C * ((2 * pi[n] - 1) * mu[n] - V) + mu[n] * (pi[n] - 0.5) - lam(phi[n]) * square[n])
+            for n in range(n_all)
+        ]
+    mu, square, xi, phi = moments()
+    bound = 0.0
+    for n in range(n_all):
+        p, q, y = pi[n], tau[n], 2 * pi[n] - 1
+        # (2g - 1) a, whose square is a²; and (2y - 1) g f, whose square is g f²
+        bound += jaakkola((2 * q - 1) * C * (y * mu[n] - V), xi[n] ** 2, xi[n])
+        bound += jaakkola(y * q * mu[n], q * square[n], phi[n])
+        bound -= p * math.log(p) + (1 - p) * math.log(1 - p) + q * math.log(q) + (1 - q) * math.log(1 - q)
+    for start, end, t in spans:
+        none = math.prod(1 - pi[j] for j in range(start, end))
+        bound += log_h * ((1 - none) if t else none) - math.log(1 + math.exp(log_h))
+    return A @ m, ((A @ S) * A).sum(1) + prior, bound - kl_of_prior(m, S, Kzz)
+
+
+def moments_of(n, seed=0, replicates=1):
+    generator = torch.Generator().manual_seed(seed)
+    mu = torch.randn(replicates, n, generator=generator, dtype=torch.float64)
+    return mu, torch.rand(replicates, n, generator=generator, dtype=torch.float64) + 0.1
+
+
+def test_first_sweep_by_hand():
+    # One negative and one positive slice, f = 0 known: θ = ¼ at both bounds, so Θ = C²/4 + ¼. In the negative
+    # t = -½ and s = 2C·½ + 0 + 1; in the positive t = 0.
+    turns = Turns(torch.tensor([0, 1, 2]))
+    settings = replace(MARGIN, margin_c=2.0, margin_v=0.0, log_h=60.0)
+    seen = MarginObservation([settings], torch.tensor([0, 1]), turns)
+    zero = torch.zeros(1, 2, dtype=torch.float64)
+    torch.testing.assert_close(seen.precision(zero, zero), torch.full_like(zero, 1.25), rtol=1e-14, atol=0)
+    torch.testing.assert_close(seen.target(), torch.tensor([[-1.5, 0.0]]).to(zero), rtol=1e-14, atol=0)
+    # At μ = 0 nothing but the scan label moves π; e = 0 leaves τ = sigmoid(-C V) = ½.
+    seen.update(zero, zero)
+    torch.testing.assert_close(seen.logits, torch.tensor([[-60.0, 60.0]]).to(zero), rtol=1e-14, atol=0)
+    torch.testing.assert_close(seen.margins.sigmoid(), torch.full_like(zero, 0.5), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("log_h", [1.0, 20.5, 690.0])
+def test_the_objective_of_one_negative_slice_for_any_h(log_h):
+    # f = 0 is known, V = 0: log ψ(0) twice, H(τ) = log 2, and H(π) + (1 - π) log H = log(1 + H)
+    settings = replace(MARGIN, margin_v=0.0, log_h=log_h)
+    seen = MarginObservation([settings], torch.tensor([0]), Turns(torch.tensor([0, 1])))
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    seen.update(zero, zero)
+    assert float(seen.bound(zero, zero)) == pytest.approx(-math.log(2), abs=1e-15 * max(log_h, 1))
+
+
+@pytest.mark.parametrize("update", ["gauss_seidel", "jacobi"])
+@pytest.mark.parametrize(("c", "v"), [(1.0, 0.5), (0.5, 2.0), (3.0, 0.1)])
+def test_equals_the_textbook(c, v, update):
+    x, offsets, labels = scans()
+    settings = replace(MARGIN, margin_c=c, margin_v=v, update=update)
+    model, report = fit(x, offsets, labels, settings=settings)
+    mu, var, bound = textbook(model, x, offsets, labels)
+    q = model(x)
+    close(q.mean, mu)
+    close(q.variance, var)
+    assert report.elbo[-1] == pytest.approx(bound, rel=1e-9)
+    assert float(mu.max() - mu.min()) > 1  # it tells slices apart
+
+
+@pytest.mark.parametrize("log_h", [math.log(100), 12 * math.log(10)])
+@pytest.mark.parametrize(("c", "v"), [(1.0, 0.5), (0.3, 0.0), (4.0, 2.0)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_objective_never_falls(c, v, log_h, seed):
+    x, offsets, labels = scans(30, seed)
+    settings = replace(MARGIN, margin_c=c, margin_v=v, log_h=log_h, n_inducing=20, sweeps=12)
+    elbo = fit(x, offsets, labels, settings=settings)[1].elbo
+    assert len(elbo) >= 8
+    for before, after in pairwise(elbo):
+        assert after >= before - 1e-9 * abs(before)
+
+
+def test_each_update_is_the_optimum_of_the_objective():
+    # F at its best ξ, φ has the same derivatives in π, τ as F at those ξ, φ: zero once updates have settled.
+    x, offsets, labels = scans(6)
+    turns = Turns(offsets)
+    seen = MarginObservation([replace(MARGIN, log_h=2.0)], labels[turns.bag_order], turns)
+    mu, variance = moments_of(len(x))
+    for _ in range(300):
+        seen.update(mu, variance)
+    seen.logits.requires_grad_()
+    seen.margins.requires_grad_()
+    seen.bound(mu, variance).sum().backward()
+    assert float(seen.logits.grad.abs().max()) < 1e-12
+    assert float(seen.margins.grad.abs().max()) < 1e-12
+    # and it is a maximum, not any stationary point
+    with torch.no_grad():
+        best = float(seen.bound(mu, variance))
+        for shift in (-0.01, 0.01):
+            for value in (seen.logits, seen.margins):
+                value += shift
+                assert float(seen.bound(mu, variance)) < best
+                value -= shift
+
+
+def test_far_below_every_margin_it_is_vgpmil():
+    # V → -∞: every slice lies beyond its margin, g = 1 and the margin says nothing. θ(ξ) ~ 1/(2C|V|) leaves
+    # differences of the order of 1/|V|.
+    x, offsets, labels = scans(10)
+    turns = Turns(offsets)
+    ranked, settings = labels[turns.bag_order], replace(MARGIN, log_h=4.0)
+    far = SimpleNamespace(margin_c=1.0, margin_v=-1e9, variant=settings.variant)
+    margin = MarginObservation([far], ranked, turns)
+    log_h = torch.tensor([4.0], dtype=torch.float64)
+    plain = PsiObservation([Logistic()], log_h, ranked, turns, settings.variant)
+    for seed in range(4):
+        mu, variance = moments_of(len(x), seed)
+        torch.testing.assert_close(
+            margin.precision(mu, variance), plain.precision(mu, variance), rtol=1e-7, atol=0
+        )
+        close(margin.target(), plain.target(), rtol=1e-7)
+        margin.update(mu, variance)
+        plain.update(mu, variance)
+        close(margin.logits, plain.logits, rtol=1e-7)
+        assert float(margin.bound(mu, variance) - plain.bound(mu, variance)) == pytest.approx(0, abs=1e-6)
+
+
+def test_replicates_and_the_order_of_scans_change_nothing():
+    x, offsets, labels = scans()
+    settings = [replace(MARGIN, margin_c=c, margin_v=v) for c, v in ((1.0, 0.5), (0.5, 1.0), (2.0, 0.0))]
+    jobs = [Job(s) for s in settings]
+    together = {done.place: done.model for group in fit_many(x, offsets, labels, jobs) for done in group}
+    for place, one in enumerate(settings):
+        alone, _ = fit(x, offsets, labels, settings=one)
+        close(together[place].q_mean, alone.q_mean, rtol=1e-10)
+    turns = Turns(offsets)
+    seen = MarginObservation(settings, labels[turns.bag_order], turns)
+    mu, variance = moments_of(len(x), replicates=3)
+    seen.precision(mu, variance)
+    seen.update(mu, variance)
+    kept = MarginObservation(settings, labels[turns.bag_order], turns)
+    kept.precision(mu, variance)
+    kept.update(mu, variance)
+    rows = torch.tensor([2, 0])
+    kept.keep(rows)
+    seen.update(mu.sin(), variance)
+    kept.update(mu.sin()[rows], variance[rows])
+    assert torch.equal(kept.logits, seen.logits[rows])
+    assert torch.equal(kept.bound(mu[rows], variance[rows]), seen.bound(mu, variance)[rows])
+    # bags reversed
+    parts = list(x.split(offsets.diff().tolist()))[::-1]
+    back = torch.cat([torch.zeros(1, dtype=torch.int64), offsets.diff().flip(0).cumsum(0)])
+    other = Turns(back)
+    again = MarginObservation(settings, labels.flip(0)[other.bag_order], other)
+    flat = turns.restore(mu)
+    flipped = torch.cat(flat.split(offsets.diff().tolist(), 1)[::-1], 1)
+    spread = torch.ones_like(mu)
+    first = MarginObservation(settings, labels[turns.bag_order], turns)
+    first.update(mu, spread)
+    again.update(flipped[:, other.order], spread)
+    restored = torch.cat(other.restore(again.logits).split([len(p) for p in parts], 1)[::-1], 1)
+    close(restored, turns.restore(first.logits), rtol=1e-13)
+
+
+@pytest.mark.realdata
+def test_real_slices(rsna_features, cq500_features):
+    rsna, cq500 = rsna_features, cq500_features
+    settings = HeadSettings(family="large_margin", margin_c=1.0, margin_v=0.5)
+    model, report = fit(rsna.x, rsna.offsets, rsna.labels, settings=settings)
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(report.elbo))
+    phi, _ = model.project(cq500.x, model.prior_root())
+    assert roc_auc_score(cq500.labels, scan_logit(model.q_mean @ phi, cq500.offsets, "max")) >= 0.905

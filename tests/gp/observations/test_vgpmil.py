@@ -1,0 +1,341 @@
+"""The fit against a dense textbook implementation, its bound, its stops, GPyTorch on the result."""
+
+import math
+import warnings
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from ich_mil.errors import DataError
+from ich_mil.gp.fit import fit
+from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, Logistic
+from ich_mil.gp.observations.vgpmil import PsiObservation
+from ich_mil.gp.settings import PRESETS, HeadSettings
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.kernels.leave_one_out import Turns
+from tests.gp.synthetic import close, kl_of_prior, scans
+
+DENSITIES = {
+    "logistic": {"density": "logistic"},
+    "gamma": {"density": "gamma", "alpha": 1.0, "beta": 2.5, "logistic_tail": False},
+    "tail": {"density": "gamma", "alpha": 0.5, "beta": 1.0},
+}
+
+
+def theta_and_log_psi(c, settings):
+    logistic, log_psi = math.tanh(c / 2) / (2 * c), -math.log(2 * math.cosh(c / 2))
+    if settings.density == "logistic":
+        return logistic, log_psi
+    gamma = settings.alpha / (settings.beta + c * c / 2)
+    return max(gamma, logistic) if settings.variant.logistic_tail else gamma, -settings.alpha * math.log(
+        settings.beta + c * c / 2
+    )
+
+
+def textbook_bound(mu, var, pi, spans, settings):
+    """The evidence bound without the divergence, slice by slice and scan by scan."""
+    log_h, bound = settings.variant.log_h, 0.0
+    for n, p in enumerate(pi):
+        c = math.sqrt(float(mu[n]) ** 2 + float(var[n]))
+        bound += theta_and_log_psi(c, settings)[1] + (p - 0.5) * float(mu[n])
+        bound -= p * math.log(p) + (1 - p) * math.log(1 - p)
+    for start, end, t in spans:
+        none = math.prod(1 - pi[j] for j in range(start, end))
+        bound += log_h * ((1 - none) if t else none) - math.log(1 + math.exp(log_h))
+    return bound
+
+
+def textbook(x, offsets, labels, z, settings):
+    """Eq. 23-28 as printed: unwhitened u, explicit inverses, loops over bags and instances, π as
+    probabilities.
+
+    Returns μ, σ² and the evidence bound of the last sweep.
+    """
+    ell = settings.lengthscale_squared or settings.variant.length_per_feature * x.shape[1]
+    v, eps, log_h = settings.variant.variance, settings.jitter, settings.variant.log_h
+
+    def k(a, b):
+        return v * torch.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * ell))
+
+    Kzz = k(z, z) + eps * torch.eye(len(z), dtype=torch.float64)
+    Kinv = torch.linalg.inv(Kzz)
+    A = k(x, z) @ Kinv
+    prior = v + eps - (A * k(x, z)).sum(1)
+    S, m = Kzz, torch.zeros(len(z), dtype=torch.float64)
+    spans = list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), labels.tolist(), strict=True))
+    pi = [0.5 if t else 1 / (1 + math.exp(log_h)) for start, end, t in spans for _ in range(start, end)]
+    for _ in range(settings.sweeps):
+        mu, var = A @ m, ((A @ S) * A).sum(1) + prior
+        Theta = torch.diag(
+            torch.tensor(
+                [theta_and_log_psi(math.sqrt(q), settings)[0] for q in mu**2 + var], dtype=torch.float64
+            )
+        )
+        S = torch.linalg.inv(A.T @ Theta @ A + Kinv)
+        m = S @ A.T @ (torch.tensor(pi, dtype=torch.float64) - 0.5)
+        mu, var = A @ m, ((A @ S) * A).sum(1) + prior
+        seen = pi if settings.variant.update == "gauss_seidel" else list(pi)
+        new = pi if settings.variant.update == "gauss_seidel" else list(pi)
+        for start, end, t in spans:
+            for n in range(start, end):
+                others = math.prod(1 - seen[j] for j in range(start, end) if j != n)
+                new[n] = 1 / (1 + math.exp(-(float(mu[n]) + log_h * (2 * t - 1) * others)))
+        pi = new
+    return mu, var, textbook_bound(mu, var, pi, spans, settings) - kl_of_prior(m, S, Kzz)
+
+
+@pytest.mark.parametrize("update", ["gauss_seidel", "jacobi"])
+@pytest.mark.parametrize("density", DENSITIES)
+def test_equals_the_textbook_and_gpytorch_gives_the_same_distribution(density, update):
+    x, offsets, labels = scans()
+    settings = HeadSettings(
+        **DENSITIES[density],
+        update=update,
+        n_inducing=12,
+        sweeps=6,
+        log_h=math.log(100),
+        lengthscale_squared=3.0,
+    )
+    model, report = fit(x, offsets, labels, settings=settings)
+    assert report.stopped == "sweeps"
+    standard = (x - x.mean(0)) / x.std(0, correction=0)
+    mu, var, bound = textbook(standard, offsets, labels, model.inducing, settings)
+    q = model(x)
+    close(q.mean, mu)
+    close(q.variance, var)
+    if density != "tail":  # the oracle has no log ψ for the tail
+        assert report.elbo[-1] == pytest.approx(bound, rel=1e-9)
+    assert report.max_abs_mean[-1] == pytest.approx(float(mu.abs().max()), rel=1e-8)
+    assert float(mu.max()) > 0.1
+    assert float(mu.min()) < -0.5
+    # the whole covariance, not only its diagonal: ΦᵀSΦ + K - ΦᵀΦ + ε
+    phi, _ = model.project(x, model.prior_root())
+    K = model.covar_module(standard).to_dense() + settings.jitter * torch.eye(len(x))
+    root = model.q_root.mT @ phi
+    close(q.covariance_matrix, root.mT @ root + K - phi.mT @ phi, rtol=1e-10)
+
+
+def test_the_prior_kl_of_gpytorch_is_ours():
+    # q(w) is stored so that GPyTorch does not overwrite it on the first call
+    x, offsets, labels = scans()
+    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
+    m, S = model.q_mean.clone(), model.q_root @ model.q_root.mT
+    model(x)
+    assert torch.equal(model.q_mean, m)
+    kl = 0.5 * (S.trace() + m @ m - len(m) - torch.logdet(S))
+    assert float(model.variational_strategy.kl_divergence()) == pytest.approx(float(kl), rel=1e-10)
+
+
+@pytest.mark.parametrize("log_h", [math.log(100), 12 * math.log(10)])
+@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gauss_seidel_never_lets_the_bound_fall(density, log_h, seed):
+    x, offsets, labels = scans(30, seed)
+    settings = HeadSettings(**DENSITIES[density], n_inducing=20, sweeps=12, log_h=log_h)
+    elbo = fit(x, offsets, labels, settings=settings)[1].elbo
+    assert len(elbo) >= 8
+    for before, after in pairwise(elbo):
+        assert after >= before - 1e-9 * abs(before)
+
+
+@pytest.mark.parametrize("log_h", [1.0, 20.5, 690.0])
+def test_the_bound_of_one_negative_slice_is_the_evidence_for_any_h(log_h):
+    # f = 0 is known, π = 1 / (1 + H) the posterior: H(π) + (1 - π) log H = log(1 + H), and log ψ(0) is left
+    turns, labels = Turns(torch.tensor([0, 1])), torch.tensor([0])
+    H, zero = torch.tensor([log_h], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    seen = PsiObservation([Logistic()], H, labels, turns, PRESETS["default"])
+    assert float(seen.bound(zero, zero)) == pytest.approx(-math.log(2), abs=1e-15 * max(log_h, 1))
+
+
+def test_the_update_of_the_public_code_and_its_bound_by_hand():
+    """A positive scan of slices a and b, a negative one of slice n; stored as a, n, b."""
+    turns, labels, log_h = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0]), math.log(100)
+    mu, variance = [0.4, -1.0, -0.2], 0.5
+    H, start = (torch.tensor(value, dtype=torch.float64) for value in ([log_h], [0.7, 0.2, 0.4]))
+    public = PsiObservation([Logistic()], H, labels, turns, PRESETS["public"], start=start)
+    moments = torch.tensor([mu], dtype=torch.float64), torch.full((1, 3), variance).double()
+    public.update(*moments)
+    logits = [0.4 + log_h * (1 - 0.4), -1.0 - log_h, -0.2 + log_h * (1 - 0.7)]
+    assert public.logits[0].tolist() == pytest.approx(logits, rel=1e-12)
+    pi = [1 / (1 + math.exp(-a)) for a in logits]
+    bound = 0.0
+    for m, p in zip(mu, pi, strict=True):
+        bound -= math.log(2 * math.cosh(math.sqrt(m * m + variance) / 2))
+        bound += (p - 0.5) * m - p * math.log(p) - (1 - p) * math.log(1 - p)
+    bound += log_h * (1 - (1 - pi[0]) * (1 - pi[2]) + (1 - pi[1])) - 2 * math.log(1 + 100)
+    assert public.bound(*moments).tolist() == pytest.approx([bound], rel=1e-12)
+
+
+def test_each_replicate_is_bounded_as_its_density_is():
+    turns, labels = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0])
+    densities = [Logistic(), Gamma(1.0, 2.5), GammaLogisticTail(1.0, 2.5)]
+    three = PsiObservation(densities, torch.ones(3).double(), labels, turns, PRESETS["default"])
+    assert three.bounded == [True, False, True]
+
+
+def test_validation_stops_early_and_keeps_the_best_sweep():
+    x, offsets, labels = scans(24, 0)
+    validation = scans(12, 7)
+    settings = HeadSettings(n_inducing=20, sweeps=40, patience=3)
+    model, report = fit(x, offsets, labels, settings=settings, validation=validation)
+    assert report.stopped == "validation"
+    losses = report.validation_log_loss
+    assert len(losses) == report.best_sweep + 3
+    assert losses[report.best_sweep - 1] == min(losses)
+    # the returned state is that of the best sweep: a fit of just so many sweeps gives it too
+    again, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=20, sweeps=report.best_sweep))
+    assert torch.equal(model.q_mean, again.q_mean)
+    assert torch.equal(model.q_root, again.q_root)
+
+
+def test_converges_and_says_so():
+    x, offsets, labels = scans()
+    settings = HeadSettings(density="logistic", n_inducing=10, sweeps=2000, tolerance=1e-4)
+    report = fit(x, offsets, labels, settings=settings)[1]
+    assert report.stopped == "converged"
+    assert report.best_sweep == len(report.elbo) < 2000
+    assert report.validation_log_loss == ()
+    # the first sweep in which no μ has moved by more
+    last = [replace(settings, sweeps=report.best_sweep - more) for more in (2, 1, 0)]
+    one, two, three = (fit(x, offsets, labels, settings=shorter)[0](x).mean for shorter in last)
+    assert float((three - two).abs().max()) < 1e-4 <= float((two - one).abs().max())
+
+
+@pytest.mark.parametrize("with_validation", [False, True])
+def test_a_runaway_fit_is_stopped_told_and_returns_a_good_state(with_validation):
+    x, offsets, labels = scans(80, 0, longest=40)
+    settings = HeadSettings(
+        density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=30, patience=50
+    )
+    validation = scans(20, 1) if with_validation else None
+    with pytest.warns(UserWarning, match=r"has run away: \|μ\| reached .* in sweep"):
+        model, report = fit(x, offsets, labels, settings=settings, validation=validation)
+    assert report.stopped == "diverged"
+    assert "run away" in report.message
+    assert 1 <= report.best_sweep < len(report.elbo)
+    q = model(x)
+    assert bool(torch.isfinite(q.mean).all())
+    assert bool((q.variance > 0).all())
+    assert float(q.mean.abs().max()) == pytest.approx(report.max_abs_mean[report.best_sweep - 1], rel=1e-10)
+
+
+def test_a_runaway_fit_without_validation_scans_is_judged_by_its_training_scans():
+    data = scans(40, 0, longest=20)
+    settings = HeadSettings(density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=10)
+    found = []
+    for judges in (None, data):
+        with pytest.warns(UserWarning, match="has run away"):
+            found.append(fit(*data, settings=settings, validation=judges))
+    (alone, report), (watched, other) = found
+    assert report.best_sweep == other.best_sweep < len(report.elbo) == len(other.elbo)
+    close(alone.q_mean, watched.q_mean)
+
+
+def test_the_logistic_tail_holds_the_same_fit():
+    x, offsets, labels = scans(80, 0, longest=40)
+    report = fit(
+        x, offsets, labels, settings=HeadSettings(density="gamma", alpha=0.5, beta=4.0, n_inducing=30)
+    )[1]
+    assert report.stopped != "diverged"
+    assert report.max_abs_mean[-1] < 10
+
+
+def test_a_collapsed_fit_is_told():
+    x, offsets, labels = scans(80, 0, longest=40)
+    settings = HeadSettings(
+        density="gamma", alpha=50.0, beta=1.0, logistic_tail=False, log_h=0.01, n_inducing=20, sweeps=200
+    )
+    with pytest.warns(UserWarning, match="has shrunk to 0"):
+        report = fit(x, offsets, labels, settings=settings)[1]
+    assert report.stopped == "diverged"
+
+
+@pytest.mark.parametrize("family", ["psi", "large_margin", "probit"])
+def test_a_kernel_too_short_to_reach_any_slice_ends_as_a_collapsed_fit(family):
+    x, offsets, labels = scans(80, 0, longest=40)
+    settings = HeadSettings(family=family, lengthscale_squared=1e-7, n_inducing=2)
+    with pytest.warns(UserWarning, match="has shrunk to 0"):
+        model, report = fit(x, offsets, labels, settings=settings, validation=scans(10, 1))
+    assert report.stopped == "diverged"
+    assert bool(model.q_mean.isfinite().all())
+
+
+def test_a_constant_feature_changes_nothing():
+    x, offsets, labels = scans()
+    constant = torch.cat([x, torch.full((len(x), 1), 0.1).double()], 1)
+    plain = HeadSettings(n_inducing=10, sweeps=4, lengthscale_squared=3.0)
+    model, _ = fit(x, offsets, labels, settings=plain)
+    wider, _ = fit(constant, offsets, labels, settings=plain)
+    assert wider.x_std[3] == 1
+    torch.testing.assert_close(wider(constant).mean, model(x).mean, rtol=1e-9, atol=0)
+
+
+def test_extra_jitter_is_told_with_its_size():
+    x = torch.ones(4, 2, dtype=torch.float64)
+    model = SparseGP(x, torch.zeros(2), torch.ones(2), HeadSettings(jitter=1e-17))
+    with pytest.warns(UserWarning, match=r"singular at a jitter of 1\.0e-17: raised to 1\.0e-1\d"):
+        root = model.prior_root()
+    assert bool(torch.isfinite(root).all())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(model.prior_root(), root)
+
+
+def test_bad_input_is_refused():
+    x, offsets, labels = scans()
+    settings = HeadSettings(n_inducing=4, sweeps=1)
+    broken = x.clone()
+    broken[5, 1] = torch.nan
+    with pytest.raises(DataError, match="training scans: a feature of slice 5 is NaN or infinite"):
+        fit(broken, offsets, labels, settings=settings)
+    with pytest.raises(DataError, match="labels must be 0 or 1, got -1"):
+        fit(x, offsets, labels - (labels == 0).long(), settings=settings)
+    with pytest.raises(DataError, match=r"training scans: all 24 are labelled 1, both labels are needed"):
+        fit(x, offsets, torch.ones_like(labels), settings=settings)
+    with pytest.raises(DataError, match="do not fit offsets"):
+        fit(x[:-1], offsets, labels, settings=settings)
+    with pytest.raises(DataError, match="validation scans: all 24"):
+        fit(x, offsets, labels, settings=settings, validation=(x, offsets, torch.zeros_like(labels)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("alpha", 0.0),
+        ("beta", math.nan),
+        ("log_h", -1.0),
+        ("jitter", math.inf),
+        ("lengthscale_squared", 0.0),
+        ("n_inducing", 1),
+        ("calibration_folds", 1),
+        ("chains", 1),
+        ("draws", 3),
+        ("bias", -0.1),
+        ("margin_v", math.inf),
+        ("smooth_mm", -1.0),
+        ("sweeps", 0),
+        ("patience", 2.5),
+        ("density", "probit"),
+        ("update", "random"),
+        ("rule", "mean"),
+        ("seed", -1),
+        ("sweeps", True),
+        ("variance", True),
+        ("ard", "no"),
+        ("logistic_tail", "no"),
+        ("preset", None),
+        ("calibration", "maybe"),
+        ("margin_c", 0.0),
+        ("tolerance", 0.0),
+        ("variance", 0.0),
+        ("patience", 0),
+        ("burn_in", -1),
+        ("outer", 0),
+        ("log_z", -1),
+    ],
+)
+def test_settings_name_the_field_that_is_out_of_range(name, value):
+    with pytest.raises(ValueError, match=f"^{name} must be "):
+        HeadSettings(**{name: value})

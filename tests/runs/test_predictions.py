@@ -1,0 +1,340 @@
+"""Results: what is decided, what is written is what is read, and both files say the same."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.errors import DataError
+from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE, fit_triage
+from ich_mil.files import digest
+from ich_mil.gp.counterfactual import Counterfactuals, SliceRun
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.runs.predictions import (
+    BY_INTERVAL,
+    NOTICE,
+    WHOLE_ONLY,
+    Provenance,
+    incomplete,
+    is_promised,
+    make_results,
+    read_results,
+    results_table,
+    write_results,
+)
+
+MODEL = Provenance(
+    "G-VGPMIL", "0.1.0", "3f9a", "a1b2", "Platt scaling on held-out scans", "site: 40 scans, 20 positive"
+)
+NAN = float("nan")
+
+
+def parts():
+    """Three scans of 2, 1 and 2 slices: certainly positive, undecided, certainly negative."""
+    features = SimpleNamespace(
+        scans=["a", "b", "c"],
+        patients=["p", "q", "q"],
+        offsets=torch.tensor([0, 2, 3, 5]),
+        labels=torch.tensor([1, UNKNOWN, 0]),
+        slice_labels=torch.tensor([UNKNOWN, 1, UNKNOWN, 0, 0]),
+        slice_names=["1.1", "1.2", "2.1", "3.1", "3.2"],
+    )
+    predictions = SimpleNamespace(
+        scan_mean=torch.tensor([0.9, 0.5, 0.123456789]).double(),
+        scan_std=torch.tensor([0.05, 0.2, 0.01]).double(),
+        scan_low=torch.tensor([0.8, 0.2, 0.1]).double(),
+        scan_high=torch.tensor([0.95, 0.8, 0.2]).double(),
+        slice_mean=torch.tensor([0.2, 0.9, 0.4, 0.1, 0.05]).double(),
+        slice_std=torch.full((5,), 0.01).double(),
+        slice_low=torch.full((5,), 0.01).double(),
+        slice_high=torch.full((5,), 0.99).double(),
+    )
+    explained = Counterfactuals(
+        torch.tensor([0.9, 0.3, NAN, 0.1, 0.12]).double(), ((SliceRun(1, 1, 0.3),), (), ())
+    )
+    lines = {
+        "a": [{"scan": "a", "file": "x.dcm", "code": "padding", "detail": "air"}],
+        "": [{"scan": "", "file": "readme.txt", "code": "not-dicom", "detail": "no header"}],
+    }
+    tables = {
+        "a": pd.DataFrame({"position_mm": [0.0, 5.0], "corrections": ["padding|already-hu", ""]}),
+        "b": pd.DataFrame({"position_mm": [1.0], "corrections": [""]}),
+        "c": pd.DataFrame({"position_mm": [0.0, 2.0004], "corrections": ["", ""]}),
+    }
+    tables = {
+        scan: table.assign(content=[f"{scan}{n}" for n in range(len(table))])
+        for scan, table in tables.items()
+    }
+    scans = pd.DataFrame({"content": ["c1", "c2", ""]}, index=["a", "b", "c"])
+    prepared = SimpleNamespace(ledger_by_scan=lines, slices=tables.__getitem__, scans=scans)
+    return features, predictions, explained, prepared
+
+
+def made(*parts, unlikeness=(0.4, 0.4, 0.4), **others):
+    return make_results(*parts, unlikeness=np.array(unlikeness), **others)
+
+
+@pytest.fixture
+def results():
+    return made(*parts(), set_name="new", model=MODEL)
+
+
+def test_lines_about_other_scans_of_the_prepared_set_are_left_out():
+    features, predictions, explained, prepared = parts()
+    prepared.scans.loc["d"] = ["c4"]
+    prepared.ledger_by_scan |= {
+        scan: [{"scan": scan, "file": f"{scan}.dcm", "code": "padding", "detail": ""}]
+        for scan in ("d", "refused")
+    }
+    found = made(features, predictions, explained, prepared, set_name="test", model=MODEL)
+    assert [line.scan for line in found.ledger] == ["", "refused"]
+    assert [len(scan.ledger) for scan in found.scans] == [1, 0, 0]
+
+
+def test_each_scan_knows_its_pixels_from_below(results):
+    assert [scan.pixels for scan in results.scans] == [
+        digest(b"a0", b"a1"),
+        digest(b"b0"),
+        digest(b"c0", b"c1"),
+    ]
+    assert digest(b"a0", b"a1") != digest(b"a1", b"a0")
+    of_features = made(*parts()[:3], None, set_name="new", model=MODEL)
+    assert {scan.pixels for scan in of_features.scans} == {""}
+
+
+def test_decided_by_the_interval(results):
+    assert [scan.decision for scan in results.scans] == ["positive", "look", "negative"]
+    assert results.decided_by == f"{BY_INTERVAL}; {WHOLE_ONLY}"
+    assert not is_promised(results.decided_by)
+
+
+def test_scans_of_patients_the_model_learned_from_are_told():
+    features, *others = parts()
+    features.patients[0] = "p = r"
+    found = made(features, *others, set_name="new", model=MODEL, learned={"r"})
+    assert [s.scan for s in found.scans if Code.LEARNED_FROM in {e.code for e in s.ledger}] == ["a"]
+    for learned, wanted in (({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ({"c2"}, "b"), ((), "")):
+        found = made(*parts(), set_name="new", model=MODEL, learned=learned)
+        told = [scan.scan for scan in found.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]
+        assert told == list(wanted)
+        assert found.scans[2].decision == "negative"  # it was seen whole
+
+
+def test_a_scan_unlike_the_training_scans_is_told_in_both_files_and_never_negative(tmp_path):
+    found = made(*parts(), unlikeness=(1.0, np.nan, 1.01), set_name="new", model=MODEL)
+    assert [scan.unlikeness for scan in found.scans] == [1.0, None, 1.01]
+    assert [s.scan for s in found.scans if Code.UNLIKE in {e.code for e in s.ledger}] == ["c"]
+    assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
+    write_results(found, tmp_path)
+    assert read_results(tmp_path) == found
+    table = pd.read_csv(tmp_path / "predictions.csv").query("level == 'scan'")
+    assert table.unlikeness.tolist() == pytest.approx([1.0, np.nan, 1.01], nan_ok=True)
+    assert set(table.trained_on) == {MODEL.trained_on}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "decision"),
+    [(0.5, 0.9, "positive"), (0.499999, 0.9, "look"), (0.1, 0.5, "look"), (0.1, 0.499999, "negative")],
+)
+def test_an_interval_that_ends_at_a_half(low, high, decision):
+    features, predictions, explained, prepared = parts()
+    predictions.scan_low[:], predictions.scan_high[:] = low, high
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert {scan.decision for scan in found.scans} == {decision}
+
+
+def test_thresholds_decide_by_the_probability_that_is_written():
+    labels, p = np.repeat([0, 1], 50), np.repeat([0.1, 0.3], 50)
+    triage = replace(fit_triage(labels, p, sensitivity=0.9, specificity=0.9), low=0.3, high=0.7)
+    features, predictions, explained, prepared = parts()
+    predictions.scan_mean[:] = torch.tensor([0.69999999, 0.29999999, 0.2999991]).double()
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
+    assert [(scan.probability, scan.decision) for scan in found.scans] == [
+        (0.7, "positive"),
+        (0.3, "look"),
+        (0.299999, "negative"),
+    ]
+
+
+def test_the_table_says_by_what_it_was_decided(results):
+    for told, by in ((BY_INTERVAL, "interval"), ("With 90 % confidence ...", "thresholds")):
+        table = results_table(replace(results, decided_by=told))
+        scans = table.level == "scan"
+        assert table.decided_by[scans].tolist() == [by] * 3
+        assert table[["decision", "decided_by"]][~scans].isna().all(axis=None)
+
+
+def test_each_slice_has_its_own_numbers_and_place():
+    features, predictions, explained, prepared = parts()
+    predictions.slice_std = torch.arange(5).double() / 100
+    predictions.slice_low = torch.arange(5).double() / 10
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert [
+        (one.slice, one.name, one.position_mm, one.probability, one.std, one.interval_95[0], one.corrections)
+        for scan in found.scans
+        for one in scan.slices
+    ] == [
+        (0, "1.1", 0.0, 0.2, 0.0, 0.0, ("padding", "already-hu")),
+        (1, "1.2", 5.0, 0.9, 0.01, 0.1, ()),
+        (0, "2.1", 1.0, 0.4, 0.02, 0.2, ()),
+        (0, "3.1", 0.0, 0.1, 0.03, 0.3, ()),
+        (1, "3.2", 2.0, 0.05, 0.04, 0.4, ()),
+    ]
+    assert {one.interval_95[1] for scan in found.scans for one in scan.slices} == {0.99}
+
+
+def test_decided_by_thresholds():
+    p = [0.1, 0.2, 0.3, 0.7] * 25 + [0.3, 0.7, 0.8, 0.9] * 25
+    labels = [0] * 100 + [1] * 100
+    triage = fit_triage(
+        np.array(labels),
+        np.array(p),
+        sensitivity=0.9,
+        specificity=0.9,
+        confidence=0.9,
+        method="risk_control",
+        patients=[str(k) for k in range(200)],
+    )
+    features, predictions, explained, prepared = parts()
+    assert 0.29 < triage.low <= 0.3 < 0.7 < triage.high < 0.8
+    predictions.scan_mean[:] = torch.tensor([0.8, 0.3, 0.29]).double()
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
+    assert [scan.decision for scan in found.scans] == ["positive", "look", "negative"]
+    assert found.decided_by == f"{triage.promise} {WHOLE_ONLY.capitalize()}."
+    assert is_promised(found.decided_by)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        Code.GAP,
+        Code.MULTI_FRAME,
+        Code.UNREADABLE,
+        Code.PART_OF_HEAD,
+        Code.SERIES_KIND,
+        Code.SEVERAL_PATIENTS,
+    ],
+)
+def test_a_scan_that_was_not_seen_whole_is_not_called_negative(code):
+    features, predictions, explained, prepared = parts()
+    for scan in ("a", "b", "c"):
+        prepared.ledger_by_scan.setdefault(scan, []).append(
+            {"scan": scan, "file": "x.dcm", "code": code, "detail": ""}
+        )
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
+    assert incomplete(found.scans[2].ledger) == [code]
+
+
+def test_what_is_written_is_what_is_read(results, tmp_path):
+    write_results(results, tmp_path)
+    assert read_results(tmp_path) == results
+    tree = json.loads((tmp_path / "predictions.json").read_text())
+    assert tree["notice"] == NOTICE
+    scan = tree["scans"][0]
+    assert (scan["probability"], scan["interval_95"], scan["decision"]) == (0.9, [0.8, 0.95], "positive")
+    assert scan["runs"] == [{"first": 1, "last": 1, "scan_without": 0.3}]
+    assert scan["slices"][0]["corrections"] == ["padding", "already-hu"]
+    assert scan["slices"][0]["label"] is None
+    assert tree["scans"][1]["slices"][0]["scan_without"] is None
+    assert tree["scans"][2]["probability"] == 0.123457
+    assert results.scans[0].ledger == (LedgerEntry("a", "x.dcm", Code.PADDING, "air"),)
+    assert [line.file for line in results.ledger] == ["readme.txt"]
+
+
+def test_both_files_say_the_same(results, tmp_path):
+    write_results(results, tmp_path)
+    table = pd.read_csv(tmp_path / "predictions.csv")
+    assert table.level.tolist() == ["scan", "slice", "slice", "scan", "slice", "scan", "slice", "slice"]
+    scans = table[table.level == "scan"]
+    assert scans.probability.tolist() == [scan.probability for scan in results.scans]
+    assert scans.decision.tolist() == ["positive", "look", "negative"]
+    assert scans.corrections.tolist()[0] == "already-hu|padding"
+    slices = table[table.level == "slice"]
+    assert slices.scan_without.tolist()[:2] == [0.9, 0.3]
+    assert slices.scan_without.isna().tolist() == [False, False, True, False, False]
+    assert slices.label.tolist()[1] == 1
+    assert table.equals(table[results_table(results).columns])
+
+
+def test_the_names_of_scans_are_gone_through_once_however_long_the_ledger_is():
+    class Names(list):
+        readings = 0
+
+        def __iter__(self):
+            self.readings += 1
+            return super().__iter__()
+
+    readings = []
+    for length in (1, 100):
+        features, predictions, explained, prepared = parts()
+        features.scans = Names(features.scans)
+        prepared.ledger_by_scan |= {
+            f"refused-{i}": [{"scan": f"refused-{i}", "file": "", "code": "scan-empty", "detail": ""}]
+            for i in range(length)
+        }
+        found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
+        assert [line.scan for line in found.ledger] == ["", *(f"refused-{i}" for i in range(length))]
+        readings.append(features.scans.readings)
+    assert readings[0] == readings[1]
+
+
+def test_without_pictures_there_are_no_places():
+    features, predictions, explained, _ = parts()
+    found = made(features, predictions, explained, None, set_name="external", model=MODEL)
+    assert {one.position_mm for scan in found.scans for one in scan.slices} == {None}
+    assert found.ledger == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "ich_mil.runs.predictions.2"}, "of another version"),
+        ({"scans": []}, "holds no scan"),
+        ({"scans": [{"scan": "a"}]}, "cannot be read as predictions"),
+        ({"model": {}}, "cannot be read as predictions"),
+        ({"ledger": [{"scan": "", "file": "", "code": "no-such-code", "detail": ""}]}, "no-such-code"),
+    ],
+)
+def test_what_is_refused(results, tmp_path, change, words):
+    write_results(results, tmp_path)
+    path = tmp_path / "predictions.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=words) as caught:
+        read_results(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_scan_that_is_there_twice_is_refused(results, tmp_path):
+    write_results(replace(results, scans=(results.scans[0], results.scans[0])), tmp_path)
+    with pytest.raises(DataError, match="twice: a"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"decision": "maybe"}, "maybe"), ({"probability": 1.5}, "1.5"), ({"interval_95": [0.2]}, "unpack")],
+)
+def test_a_scan_that_says_what_cannot_be_is_refused(results, tmp_path, change, words):
+    write_results(results, tmp_path)
+    path = tmp_path / "predictions.json"
+    tree = json.loads(path.read_text())
+    tree["scans"][1] |= change
+    path.write_text(json.dumps(tree))
+    with pytest.raises(DataError, match=words):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(("away", "decision"), [(0.9, NEGATIVE), (1.1, LOOK)])
+def test_a_scan_unlike_the_training_scans_gets_a_line_and_is_never_negative(away, decision):
+    unlikeness = np.array([1.5, 0.0, away])
+    found = made(*parts(), set_name="new", model=MODEL, unlikeness=unlikeness).scans
+    told = [Code.UNLIKE in {entry.code for entry in scan.ledger} for scan in found]
+    assert told == [True, False, away > 1]
+    assert found[0].decision == POSITIVE
+    assert found[2].decision == decision  # its interval lies below a half
