@@ -85,8 +85,7 @@ class Head(BaseEstimator):
     """Gaussian-process head of the VGPMIL family; every field of `HeadSettings` is a parameter.
 
     `density` is a name or an object with `theta`, `log_psi` and `bounded`, such as a `LogDensity` of
-    `gp.observations.densities`. `kernel` is a name or a GPyTorch kernel, which is used without a scale or bias
-    around it.
+    `gp.observations.densities`. `kernel` is a name or a GPyTorch kernel, used without scale or bias.
 
     Attributes:
         model_: fitted `SparseGP`, with its calibration and the chosen settings.

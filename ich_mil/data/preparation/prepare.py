@@ -1,10 +1,9 @@
 """Preparation of a collection: DICOM files to a prepared set. The first step of the pipeline.
 
-In: a folder in one of the known layouts. Out: `ich_mil.data.store.PreparedSet`. `index` reads the headers, then
-`scan` prepares each scan separately. Both steps run in parallel over the cores or, under
-`joblib.parallel_config(backend="dask")`, over a cluster that shares the folders. A second run prepares only new
-and changed scans. A killed run leaves complete scans only. Each worker processes one scan after the other, so
-memory does not grow with the collection.
+In: a folder in one of the known layouts. Out: `ich_mil.data.store.PreparedSet`. `index` reads the headers,
+then `scan` prepares each scan. Both steps run in parallel over the cores or, under
+`joblib.parallel_config(backend="dask")`, over a cluster that shares the folders. A second run prepares only
+new and changed scans. A killed run leaves complete scans only. Memory does not grow with the collection.
 """
 
 import json
