@@ -1,11 +1,11 @@
 # make demo | make headct-base | make test | make test-nightly | make test-gpu | make test-services | make install
-# make lint | make clean
+# make lint | make docs | make clean
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo headct-base test test-nightly test-gpu test-services lint clean
+.PHONY: install demo headct-base test test-nightly test-gpu test-services lint docs clean
 
 install: $(STAMP)
 
@@ -48,5 +48,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# the site, into site/: executes the tutorials (about two minutes), fails on a warning
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 clean:
-	rm -rf $(VENV) data/demo checkpoints/demo
+	rm -rf $(VENV) data/demo checkpoints/demo site
