@@ -15,7 +15,10 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from ich_mil.gp.head import Head
 
@@ -56,9 +59,6 @@ print(f"instances: AUC {roc_auc_score(hidden_new, q):.3f}")
 # Beside it, a baseline that every result needs: logistic regression on the mean and the maximum of each bag.
 
 # %%
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 
 def pooled(x, bag):
