@@ -27,8 +27,9 @@ headct-base: $(STAMP)
 	$(BIN)/python train.py --config configs/headct_base.yaml
 	$(BIN)/python -m benchmarks.bundle checkpoints/headct_base checkpoints/headct-base
 
+# a process per core, with one thread each
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 # whole runs, killed processes, torchrun, kernels on an emulated GPU
 test-nightly: $(STAMP)
