@@ -217,6 +217,6 @@ def test_refused_slices_beyond_a_joined_whole_leave_the_scan_incomplete():
     (series,) = group_series([*lower, *upper, odd])["study"]
     assert codes(series) == [Code.OTHER_SHAPE, Code.GAP, Code.SERIES_JOINED]
     gap = series.entries[1]
-    detail = f"0 slices below this one, 0 between those used and 1 above {upper[-1].path} take no part"
+    detail = f"0 slices below this one, 0 between those used and 1 above {upper[-1].path} are not used"
     assert (gap.file, gap.detail) == (lower[0].path, detail)
     assert series.left_out == (odd,)

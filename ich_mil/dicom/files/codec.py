@@ -13,7 +13,7 @@ Source: DICOM PS3.5 8.2 and annex A.4 (encapsulation); ITU-T T.81 (JPEG), T.87 (
 
 import struct
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydicom.encaps import encapsulate
@@ -73,8 +73,8 @@ def decode(
     Args:
         stream: code stream of the frame, fragments joined.
         syntax: transfer syntax UID.
-        rows: Rows (0028,0010), H.
-        columns: Columns (0028,0011), W.
+        rows: H.
+        columns: W.
         bits_allocated: BitsAllocated (0028,0100).
         bits_stored: BitsStored (0028,0101).
         signed: True if PixelRepresentation (0028,0103) is 1.
@@ -93,17 +93,10 @@ def decode(
     plugin, module, package = PLUGINS[UID(syntax)]
     if find_spec(module) is None:
         raise NoDecoderError(f"{name} needs the package {package}: pip install {package}")
-    said = None if syntax == RLELossless else _look_at(stream, syntax)
-    if said is not None and said[:3] != (rows, columns, 1):
-        raise CodecError(
-            f"its code stream has {said.height} x {said.width} pixels of {said.components} samples, "
-            f"its header says {rows} x {columns} of 1"
-        )
-    if said is not None and said.precision > bits_allocated:
-        raise CodecError(
-            f"its code stream has samples of {said.precision} bits, its header allocates {bits_allocated}"
-        )
-    if said is not None and syntax == JPEGExtended12Bit and said.precision == 12:
+    precision = 0
+    if syntax != RLELossless:
+        precision = _check_stream(stream, syntax, rows, columns, bits_allocated)
+    if syntax == JPEGExtended12Bit and precision == 12:
         return _gdcm_12_bit(stream, syntax, rows, columns)
     # GDCM's JPEG 2000 decoder also reads HTJ2K, but pydicom has no HTJ2K entry for it
     decoder = get_decoder(JPEG2000Lossless if syntax in _HTJ2K else UID(syntax))
@@ -115,7 +108,7 @@ def decode(
         "number_of_frames": 1,
         "bits_allocated": bits_allocated,
         # GDCM's JPEG decoder clears bits above this number: padding 30768 would become 2096
-        "bits_stored": bits_stored if said is None else max(bits_stored, said.precision),
+        "bits_stored": max(bits_stored, precision),
         "pixel_representation": int(signed),
         "pixel_keyword": "PixelData",
         "correct_unused_bits": False,
@@ -125,31 +118,32 @@ def decode(
     return stored
 
 
-class _CodeStream(NamedTuple):
-    """Image size in pixels, samples per pixel and bits per sample, as declared by a code stream."""
-
-    height: int
-    width: int
-    components: int
-    precision: int
-
-
-def _look_at(stream: bytes, syntax: str) -> _CodeStream:
-    """Read the declared size of a code stream.
-
-    Raises:
-        CodecError: the stream is truncated, its markers are invalid, or its bit depth is not 2 to 16.
-    """
+def _check_stream(stream: bytes, syntax: str, rows: int, columns: int, bits_allocated: int) -> int:
+    """Check what a code stream declares against the header; number of bits per sample."""
     if not stream.rstrip(b"\0\xff").endswith(_END):  # manufacturers pad with either byte
-        raise CodecError("its code stream has no end: it is cut off")
-    said = _look_at_j2k(stream) if syntax in JPEG2000TransferSyntaxes else _look_at_jpeg(stream)
+        raise CodecError("its code stream is truncated: the end marker is absent")
+    look_at = _look_at_j2k if syntax in JPEG2000TransferSyntaxes else _look_at_jpeg
+    height, width, components, precision = look_at(stream)
     # GDCM writes outside its memory for other bit depths
-    if not 2 <= said.precision <= 16:
-        raise CodecError(f"its code stream has samples of {said.precision} bits; CT values have 2 to 16")
-    return said
+    if not 2 <= precision <= 16:
+        raise CodecError(f"its code stream has samples of {precision} bits; CT values have 2 to 16")
+    if (height, width, components) != (rows, columns, 1):
+        raise CodecError(
+            f"its code stream has {height} x {width} pixels of {components} samples; "
+            f"its header has {rows} x {columns} of 1"
+        )
+    if precision > bits_allocated:
+        raise CodecError(
+            f"its code stream has samples of {precision} bits; BitsAllocated is {bits_allocated}"
+        )
+    return precision
 
 
-def _look_at_jpeg(stream: bytes) -> _CodeStream:
+_Declared = tuple[int, int, int, int]
+"""Height and width in pixels, samples per pixel and bits per sample, as declared by a code stream."""
+
+
+def _look_at_jpeg(stream: bytes) -> _Declared:
     """Size from a JPEG or JPEG-LS stream, whose single frame header precedes the first scan (T.81 B.2.2)."""
     place, found = 2, None
     while stream[:2] == b"\xff\xd8" and place + 4 <= len(stream) and stream[place] == 0xFF:
@@ -164,12 +158,12 @@ def _look_at_jpeg(stream: bytes) -> _CodeStream:
             return found
         if marker in _START_OF_FRAME and place + 10 <= len(stream) and found is None:
             precision, height, width, components = struct.unpack(">BHHB", stream[place + 4 : place + 10])
-            found = _CodeStream(height, width, components, precision)
+            found = height, width, components, precision
         place += 2 + length
-    raise CodecError("the markers of its code stream do not lead to one picture")
+    raise CodecError("its code stream has invalid markers, or no frame header before its scan")
 
 
-def _look_at_j2k(stream: bytes) -> _CodeStream:
+def _look_at_j2k(stream: bytes) -> _Declared:
     """Size from the SIZ segment of a JPEG 2000 stream (T.800 A.5.1)."""
     start = stream.find(b"\xff\x4f\xff\x51")  # the boxes of a JP2 file precede it
     if start < 0 or len(stream) < start + 43:
@@ -178,8 +172,8 @@ def _look_at_j2k(stream: bytes) -> _CodeStream:
         ">8IHB", stream[start + 8 : start + 43]
     )
     if not tile_width or not tile_height:
-        raise CodecError("its code stream has tiles of no size")
-    return _CodeStream(bottom - top, right - left, components, (depth & 0x7F) + 1)
+        raise CodecError("its code stream has tiles without a size")
+    return bottom - top, right - left, components, (depth & 0x7F) + 1
 
 
 def _gdcm_12_bit(stream: bytes, syntax: str, rows: int, columns: int) -> np.ndarray:

@@ -18,9 +18,8 @@ from ich_mil.dicom.files.codec import CodecError, NoDecoderError, decode
 from ich_mil.dicom.files.elements import NATIVE, inflate
 from ich_mil.dicom.files.header import SliceHeader
 from ich_mil.dicom.files.refusal import refusal, refusal_of
-from ich_mil.dicom.pixels.grey_levels import grey_notes
 from ich_mil.dicom.pixels.hounsfield import NoHounsfieldError, to_hu
-from ich_mil.dicom.pixels.noise import noise_rows
+from ich_mil.dicom.pixels.quality import grey_notes, noise_rows
 from ich_mil.ledger import Code
 
 # Trailing rows of zeros indicate a failed copy if they are at least `ZERO_FRACTION` of all rows and the data
@@ -33,15 +32,10 @@ FULL_ROW = 1 / 2
 def read_slice(
     header: SliceHeader, *, root: Path = Path()
 ) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
-    """Read the HU of one CT slice.
-
-    Args:
-        header: header of the slice.
-        root: folder for relative paths in the header.
+    """Read the HU of one CT slice; relative paths in the header are below `root`.
 
     Returns:
-        int16 HU (H, W) within -1024..3095, and one (code, detail) pair per repair (`hounsfield.to_hu`) and
-        note (`grey.grey_notes`).
+        int16 HU (H, W) within -1024..3095, and one (code, detail) pair per repair and note.
 
     Raises:
         DicomError: the file is refused, with code
@@ -72,10 +66,8 @@ def read_slice(
         )
     except NoHounsfieldError as error:
         raise refusal(path, error.code, str(error)) from error
-    rows = noise_rows(hu)
-    if rows.size:
-        reason = f"{rows.size} rows from {rows[0]} to {rows[-1]} are noise"
-        raise refusal(path, Code.NOISE, reason)
+    if (rows := noise_rows(hu)).size:
+        raise refusal(path, Code.NOISE, f"{rows.size} rows from {rows[0]} to {rows[-1]} are noise")
     return hu, (*notes, *grey_notes(hu, pixels))
 
 
@@ -123,13 +115,13 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
         if swapped:
             content = content.view(np.uint16).byteswap().view(np.uint8)[start - first :][:n_bytes]
     if len(content) < n_bytes:
-        raise CodecError(f"pixel data are cut off: {len(content)} of {n_bytes} bytes")
+        raise CodecError(f"pixel data are truncated: {len(content)} of {n_bytes} bytes")
     order = ">" if pixels.syntax == ExplicitVRBigEndian else "<"
     kind = f"{order}{'i' if pixels.signed else 'u'}{pixels.bits_allocated // 8}"
     values = content.view(kind).reshape(header.rows, header.columns)
     n_whole = _rows_before_zeros(values)
     if n_whole < header.rows:
-        raise CodecError(f"zeros from row {n_whole} on: a copy that failed")
+        raise CodecError(f"zeros from row {n_whole} on, as after a failed copy: copy it again")
     return values
 
 
