@@ -1,7 +1,5 @@
 """Decoder for one compressed frame of Pixel Data.
 
-In: the code stream of one frame and its image attributes from the header. Out: stored values (H, W).
-
 The decoder of each transfer syntax is fixed, so that results do not depend on other installed packages:
 pydicom for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. JPEG, JPEG-LS and JPEG 2000 streams
 are checked before decoding: their size must match the header and their end marker must be present. Decoders
@@ -33,6 +31,8 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from ich_mil.dicom.files.header import SliceHeader
+
 _JPEG = (JPEGLosslessSV1, JPEGLossless, JPEGBaseline8Bit, JPEGExtended12Bit)
 _HTJ2K = {HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K}
 _GDCM = ("gdcm", "gdcm", "python-gdcm")
@@ -58,58 +58,38 @@ class NoDecoderError(CodecError):
     """The package that decodes the transfer syntax is not installed."""
 
 
-def decode(
-    stream: bytes,
-    syntax: str,
-    *,
-    rows: int,
-    columns: int,
-    bits_allocated: int,
-    bits_stored: int,
-    signed: bool,
-) -> np.ndarray:
-    """Decode one greyscale frame.
-
-    Args:
-        stream: code stream of the frame, fragments joined.
-        syntax: transfer syntax UID.
-        rows: H.
-        columns: W.
-        bits_allocated: BitsAllocated (0028,0100).
-        bits_stored: BitsStored (0028,0101).
-        signed: True if PixelRepresentation (0028,0103) is 1.
+def decode(stream: bytes, header: SliceHeader) -> np.ndarray:
+    """Decode the code stream of one greyscale frame, fragments joined.
 
     Returns:
-        Stored values (H, W), 8 or 16 bit; bits above `bits_stored` as decoded.
+        Stored values (H, W), 8 or 16 bit; bits above BitsStored as decoded.
 
     Raises:
         NoDecoderError: the decoder is not installed; the message names the package.
         CodecError: the syntax is not supported, or the code stream is truncated, differs in size from the
             header, has invalid markers or an invalid bit depth, or cannot be decoded.
     """
-    name = UID(syntax).name
+    pixels, syntax = header.pixels, UID(header.pixels.syntax)
     if syntax not in PLUGINS:
-        raise CodecError(f"{name} is not read; save the file as Explicit VR Little Endian")
-    plugin, module, package = PLUGINS[UID(syntax)]
+        raise CodecError(f"{syntax.name} is not read; save the file as Explicit VR Little Endian")
+    plugin, module, package = PLUGINS[syntax]
     if find_spec(module) is None:
-        raise NoDecoderError(f"{name} needs the package {package}: pip install {package}")
-    precision = 0
-    if syntax != RLELossless:
-        precision = _check_stream(stream, syntax, rows, columns, bits_allocated)
+        raise NoDecoderError(f"{syntax.name} needs the package {package}: pip install {package}")
+    precision = 0 if syntax == RLELossless else _check_stream(stream, header)
     if syntax == JPEGExtended12Bit and precision == 12:
-        return _gdcm_12_bit(stream, syntax, rows, columns)
+        return _gdcm_12_bit(stream, header)
     # GDCM's JPEG 2000 decoder also reads HTJ2K, but pydicom has no HTJ2K entry for it
-    decoder = get_decoder(JPEG2000Lossless if syntax in _HTJ2K else UID(syntax))
+    decoder = get_decoder(JPEG2000Lossless if syntax in _HTJ2K else syntax)
     options: Any = {  # pydicom's annotation of these keywords is wrong
-        "rows": rows,
-        "columns": columns,
+        "rows": header.rows,
+        "columns": header.columns,
         "samples_per_pixel": 1,
         "photometric_interpretation": "MONOCHROME2",
         "number_of_frames": 1,
-        "bits_allocated": bits_allocated,
+        "bits_allocated": pixels.bits_allocated,
         # GDCM's JPEG decoder clears bits above this number: padding 30768 would become 2096
-        "bits_stored": max(bits_stored, precision),
-        "pixel_representation": int(signed),
+        "bits_stored": max(pixels.bits_stored, precision),
+        "pixel_representation": int(pixels.signed),
         "pixel_keyword": "PixelData",
         "correct_unused_bits": False,
     }
@@ -118,24 +98,22 @@ def decode(
     return stored
 
 
-def _check_stream(stream: bytes, syntax: str, rows: int, columns: int, bits_allocated: int) -> int:
+def _check_stream(stream: bytes, header: SliceHeader) -> int:
     """Check what a code stream declares against the header; number of bits per sample."""
     if not stream.rstrip(b"\0\xff").endswith(_END):  # manufacturers pad with either byte
         raise CodecError("its code stream is truncated: the end marker is absent")
-    look_at = _look_at_j2k if syntax in JPEG2000TransferSyntaxes else _look_at_jpeg
+    look_at = _look_at_j2k if header.pixels.syntax in JPEG2000TransferSyntaxes else _look_at_jpeg
     height, width, components, precision = look_at(stream)
     # GDCM writes outside its memory for other bit depths
     if not 2 <= precision <= 16:
         raise CodecError(f"its code stream has samples of {precision} bits; CT values have 2 to 16")
-    if (height, width, components) != (rows, columns, 1):
+    if (height, width, components) != (header.rows, header.columns, 1):
+        declared = f"{height} x {width} pixels of {components} samples"
         raise CodecError(
-            f"its code stream has {height} x {width} pixels of {components} samples; "
-            f"its header has {rows} x {columns} of 1"
+            f"its code stream has {declared}; its header has {header.rows} x {header.columns} of 1"
         )
-    if precision > bits_allocated:
-        raise CodecError(
-            f"its code stream has samples of {precision} bits; BitsAllocated is {bits_allocated}"
-        )
+    if precision > (allocated := header.pixels.bits_allocated):
+        raise CodecError(f"its code stream has samples of {precision} bits; BitsAllocated is {allocated}")
     return precision
 
 
@@ -176,7 +154,7 @@ def _look_at_j2k(stream: bytes) -> _Declared:
     return bottom - top, right - left, components, (depth & 0x7F) + 1
 
 
-def _gdcm_12_bit(stream: bytes, syntax: str, rows: int, columns: int) -> np.ndarray:
+def _gdcm_12_bit(stream: bytes, header: SliceHeader) -> np.ndarray:
     """Decode 12-bit JPEG Extended with GDCM directly, because pydicom does not pass it to GDCM.
 
     With 12 bits allocated GDCM selects its 12-bit decoder. The values equal those of libjpeg-turbo.
@@ -191,13 +169,14 @@ def _gdcm_12_bit(stream: bytes, syntax: str, rows: int, columns: int) -> np.ndar
     element.SetValue(fragments.__ref__())
     image = gdcm.Image()
     image.SetNumberOfDimensions(2)
-    image.SetDimensions((columns, rows, 1))
+    image.SetDimensions((header.columns, header.rows, 1))
     image.SetDataElement(element)
     grey = gdcm.PhotometricInterpretation.MONOCHROME2
     image.SetPhotometricInterpretation(gdcm.PhotometricInterpretation(grey))
-    image.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.GetTSType(syntax)))
+    image.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.GetTSType(header.pixels.syntax)))
     image.SetPixelFormat(gdcm.PixelFormat(1, 12, 12, 11, 0))
     content = image.GetBuffer()
     if content is None:
         raise CodecError("GDCM cannot decode it")
-    return np.frombuffer(content.encode("utf-8", "surrogateescape"), "<u2").reshape(rows, columns)
+    values = np.frombuffer(content.encode("utf-8", "surrogateescape"), "<u2")
+    return values.reshape(header.rows, header.columns)

@@ -89,16 +89,7 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     if pixels.syntax not in NATIVE:
         with _BoundedFile(path) as file:
             file.seek(pixels.offset)
-            stream = get_frame(file, header.frame, number_of_frames=pixels.frames)
-        return decode(
-            stream,
-            pixels.syntax,
-            rows=header.rows,
-            columns=header.columns,
-            bits_allocated=pixels.bits_allocated,
-            bits_stored=pixels.bits_stored,
-            signed=pixels.signed,
-        )
+            return decode(get_frame(file, header.frame, number_of_frames=pixels.frames), header)
     n_bytes = header.rows * header.columns * pixels.bits_allocated // 8
     start = pixels.offset + header.frame * n_bytes
     if pixels.syntax == DeflatedExplicitVRLittleEndian:

@@ -18,21 +18,16 @@ from pydicom.uid import (
 from ich_mil.dicom.files import codec
 from ich_mil.dicom.files.codec import CodecError, decode
 from tests.dicom.encodings import EIGHT_BIT, SIGNED, TWELVE_BIT, H, W, code_stream, stored_values
+from tests.dicom.headers import PIXELS, header
 
 LOSSLESS = (RLELossless, JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless)
 WITH_END = LOSSLESS[1:]
 
 
 def decoded(stream, syntax, *, storage=TWELVE_BIT, rows=H, columns=W):
-    return decode(
-        stream,
-        syntax,
-        rows=rows,
-        columns=columns,
-        bits_allocated=storage.allocated,
-        bits_stored=storage.bits,
-        signed=storage.signed,
-    )
+    bits = {"bits_allocated": storage.allocated, "bits_stored": storage.bits, "signed": storage.signed}
+    pixels = replace(PIXELS, syntax=syntax, **bits)
+    return decode(stream, header(0, rows=rows, columns=columns, pixels=pixels))
 
 
 @pytest.mark.parametrize("syntax", LOSSLESS)
