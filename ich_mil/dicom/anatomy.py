@@ -9,18 +9,12 @@ miss, so part of the skull may be absent or outside the field of view. Enclosed 
 brain, CSF and fresh blood count if they fill a disc 20 mm wide; spinal canal, marrow and noise do not fill
 it. The slice with the largest area decides, so single slices and parts of a head can pass.
 
-Largest area per scan [cm²], measured on all data available during development:
-
-| head | cm² | not a head | cm² |
-|---|---|---|---|
-| CT-ICH, 55 scans | 140-250 | shoulders, thoracic spine, localizer | 0 |
-| GE head, CT2, two other real slices | 78-178 | drawn chest, belly, neck, thighs | 0 |
-| phantoms (bone kernel, 64 pixels) | 139-213 (76) | drawn pelvis (bladder full of contrast) | 0 (19) |
-| RSNA slices above the skull base | 22-170 | drawn jaw, solid without fat | 17 |
-| RSNA slices at the skull base | 4-18 | water in acrylic or bone, cylinders, air | 0 |
-| a quarter (third) of the skull removed | 46-121 (36) | noise | 4 |
-| 15 % (25 %) of the head cut off | 76 (30) | RSNA slices of air or bone of the vertex | 0 |
-| CT-ICH shrunk to 55 %, bone to 40 % | 41 | RSNA slice of the face | 0 |
+Largest area per scan [cm²] on all data available during development: 140-250 in 55 CT-ICH scans (with a third
+of the skull removed 36, with 25 % of the head cut off 30), 78-178 in other real heads, 76-213 in phantoms;
+22-170 in RSNA slices above the skull base and 4-18 at the skull base. Without a head: 19 in a drawn pelvis
+with a bladder full of contrast agent, 17 in a drawn jaw without fat, 4 in noise; 0 in shoulders, thoracic
+spine and a localizer, drawn chest, belly, neck and thighs, cylinders of water, and RSNA slices of vertex,
+face and air.
 
 Legend: `n` slices, `H, W` pixels, `h, w` cells.
 """

@@ -2,9 +2,8 @@
 
 In: the ordered series of one study. Out: the same series, best first; the reason for any of them in words;
 ledger entries for the series not chosen, and for a chosen series that is not a plain scan of a whole head.
-A preference only ranks; it never refuses a series. Descriptions, kernels and body parts are free text of the
-manufacturers, often empty and sometimes wrong. Contrast information in the header outranks the description
-(`ich_mil.dicom.contrast`).
+A preference only ranks; it never refuses a series. Descriptions, kernels and body parts are free text, often
+empty and sometimes wrong. Contrast information in the header outranks the description.
 
 Source: the series of CQ500 (Chilamkurthy et al. 2018), whose names are folder names such as 'CT Plain THIN',
 'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are in PS3.16 annex L.

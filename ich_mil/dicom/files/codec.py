@@ -1,15 +1,17 @@
 """Decoder for one compressed frame of Pixel Data.
 
-The decoder of each transfer syntax is fixed, so that results do not depend on other installed packages:
-pydicom for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. JPEG, JPEG-LS and JPEG 2000 streams
-are checked before decoding: their size must match the header and their end marker must be present. Decoders
-would otherwise fill missing data with grey, allocate 60,000 x 60,000 pixels if the stream declares them, or,
-in the case of GDCM, end the process on invalid markers or bit depths. `tests/dicom/fuzz.py` found each case.
+The decoder of each transfer syntax is fixed, so that results do not depend on other installed packages: this
+module for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. Other streams than RLE are checked
+before decoding: their size must match the header and their end marker must be present. Decoders would
+otherwise fill missing data with grey, allocate 60,000 x 60,000 pixels if the stream declares them, or, in the
+case of GDCM, end the process on invalid markers or bit depths. `tests/dicom/fuzz.py` found each case.
 
 Source: DICOM PS3.5 8.2 and annex A.4 (encapsulation); ITU-T T.81 (JPEG), T.87 (JPEG-LS), T.800 (JPEG 2000).
 """
 
+import math
 import struct
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -47,7 +49,15 @@ PLUGINS = {
 _START_OF_FRAME = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN = 0xDA
 _FIRST_MARKER = 0xC0
+# JPEG 2000: coding style of all or of one component, start of a tile part and of its data (T.800 A.2)
+_COD, _COC, _SOT, _SOD = 0xFF52, 0xFF53, 0xFF90, 0xFF93
+MOST_TILES = 1 << 12
+"""Maximum number of JPEG 2000 tiles: 4096 x 4096 pixels in tiles of 64 x 64."""
+MOST_PRECINCTS = 1 << 15
+"""Maximum number of JPEG 2000 precincts: 4096 x 4096 pixels in precincts of 32 x 32, and all lower levels."""
 _END = b"\xff\xd9"
+# Bytes that a segment may hold beyond its pixels: some encoders pad them.
+_RLE_EXCESS = 128
 
 
 class CodecError(Exception):
@@ -75,7 +85,9 @@ def decode(stream: bytes, header: SliceHeader) -> np.ndarray:
     plugin, module, package = PLUGINS[syntax]
     if find_spec(module) is None:
         raise NoDecoderError(f"{syntax.name} needs the package {package}: pip install {package}")
-    precision = 0 if syntax == RLELossless else _check_stream(stream, header)
+    if syntax == RLELossless:
+        return _decode_rle(stream, header)
+    precision = _check_stream(stream, header)
     if syntax == JPEGExtended12Bit and precision == 12:
         return _gdcm_12_bit(stream, header)
     # GDCM's JPEG 2000 decoder also reads HTJ2K, but pydicom has no HTJ2K entry for it
@@ -96,6 +108,39 @@ def decode(stream: bytes, header: SliceHeader) -> np.ndarray:
     # pydicom applies the signedness of the header even if a JPEG 2000 stream declares another
     stored, _ = decoder.as_array(encapsulate([stream]), decoding_plugin=plugin, **options)
     return stored
+
+
+def _decode_rle(stream: bytes, header: SliceHeader) -> np.ndarray:
+    """Decode RLE (PS3.5 annex G) up to Rows x Columns; pydicom also decodes what follows."""
+    n, n_bytes = header.rows * header.columns, header.pixels.bits_allocated // 8
+    n_segments, *starts = struct.unpack("<16L", stream[:64])
+    if n_segments != n_bytes:
+        raise CodecError(f"its code stream has {n_segments} segments; BitsAllocated needs {n_bytes}")
+    ends = [*starts[1:n_bytes], len(stream)]
+    planes = [_unpack_bits(stream[a:b], n) for a, b in zip(starts, ends, strict=False)]  # high byte first
+    values = np.stack(planes[::-1], axis=-1).view(f"<{'i' if header.pixels.signed else 'u'}{n_bytes}")
+    return values.reshape(header.rows, header.columns)
+
+
+def _unpack_bits(segment: bytes, n: int) -> np.ndarray:
+    """First `n` bytes of a segment, which may hold at most `_RLE_EXCESS` more."""
+    if len(segment) > 2 * n + _RLE_EXCESS:
+        raise CodecError(f"its code stream has segments of {len(segment)} bytes for {n} pixels")
+    unpacked, place = bytearray(), 0
+    while place + 1 < len(segment) and len(unpacked) <= n + _RLE_EXCESS:
+        code = segment[place]
+        if code < 128:
+            unpacked += segment[place + 1 : place + 2 + code]
+            place += 2 + code
+        elif code > 128:
+            unpacked += segment[place + 1 : place + 2] * (257 - code)
+            place += 2
+        else:  # no operation
+            place += 1
+    if not n <= len(unpacked) <= n + _RLE_EXCESS:
+        found = f"more than {n}" if len(unpacked) > n else f"{len(unpacked)} of {n}"
+        raise CodecError(f"its code stream holds {found} pixels")
+    return np.frombuffer(unpacked, np.uint8, n)
 
 
 def _check_stream(stream: bytes, header: SliceHeader) -> int:
@@ -142,16 +187,58 @@ def _look_at_jpeg(stream: bytes) -> _Declared:
 
 
 def _look_at_j2k(stream: bytes) -> _Declared:
-    """Size from the SIZ segment of a JPEG 2000 stream (T.800 A.5.1)."""
+    """Size from the SIZ segment of a JPEG 2000 stream (T.800 A.5.1), with bounds on tiles and precincts.
+
+    GDCM allocates about 10 KB per tile and 2 KB per precinct, and leaves missing tiles black.
+    """
     start = stream.find(b"\xff\x4f\xff\x51")  # the boxes of a JP2 file precede it
     if start < 0 or len(stream) < start + 43:
         raise CodecError("its code stream has no SIZ segment")
-    right, bottom, left, top, tile_width, tile_height, _, _, components, depth = struct.unpack(
-        ">8IHB", stream[start + 8 : start + 43]
+    right, bottom, left, top, tile_width, tile_height, tiles_left, tiles_top, components, depth = (
+        struct.unpack(">8IHB", stream[start + 8 : start + 43])
     )
     if not tile_width or not tile_height:
         raise CodecError("its code stream has tiles without a size")
+    n_tiles = math.ceil((right - tiles_left) / tile_width) * math.ceil((bottom - tiles_top) / tile_height)
+    if n_tiles > MOST_TILES:
+        raise CodecError(f"its code stream has {n_tiles} tiles; {MOST_TILES} are allowed")
+    found = set()
+    for marker, place in _j2k_segments(stream, start + 2):
+        if marker == _SOT:
+            found.add(stream[place + 4 : place + 6])
+        elif (n := _n_precincts(stream, marker, place, right, bottom)) > MOST_PRECINCTS:
+            raise CodecError(f"its code stream has {n} precincts; {MOST_PRECINCTS} are allowed")
+    if len(found) != n_tiles:
+        raise CodecError(f"its code stream is truncated: {len(found)} of {n_tiles} tiles are present")
     return bottom - top, right - left, components, (depth & 0x7F) + 1
+
+
+def _n_precincts(stream: bytes, marker: int, place: int, width: int, height: int) -> int:
+    """Number of precincts of all resolutions by a COD or COC segment; 0 if undivided (T.800 A.6)."""
+    if marker not in (_COD, _COC) or not stream[place + (4 if marker == _COD else 5)] & 1:
+        return 0
+    place += 9 if marker == _COD else 6
+    levels = stream[place]
+    return sum(
+        math.ceil(width / 2 ** (levels - r + (log2 & 15)))
+        * math.ceil(height / 2 ** (levels - r + (log2 >> 4)))
+        for r, log2 in enumerate(stream[place + 5 : place + 6 + levels])
+    )
+
+
+def _j2k_segments(stream: bytes, place: int) -> Iterator[tuple[int, int]]:
+    """Marker and offset of each segment of the main header and of the headers of tile parts (T.800 A.2)."""
+    end_of_part = len(stream)
+    while place + 12 <= len(stream):
+        marker, length = struct.unpack(">HH", stream[place : place + 4])
+        if marker == _SOD:
+            place = end_of_part
+            continue
+        yield marker, place
+        if marker == _SOT:
+            (part,) = struct.unpack(">I", stream[place + 6 : place + 10])
+            end_of_part = place + max(part, 12) if part else len(stream)
+        place += 2 + length
 
 
 def _gdcm_12_bit(stream: bytes, header: SliceHeader) -> np.ndarray:

@@ -11,9 +11,11 @@ Source: DICOM PS3.5 7.1 (elements), 7.5 (sequences), 6.2.2 (UN of undefined leng
 
 import io
 import math
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +40,10 @@ MOST_HEADER_BYTES = 1 << 25
 """Bytes read if `HEAD_BYTES` end before Pixel Data: a multi-frame header takes about 1 KB per frame."""
 INFLATE_BYTES = 1 << 29
 """Maximum inflated size of a deflated file [bytes]: 500 frames of 512 x 512 take half of it."""
+MOST_VALUE_BYTES = 1 << 11
+"""Bytes kept of a value: LO has at most 64 characters, a person name 192, each of at most 4 bytes."""
+MOST_ITEMS = 1 << 17
+"""Maximum number of sequence items in a header: a frame of an Enhanced CT has about 10."""
 NATIVE = frozenset(UncompressedTransferSyntaxes)
 """Transfer syntaxes with native (not encapsulated) Pixel Data (PS3.5 A.1-A.5)."""
 UNDEFINED = 0xFFFFFFFF
@@ -47,8 +53,11 @@ _LONG = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 """VRs with a four-byte length field (PS3.5 table 7.1-1)."""
 _SYNTAX, _MEDIA_SOP_CLASS, _PIXEL_DATA = 0x00020010, 0x00020002, 0x7FE00010
 _ITEM, _END_OF_ITEM, _END_OF_SEQUENCE = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
+_ITEM_BYTES = {True: b"\xfe\xff\x00\xe0", False: b"\xff\xfe\xe0\x00"}
+"""Tag of an item by byte order, True for little endian."""
 _CHARACTER_SET = "SpecificCharacterSet"
 _PREAMBLE = 128
+_PART_BYTES = 1 << 16
 # Groups of the first element, little endian, in a file without the PS3.10 preamble.
 _FIRST_GROUPS = {0x0002, 0x0008}
 _BLANKS = " \0\t\r\n"
@@ -64,14 +73,24 @@ class EmptyFileError(NotDicomError):
     """The file is empty or begins with zeros, as after a failed copy."""
 
 
+def check_regular(path: Path) -> None:
+    """Raise an error unless a file is regular and not empty, before it is opened.
+
+    Opening or reading a FIFO, a device or a file of /proc, whose size is 0, can block.
+    """
+    found = path.stat()
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise NotDicomError("it is not a regular file")
+    if not found.st_size:
+        raise EmptyFileError
+
+
 @dataclass(frozen=True)
 class Elements:
     """Requested elements of one file, as bytes.
 
     Attributes:
         syntax: transfer syntax UID; the DICOM default if the file names none (PS3.5 10.1).
-        media_sop_class: MediaStorageSOPClassUID (0002,0002), or ''.
-        little_endian: byte order of binary values.
         values: keyword -> raw value; empty bytes for a sequence of undefined length.
         pixel_offset: offset of the Pixel Data value in the (inflated) file [bytes]; -1 without Pixel Data.
         pixel_length: length of the Pixel Data value [bytes]; -1 if undefined.
@@ -139,7 +158,7 @@ def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
 def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
     """Read the elements `keywords` that precede Pixel Data, and SpecificCharacterSet.
 
-    The 128-byte preamble may be absent.
+    The 128-byte preamble may be absent. Values are cut off after `MOST_VALUE_BYTES`.
 
     Raises:
         NotDicomError: the file does not begin like a DICOM file.
@@ -148,6 +167,7 @@ def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
         zlib.error: the file is deflated and damaged.
     """
     tags = _tags(frozenset(keywords))
+    check_regular(path)
     with path.open("rb") as file:
         n_bytes = file.seek(0, io.SEEK_END)
         head = _Head(file, HEAD_BYTES)
@@ -164,29 +184,39 @@ def _tags(keywords: frozenset[str]) -> dict[int, str]:
     return {int(Tag(keyword)): keyword for keyword in (*keywords, _CHARACTER_SET)}
 
 
-def inflate(path: Path, start: int, n_bytes: int) -> bytes:
-    """Read a byte range of a deflated file; offsets count after inflation. Fewer bytes if the file ends.
+def inflate(path: Path, start: int, n_bytes: int) -> memoryview:
+    """Read a byte range of a deflated file, after inflation. Fewer bytes if the file ends or is damaged.
 
     Raises:
         ValueError: the range exceeds `INFLATE_BYTES`.
-        zlib.error: the file is damaged before the end of the range.
     """
     if start + n_bytes > INFLATE_BYTES:
         raise ValueError(f"it would inflate to more than {INFLATE_BYTES >> 20} MB")
+    check_regular(path)
     with path.open("rb") as file:
-        return _Head(file, start + n_bytes).content[start : start + n_bytes]
+        head = _Head(file, HEAD_BYTES)
+        content = bytearray()
+        with suppress(zlib.error):  # frames before the damage can be read
+            for part in _inflated(file, head.start, start + n_bytes - head.start):
+                content += part
+    return memoryview(content)[start - head.start :]
+
+
+def _inflated(file: BinaryIO, start: int, limit: int) -> Iterator[bytes]:
+    """Inflate at most `limit` bytes of a file from offset `start` on, in parts of a few hundred KB."""
+    file.seek(start)
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    while limit > 0 and not inflater.eof:
+        packed = inflater.unconsumed_tail or file.read(_PART_BYTES)
+        if not packed:
+            return
+        part = inflater.decompress(packed, min(limit, 8 * _PART_BYTES))
+        limit -= len(part)
+        yield part
 
 
 class _Head:
-    """First bytes of a file, inflated if the file is deflated.
-
-    Attributes:
-        content: the bytes, after inflation.
-        start: offset of the data set in `content`.
-        syntax: transfer syntax UID, '' if absent from the file meta information.
-        media_sop_class: MediaStorageSOPClassUID, or ''.
-        is_whole: True if `content` holds the whole file.
-    """
+    """First bytes of a file, inflated if it is deflated; the data set begins at offset `start`."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         file.seek(0)
@@ -211,8 +241,7 @@ class _Head:
         self.media_sop_class = meta.get(_MEDIA_SOP_CLASS, "")
         self.is_whole = len(content) < limit
         if self.syntax == DeflatedExplicitVRLittleEndian:
-            file.seek(self.start)
-            inflated = zlib.decompressobj(-zlib.MAX_WBITS).decompress(file.read(), limit)
+            inflated = b"".join(_inflated(file, self.start, limit))
             content = content[: self.start] + inflated
             self.is_whole = len(inflated) < limit
         self.content = content
@@ -233,9 +262,11 @@ def _elements(head: _Head, tags: dict[int, str], n_bytes: int) -> Elements:
         if tag in tags and length == UNDEFINED:  # a sequence: record its presence only
             values[tags[tag]] = b""
         elif tag in tags and at + length <= len(content):  # a truncated UID would be another UID
-            values[tags[tag]] = content[at : at + length]
+            values[tags[tag]] = content[at : at + min(length, MOST_VALUE_BYTES)]
 
     def sequences() -> Dataset:
+        if content.count(_ITEM_BYTES[little]) > MOST_ITEMS:
+            raise ValueError(f"it has more than {MOST_ITEMS} sequence items")
         again = io.BytesIO(content)
         again.seek(start)
         return read_dataset(again, not explicit, little, stop_when=lambda tag, *_: tag == _PIXEL_DATA)

@@ -14,7 +14,7 @@ from typing import Any
 from pydicom.dataset import Dataset
 
 from ich_mil.dicom.contrast import contrast_words
-from ich_mil.dicom.files.elements import Elements, finite_numbers
+from ich_mil.dicom.files.elements import MOST_VALUE_BYTES, Elements, finite_numbers
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _frame(own: Dataset, shared: Dataset) -> Frame:
 def _text(value: Any) -> str:
     """Text of one value, or several values joined by a backslash."""
     parts = [value] if value is None or isinstance(value, str) else value
-    return "\\".join(str(part or "").strip() for part in parts)
+    return "\\".join(str(part or "").strip() for part in parts)[:MOST_VALUE_BYTES]
 
 
 def _number(value: Any) -> float | None:

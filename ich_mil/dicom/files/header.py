@@ -10,7 +10,6 @@ Legend: `H, W` pixels.
 
 import json
 import re
-import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ich_mil.dicom.files.elements import Elements, EmptyFileError, NotDicomError
 from ich_mil.dicom.files.frames import agent_given, only_frame, read_frames
 from ich_mil.dicom.files.refusal import (
     MULTI_FRAME_CT,
+    check_frame_number,
     check_frames,
     check_geometry,
     check_kind,
@@ -61,9 +61,7 @@ class StoredPixels:
         syntax: transfer syntax UID.
         offset: offset of the Pixel Data value in the file, inflated if it is deflated [bytes].
         frames: number of frames of the file.
-        bits_allocated: 8 or 16.
-        slope: HU per stored unit.
-        intercept: HU.
+        slope, intercept: HU per stored unit, HU.
         padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first; the value
             twice if there is no limit; None without padding.
         lossy: True if LossyImageCompression (0028,2110) is 01.
@@ -86,17 +84,14 @@ class SliceHeader:
     """Header attributes of one CT slice; texts are empty if absent.
 
     Attributes:
-        path: path of the file, as given.
         frame: index of the frame in a multi-frame file, from 0.
-        rows: H.
-        columns: W.
-        position: ImagePositionPatient (0020,0032), mm.
-        orientation: ImageOrientationPatient (0020,0037), six direction cosines.
+        position: ImagePositionPatient, mm.
+        orientation: ImageOrientationPatient, six direction cosines.
         spacing: distance between rows and between columns, mm.
-        thickness: SliceThickness (0018,0050), mm; None if absent or not positive.
-        instance_number: InstanceNumber (0020,0013); the same for all frames of a file.
-        kernel: ConvolutionKernel (0018,1210), several values joined by a backslash.
-        body_part: BodyPartExamined (0018,0015), upper case.
+        thickness: mm; None if absent or not positive.
+        instance_number: the same for all frames of a file.
+        kernel: ConvolutionKernel, several values joined by a backslash.
+        body_part: BodyPartExamined, upper case.
         contrast: True if a contrast agent was given according to the file (0018,0010) or the frame
             (0018,9342), or if ImageType or FrameType is derived from an angiography.
         notes: accepted deviations from the standard, as (code, detail) pairs.
@@ -138,7 +133,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `not-an-image` (DICOMDIR),
             `not-ct` (another modality or SOP class, or colour pixels),
             `localizer` (by ImageType or FrameType),
-            `multi-frame` (frames without per-frame description, or only some frames are localizers),
+            `multi-frame` (too many frames, frames without per-frame description, some of them localizers),
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, rescale to other units, or a perfusion map),
@@ -149,8 +144,6 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydicom warns about invalid values, frequent in RSNA files
         try:
-            if stat.S_ISFIFO(path.stat().st_mode):  # opening a FIFO blocks until a writer opens it
-                raise NotDicomError
             elements = read_elements(path, _KEYWORDS)
             try:
                 return _headers(path, elements)
@@ -188,8 +181,9 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     rows, columns = check_size(path, elements)
     uids = check_uids(path, elements)
     multi_frame = sop_class in MULTI_FRAME_CT
-    frames = read_frames(elements.sequences()) if multi_frame else [only_frame(elements)]
     n_frames = elements.integer("NumberOfFrames") or 1
+    check_frame_number(path, n_frames)
+    frames = read_frames(elements.sequences()) if multi_frame else [only_frame(elements)]
     check_frames(path, frames, n_frames)
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
     signed = elements.short("PixelRepresentation") == 1

@@ -29,6 +29,8 @@ from ich_mil.ledger import Code
 
 MOST_PIXELS = 4096
 """Maximum of Rows and Columns in an intact header: CT slices have 256 to 2048."""
+MOST_FRAMES = 4096
+"""Maximum number of frames of a file: a head in slices of 0.5 mm has 400."""
 FARTHEST_MM = 1e5
 """Maximum absolute coordinate in an intact header: couches move by a few metres."""
 PIXEL_MM = (1e-3, 1e2)
@@ -158,6 +160,13 @@ def check_uids(path: Path, elements: Elements) -> dict[str, str]:
     if absent := [name for name, value in uids.items() if not value]:
         raise refusal(path, Code.NO_UID, f"{', '.join(absent)} absent: it cannot be assigned to a scan")
     return uids
+
+
+def check_frame_number(path: Path, n_frames: int) -> None:
+    """Check the number of frames before they are parsed."""
+    if n_frames > MOST_FRAMES:
+        reason = f"it has {n_frames} frames, {MOST_FRAMES} are allowed; export single frames"
+        raise refusal(path, Code.MULTI_FRAME, reason)
 
 
 def check_frames(path: Path, frames: Sequence[Frame], n_frames: int) -> None:

@@ -8,6 +8,7 @@ Legend: `H, W` pixels.
 """
 
 import io
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydicom.encaps import get_frame
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from ich_mil.dicom.files.codec import CodecError, NoDecoderError, decode
-from ich_mil.dicom.files.elements import NATIVE, inflate
+from ich_mil.dicom.files.elements import NATIVE, check_regular, inflate
 from ich_mil.dicom.files.header import SliceHeader
 from ich_mil.dicom.files.refusal import refusal, refusal_of
 from ich_mil.dicom.pixels.hounsfield import NoHounsfieldError, to_hu
@@ -47,6 +48,8 @@ def read_slice(
             `noise` (rows with independent neighbouring pixels).
     """
     path = root / header.path
+    if header.pixels.syntax != DeflatedExplicitVRLittleEndian:
+        _inflated_frames.cache_clear()
     try:
         stored = _stored_values(path, header)  # (H, W)
     except NoDecoderError as error:
@@ -86,6 +89,7 @@ class _BoundedFile(io.FileIO):
 def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     """Stored values (H, W) of one frame, with the bits above BitsStored as in the file."""
     pixels = header.pixels
+    check_regular(path)
     if pixels.syntax not in NATIVE:
         with _BoundedFile(path) as file:
             file.seek(pixels.offset)
@@ -93,7 +97,8 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     n_bytes = header.rows * header.columns * pixels.bits_allocated // 8
     start = pixels.offset + header.frame * n_bytes
     if pixels.syntax == DeflatedExplicitVRLittleEndian:
-        content = np.frombuffer(inflate(path, start, n_bytes), dtype=np.uint8)
+        inflated = _inflated_frames(path, path.stat().st_mtime_ns, pixels.offset, pixels.frames * n_bytes)
+        content = np.frombuffer(inflated[start - pixels.offset :][:n_bytes], dtype=np.uint8)
     else:
         with path.open("rb", buffering=0) as file:
             swapped = _is_swapped(file, header)
@@ -114,6 +119,12 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     if n_whole < header.rows:
         raise CodecError(f"zeros from row {n_whole} on, as after a failed copy: copy it again")
     return values
+
+
+@lru_cache(maxsize=1)
+def _inflated_frames(path: Path, modified: int, offset: int, n_bytes: int) -> memoryview:
+    """All frames of a deflated file, kept until another file is read, because they are read in any order."""
+    return inflate(path, offset, n_bytes)
 
 
 def _is_swapped(file: io.FileIO, header: SliceHeader) -> bool:
