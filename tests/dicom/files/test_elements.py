@@ -1,4 +1,4 @@
-"""The walker finds the elements of the top level where pydicom finds them, and ends whatever it is given."""
+"""Elements of the top level are found where pydicom finds them, in any bytes."""
 
 import io
 import random
@@ -13,7 +13,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.filereader import data_element_generator, read_dataset
 from pydicom.valuerep import VR
 
-from ich_mil.dicom.files.walk import UNDEFINED, walk
+from ich_mil.dicom.files.elements import UNDEFINED, walk
 from tests.dicom.encodings import Case, cases
 
 PIXEL_DATA, ICON = 0x7FE00010, 0x00880200
@@ -35,13 +35,12 @@ class Element(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Writes elements in one of the three encodings."""
+    """Writer of elements in one of the three encodings."""
 
     explicit: bool = True
     little_endian: bool = True
 
     def element(self, tag: int, vr: str, value: bytes = b"", *, length: int | None = None) -> Element:
-        """An element whose head says `length`, else the length of its value."""
         order, length = "<" if self.little_endian else ">", len(value) if length is None else length
         head = struct.pack(f"{order}HH", tag >> 16, tag & 0xFFFF)
         if not self.explicit or tag >> 16 == 0xFFFE:
@@ -53,7 +52,6 @@ class Writer(NamedTuple):
         return Element(tag, length, head, value)
 
     def item(self, *elements: Element, undefined: bool = False) -> bytes:
-        """An item with its end mark where its length is undefined."""
         value = joined(elements)
         if not undefined:
             return joined([self.element(ITEM, "", value)])
@@ -61,7 +59,6 @@ class Writer(NamedTuple):
         return joined([self.element(ITEM, "", value, length=UNDEFINED)])
 
     def sequence(self, tag: int, *items: bytes, undefined: bool = False, vr: str = "SQ") -> Element:
-        """A sequence with its end mark where its length is undefined."""
         value = b"".join(items)
         if not undefined:
             return self.element(tag, vr, value)
@@ -69,10 +66,8 @@ class Writer(NamedTuple):
         return self.element(tag, vr, value, length=UNDEFINED)
 
     def fragments(self, tag: int, *contents: bytes) -> Element:
-        """Encapsulated pixels."""
-        return self.sequence(
-            tag, *(joined([self.element(ITEM, "", one)]) for one in contents), undefined=True, vr="OB"
-        )
+        items = (joined([self.element(ITEM, "", one)]) for one in contents)
+        return self.sequence(tag, *items, undefined=True, vr="OB")
 
 
 EXPLICIT, IMPLICIT, BIG_ENDIAN = Writer(), Writer(explicit=False), Writer(little_endian=False)
@@ -83,9 +78,9 @@ def joined(elements: Iterable[Element]) -> bytes:
     return b"".join(element.head + element.value for element in elements)
 
 
-def places(elements: list[Element]) -> Found:
+def places(elements: list[Element], at: int = 0) -> Found:
     """Where the elements lie, as they were written."""
-    found, at = [], 0
+    found = []
     for tag, length, head, value in elements:
         found.append((tag, at + len(head), length))
         at += len(head) + len(value)
@@ -115,6 +110,13 @@ def by_pydicom(content: bytes, writer: Writer, start: int = 0) -> Found:
 # Valid files
 
 
+def cut_everywhere(content: bytes, writer: Writer, start: int = 0) -> None:
+    """A truncated file has the elements whose heads are left."""
+    whole = walked(content, writer, start)
+    for end in range(start, len(content)):
+        assert walked(content[:end], writer, start) == [one for one in whole if one[1] <= end]
+
+
 def taken_apart(case: Case) -> tuple[bytes, Writer, int]:
     """A seed with its data set inflated, how that is written, and where it begins; by pydicom alone."""
     content = case.content
@@ -141,8 +143,7 @@ def test_elements_of_a_seed_are_those_of_pydicom(case):
         assert meta[-1][1] + meta[-1][2] == start
 
 
-# Nested data sets. Each function makes the middle of a data set; elements before and after it show whether
-# the walker comes out of it where it should.
+# Nested data sets: each function makes the middle of a data set, between other elements.
 
 
 def every_vr(writer: Writer) -> list[Element]:
@@ -303,20 +304,16 @@ def test_nested_data_sets_are_stepped_over(middle, writer):
     content = joined(elements)
     assert walked(content, writer) == places(elements)
     assert walked(content, writer) == by_pydicom(content, writer)
-    moved = [(tag, at + 132, length) for tag, at, length in places(elements)]
-    assert walked(bytes(132) + content, writer, 132) == moved
+    assert walked(bytes(132) + content, writer, 132) == places(elements, 132)
+    if middle is not lengths_that_spell_vrs:
+        cut_everywhere(content, writer)
 
 
-UNKNOWN = {"undefined": True, "vr": "UN"}
-EACH = (walked, by_pydicom)
-INNER = EXPLICIT.element(0x00091001, "LO", b"ABCD")
-DEEP = EXPLICIT.sequence(0x00081140, EXPLICIT.item(INNER, undefined=True), undefined=True)
-
-
-@pytest.mark.parametrize("inner", [(INNER,), (INNER, DEEP)])
-def test_unknown_may_be_explicit_inside(inner):
-    middle = [EXPLICIT.sequence(0x00091020, EXPLICIT.item(*inner, undefined=True), **UNKNOWN)]
-    elements = data_set(EXPLICIT, middle)
+def test_unknown_may_be_explicit_inside():
+    inner = EXPLICIT.element(0x00091001, "LO", b"ABCD")
+    deep = EXPLICIT.sequence(0x00081140, EXPLICIT.item(inner, undefined=True), undefined=True)
+    item = EXPLICIT.item(inner, deep, undefined=True)
+    elements = data_set(EXPLICIT, [EXPLICIT.sequence(0x00091020, item, undefined=True, vr="UN")])
     assert walked(joined(elements), EXPLICIT) == places(elements)
     assert walked(joined(elements), EXPLICIT) == by_pydicom(joined(elements), EXPLICIT)
 
@@ -326,8 +323,8 @@ def test_end_mark_that_ends_nothing_is_stepped_over(writer):
     """Some writers give a sequence a length and an end mark."""
     middle = [writer.sequence(0x00081140, writer.item()), writer.element(SEQUENCE_END, "")]
     content = joined(data_set(writer, middle))
-    found, expected = ([one for one in each(content, writer) if one[0] >> 16 != 0xFFFE] for each in EACH)
-    assert found == expected
+    found = [one for one in walked(content, writer) if one[0] >> 16 != 0xFFFE]
+    assert found == [one for one in by_pydicom(content, writer) if one[0] >> 16 != 0xFFFE]
 
 
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
@@ -354,22 +351,6 @@ def test_depth_is_no_limit(writer):
 # Damaged files
 
 
-def cut_everywhere(content: bytes, writer: Writer, start: int = 0) -> None:
-    """What is left of a file has the elements whose heads are left."""
-    whole = walked(content, writer, start)
-    for end in range(start, len(content)):
-        assert walked(content[:end], writer, start) == [one for one in whole if one[1] <= end]
-
-
-SMALL = [middle for middle in NESTED if middle is not lengths_that_spell_vrs]
-
-
-@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
-@pytest.mark.parametrize("middle", SMALL)
-def test_nested_data_set_may_be_cut_anywhere(middle, writer):
-    cut_everywhere(joined(data_set(writer, middle(writer))), writer)
-
-
 @pytest.mark.parametrize("name", sorted({case.name.partition("/")[0] for case in cases()}))
 def test_seed_may_be_cut_anywhere(name):
     cut_everywhere(*taken_apart(next(case for case in cases() if case.name.startswith(name))))
@@ -380,7 +361,7 @@ def test_any_bytes_come_to_an_end(writer):
     rng = random.Random(0)
     marks = [joined([writer.element(tag, "")]) for tag in (ITEM, ITEM_END, SEQUENCE_END)]
     heads = [joined([writer.element(tag, vr, length=UNDEFINED)]) for tag, vr in ((ICON, "SQ"), (ICON, "UN"))]
-    for _ in range(2000):
+    for _ in range(1000):
         content = b"".join(rng.choice((rng.randbytes(rng.randrange(9)), *marks, *heads)) for _ in range(20))
         found = [at for _, at, _ in walked(content, writer)]
         assert found == sorted(set(found))
