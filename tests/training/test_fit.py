@@ -38,8 +38,8 @@ from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
 from tests import phantoms
-from tests.elsewhere import AWAY, elsewhere
-from tests.forkserver import forkserver
+from tests.emulated.elsewhere import AWAY, elsewhere
+from tests.together import forkserver
 
 WINDOWS = PRESETS["papers"]
 ENCODER = EncoderSettings(size=32)

@@ -1,11 +1,11 @@
-"""A CUDA device that is none, as a plugin of pytest: what runs on a GPU alone is run on the CPU.
+"""A pretended CUDA device, as a plugin of pytest: tests that need a GPU run on the CPU.
 
-    python -m pytest -p tests.pretended_gpu -p tests.emulated.driver -m gpu --ignore tests/kernels
+    python -m pytest -p tests.emulated.pretended_gpu -p tests.emulated.driver -m gpu --ignore tests/kernels
 
-Its tensors are those of `tests.elsewhere`, and say "cuda". Sums, products and functions are an ulp off those
-of the CPU, so that no test passes because both devices round alike. The kernels behind our ops are emulated;
-one that is launched by a test itself (`tests/kernels`) is not. Streams order nothing, autocast casts what
-convolutions and linear layers are given, and there is no `torch.compile`.
+Its tensors are those of `elsewhere`, with the device "cuda". Sums, products and functions differ by an ulp
+from those of the CPU, so that no test passes because both devices round alike. The kernels behind our ops are
+emulated; kernels launched by a test itself (`tests/kernels`) are not. Streams have no effect, autocast casts
+the input of convolutions and linear layers, and there is no `torch.compile`.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.elsewhere import AWAY, Away, Functions, Mode
+from tests.emulated.elsewhere import AWAY, Away, Functions, Mode
 
 CUDA = torch.device("cuda", 0)
 
