@@ -15,8 +15,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError, ModelError, named
-from ich_mil.evaluate.deployment.conformal import Method
-from ich_mil.evaluate.deployment.triage import DECISIONS, Triage, fit_triage
+from ich_mil.evaluate.deployment.triage import DECISIONS, Method, Triage, fit_triage
 from ich_mil.files import write_json, write_text
 from ich_mil.ledger import Code
 from ich_mil.progress import say

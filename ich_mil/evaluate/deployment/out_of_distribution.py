@@ -59,10 +59,7 @@ class Likeness:
     def fit(cls, features: FeatureSet, *, seed: int) -> Self | None:
         """Fit to training scans; None if they are of one patient or have no texture features.
 
-        Args:
-            features: training scans. Scans of a single slice do not contribute to the threshold if the others
-                have both labels.
-            seed: seed of the folds.
+        Scans of a single slice do not contribute to the threshold if the others have both labels.
         """
         scores = np.full(features.n_scans, np.nan)
         folds = min(FOLDS, len(set(features.patients)))

@@ -1,7 +1,7 @@
 """Baselines trained on slice features: logistic regression on pooled features, and attention MIL.
 
-In: slice features of training scans and of test scans, the features that the heads use. Out: `PooledScores`
-of the test scans. All scores are out of sample: a test patient among the training patients is an error.
+In: slice features of training scans and of test scans, the features that the heads use. Out: `Scores` of the
+test scans, out of sample.
 
 * Pooled logistic regression: z_b = mean or max over the slices of scan b, then logistic regression on z.
 * Attention MIL (Ilse, Tomczak and Welling 2018, Eq. 9; extra `bench`): h = relu(A x + c), gated attention
@@ -12,7 +12,6 @@ Shapes: B scans, N slices (packed), D features.
 """
 
 import copy
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from ich_mil.data.features import FeatureSet, check_features
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ConfigError, DataError
+from ich_mil.evaluate.scores import Scores
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
 
@@ -52,20 +52,6 @@ PATIENCE = 20
 """Number of epochs without a lower validation loss before training stops."""
 
 
-@dataclass(frozen=True)
-class PooledScores:
-    """Scores of a baseline for the B test scans and their N slices.
-
-    Attributes:
-        scan: (B,) float64 probability.
-        slice: (N,) float64, larger means a hemorrhage is more likely; not a probability unless stated. None
-            if the baseline gives no slice scores.
-    """
-
-    scan: np.ndarray
-    slice: np.ndarray | None
-
-
 def pool(values: Tensor, offsets: Tensor, how: How) -> Tensor:
     """Mean or max over the slices of each scan: (N, ...) to (B, ...) in float64."""
     bags, n_bags = bag_index(offsets), len(offsets) - 1
@@ -85,17 +71,16 @@ def _check_unseen(test: FeatureSet, *seen: FeatureSet) -> None:
 
 def _check_learnable(features: FeatureSet, what: str) -> None:
     check_features(features, f"{what} scans")
-    labels = features.labels
-    if bool((labels == UNKNOWN).any()):
-        unlabelled = [s for s, label in zip(features.scans, labels.tolist(), strict=True) if label == UNKNOWN]
+    labels = features.labels.tolist()
+    if unlabelled := [s for s, label in zip(features.scans, labels, strict=True) if label == UNKNOWN]:
         raise DataError(
             f"{len(unlabelled)} {what} scans have no label: {name_some(unlabelled)}; select the others"
         )
-    if len(labels.unique()) < 2:
-        raise DataError(f"the {what} scans need both labels, got {sorted(set(labels.tolist()))}")
+    if len(set(labels)) < 2:
+        raise DataError(f"the {what} scans need both labels, got {sorted(set(labels))}")
 
 
-def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int) -> PooledScores:
+def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int) -> Scores:
     """Logistic regression on the pooled features of each scan.
 
     Features are standardised. C is chosen from `PENALTIES` by the log-loss of inner folds over the training
@@ -108,9 +93,8 @@ def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int)
         seed: seed of the inner folds.
 
     Returns:
-        Scan probabilities. With `how='mean'` also the logit of each single slice; the model is linear, so the
-        mean of these logits is the logit of the scan. With `how='max'` there is no slice score, because a
-        slice that is not the maximum of any feature does not contribute.
+        Scan probabilities. With `how='mean'` also the logit of each single slice, whose mean is the logit of
+        the scan. With `how='max'` no slice score: most slices are not the maximum of any feature.
 
     Raises:
         ValueError: a test patient is among the training patients.
@@ -138,36 +122,22 @@ def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int)
         error_score="raise",
     )
     search.fit(pool(train.x, train.offsets, how).numpy(), y)
-    return PooledScores(
-        scan=search.predict_proba(pool(test.x, test.offsets, how).numpy())[:, 1],
-        slice=search.decision_function(test.x.double().numpy()) if how == "mean" else None,
+    return Scores(
+        f"logistic regression, {how}-pooled",
+        search.predict_proba(pool(test.x, test.offsets, how).numpy())[:, 1],
+        search.decision_function(test.x.double().numpy()) if how == "mean" else None,
     )
 
 
 def hold_out(train: FeatureSet, *, seed: int) -> tuple[FeatureSet, FeatureSet]:
-    """Divide training scans into training and early-stopping scans, by patient, stratified by label.
-
-    Args:
-        train: labelled scans; a fraction `STOP_ON` of their patients is used for early stopping.
-        seed: seed of the draw.
-
-    Returns:
-        The training scans and the early-stopping scans.
-
-    Raises:
-        DataError: a scan has no label, or a label has too few patients.
-    """
+    """Draw training scans and early-stopping scans (`STOP_ON` of the patients), stratified by label."""
     table = draw_splits(train.table, validation=STOP_ON, test=0, seed=seed)
     learn, stop = (list(table.scan[table.split == split]) for split in ("train", "validation"))
     return train.select(learn), train.select(stop)
 
 
 def attention_model() -> Any:
-    """Import the model class of torchmil; the import is local because it takes seconds.
-
-    Raises:
-        ConfigError: torchmil is not installed.
-    """
+    """Import the model class of torchmil, which takes seconds; `ConfigError` if it is not installed."""
     try:
         from torchmil.models import ABMIL
     except ImportError as error:
@@ -190,7 +160,7 @@ def attention_mil(
     *,
     seed: int,
     epochs: int = 200,
-) -> PooledScores:
+) -> Scores:
     """Gated attention MIL of torchmil, on the CPU, with early stopping on the loss of the validation scans.
 
     Each step uses one scan, in a new order in each epoch. Features are standardised by the training slices.
@@ -204,12 +174,11 @@ def attention_mil(
         epochs: maximum number of epochs.
 
     Returns:
-        Scan probabilities, and the attention value of each slice before the softmax. Within a scan it ranks
-        slices as the attention weights do, but it does not depend on the number of slices.
+        Scan probabilities, and the attention value of each slice before the softmax, which does not depend on
+        the number of slices.
 
     Raises:
-        ValueError: a test patient is among the training or validation patients, or a validation patient is
-            among the training patients.
+        ValueError: two of the sets share a patient.
         DataError: a training or validation scan has no label, all have the same label, or a feature is NaN.
         ConfigError: torchmil is not installed.
     """
@@ -250,7 +219,7 @@ def attention_mil(
                 break
     model.load_state_dict(best)
     logits, attention = _predict(model, out)
-    return PooledScores(scan=logits.sigmoid().numpy(), slice=attention.numpy())
+    return Scores("attention MIL (torchmil)", logits.sigmoid().numpy(), attention.numpy())
 
 
 def _predict(model: nn.Module, bags: list[Tensor]) -> tuple[Tensor, Tensor]:
