@@ -37,10 +37,6 @@ class CnnSigmoid:
     """Platt scaling of the CNN's own scan probability, fitted to the scans that calibrate a head.
 
     A comparison of a calibrated head with an uncalibrated CNN would measure the calibration, not the head.
-
-    Attributes:
-        slope: above 0.
-        intercept: any real number.
     """
 
     slope: float
@@ -48,15 +44,10 @@ class CnnSigmoid:
 
     @classmethod
     def fit(cls, probability: Tensor, labels: Tensor) -> Self | None:
-        """Fit to held-out scans.
+        """Fit to held-out scans: probabilities (B,), NaN where the CNN gives none, and labels (B,) in {0, 1}.
 
-        Args:
-            probability: (B,) in [0, 1]; NaN where the CNN gives none.
-            labels: (B,) in {0, 1}.
-
-        Returns:
-            None if the scans with a probability lack a label, or if the fitted slope is not above 0, which
-            would reverse the ranking (heads reject such a fit too).
+        None if the scans with a probability lack a label, or if the fitted slope is not above 0, which would
+        reverse the ranking (heads reject such a fit too).
         """
         known = ~probability.isnan()
         if len(labels[known].unique()) < 2:
@@ -65,10 +56,7 @@ class CnnSigmoid:
         return cls(slope, intercept) if slope > 0 else None
 
     def at_site(self, probability: Tensor, labels: Tensor) -> Self | None:
-        """Recalibrate to the scans of a site: the same slope with a refitted intercept, as for a head.
-
-        Returns None if the scans with a probability lack a label; arguments as in `fit`.
-        """
+        """Refit the intercept to the scans of a site, as for a head; None if they lack a label."""
         known = ~probability.isnan()
         if len(labels[known].unique()) < 2:
             return None
@@ -98,8 +86,7 @@ class CnnSigmoid:
 def position_score(positions: np.ndarray) -> np.ndarray:
     """Slice score exp(-(p - `CENTRE`)² / (2 · `WIDTH`²)) of the position p, independent of the image.
 
-    Args:
-        positions: (N,) in [0, 1]; NaN where unknown, which gives NaN.
+    NaN where the position (N,), in [0, 1] along the scan, is unknown.
     """
     positions = np.asarray(positions, dtype=np.float64)
     return np.exp(-((positions - CENTRE) ** 2) / (2 * WIDTH**2))
@@ -108,12 +95,7 @@ def position_score(positions: np.ndarray) -> np.ndarray:
 def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
     """Scan probability (B,) of the position baseline: the prevalence in the training scans, a constant.
 
-    Args:
-        training_labels: labels of the training scans in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        n_scans: number B of scans to score.
-
-    Raises:
-        DataError: no training label is known.
+    `training_labels` are in {0, 1} or `UNKNOWN`; unlabelled scans are left out. `DataError` if none is known.
     """
     labels = np.asarray(training_labels)
     labels = labels[labels != UNKNOWN]

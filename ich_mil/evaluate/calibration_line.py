@@ -30,28 +30,17 @@ APART = 1e-6
 
 
 def calibration_line(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
-    """`calibration_intercept` and `calibration_slope` of the labelled scans; NaN as in `resampled_line`.
-
-    Args:
-        labels: (n,) in {0, 1} or `UNKNOWN`.
-        probability: (n,) in [0, 1].
-    """
+    """`calibration_intercept` and `calibration_slope` of the labelled scans; NaN as in `resampled_line`."""
     labels, probability = known_scores(labels, probability, what="scan probabilities", probability=True)
     found = resampled_line(labels, probability, np.ones((len(labels), 1)))
     return {name: float(values[0]) for name, values in found.items()}
 
 
 def resampled_line(labels: np.ndarray, probability: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Calibration intercept and slope in each resample.
+    """`calibration_intercept` and `calibration_slope` (R,) in each resample, for counts (n, R).
 
-    Args:
-        labels: (n,) in {0, 1}.
-        probability: (n,) in [0, 1]; 0 and 1 are clipped at the float64 epsilon, as in `log_loss`.
-        counts: (n, R) how often each scan was drawn.
-
-    Returns:
-        `calibration_intercept` and `calibration_slope`, (R,). Both are NaN if a resample holds one class
-        only. The slope is also NaN if one threshold separates the classes, because its estimate is infinite.
+    Both are NaN if a resample holds one class only. The slope is also NaN if one threshold separates the
+    classes, because its estimate is infinite. Probabilities of 0 and 1 are clipped at the float64 epsilon.
     """
     tiny = np.finfo(np.float64).eps
     z = logit(probability.clip(tiny, 1 - tiny))  # (n,)

@@ -1,8 +1,7 @@
 """Result table of all models and baselines on one data set, with intervals by patient bootstrap.
 
-In: the scores of each model on the same scans, with labels and patients of the scans. Out: a tidy data frame
-with one row for each number, the content of `metrics.csv`; its blocks of three columns and its notes on
-sample sizes and methods, for the HTML report; and the printed text.
+`evaluate` gives a tidy data frame with one row for each number, the content of `metrics.csv`. `table_blocks`
+and `table_notes` prepare it for reading: blocks of three columns, and notes on sample sizes and methods.
 
 Shapes: B scans, N slices (packed).
 """
@@ -19,7 +18,7 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES
-from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD, patient_keys
+from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
 from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE, measure
 from ich_mil.evaluate.scores import Scores
 
@@ -67,7 +66,7 @@ def evaluate(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Compute the metrics of every model on the same scans.
+    """Compute the metrics of every model on the same scans, with shared resamples.
 
     Args:
         scores: the models and baselines, in the order of the table; names must differ.
@@ -75,27 +74,20 @@ def evaluate(
         patients: B patient keys; the intervals resample patients.
         offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
         slice_labels: (N,) in {0, 1} or `UNKNOWN`; None if no slice is labelled.
-        seed: seed of the resampling; all models share the resamples.
+        seed: seed of the resampling.
         resamples: number of resamples behind each interval.
 
     Returns:
         One row for each number, with the columns `COLUMNS`; see `model_metrics.measure`.
 
     Raises:
-        DataError: a score is NaN or infinite, or a probability is outside [0, 1] (the message names the
-            model); a scan has no patient.
-        ValueError: sizes do not match, or names are not unique.
+        DataError: a score is invalid (the message names the model), or a scan has no patient.
     """
-    labels, offsets, owner = np.asarray(labels), np.asarray(offsets), patient_keys(patients)
-    if not len(labels) == len(owner) == len(offsets) - 1:
-        raise ValueError(f"{len(labels)} labels, {len(owner)} patients and {len(offsets)} offsets do not fit")
-    truth = np.full(offsets[-1], UNKNOWN) if slice_labels is None else np.asarray(slice_labels)
-    if len(truth) != offsets[-1]:
-        raise ValueError(f"{len(truth)} slice labels for {offsets[-1]} slices")
+    truth = np.full(offsets[-1], UNKNOWN) if slice_labels is None else slice_labels
     names = [one.name for one in scores]
     if len(set(names)) != len(names) or not names:
         raise ValueError(f"need at least one model, each under its own name, got {names}")
-    known = {"labels": labels, "patients": owner, "offsets": offsets, "slice_labels": truth}
+    known = {"labels": labels, "patients": patients, "offsets": offsets, "slice_labels": truth}
     rows = [
         {**row, "model": one.name, "value": row["values"][0]}
         for one in scores

@@ -86,12 +86,7 @@ def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureS
 
     The number of positive and negative bags is equal, and their order is random. A positive bag contains 1 to
     `MOST_POSITIVE` positive images, each number with equal probability. Pairs of a positive and a negative
-    bag are drawn until one kind of image is used up; the number of images left over is printed.
-
-    Args:
-        images: (n, D) features of n images.
-        digits: (n,) digit of each image.
-        seed: seed of the draw.
+    bag are drawn from the images (n, D) until one kind is used up; the number of images left over is printed.
 
     Returns:
         Bags with known instance labels; slice `image-<row>` is that row of `images`.
@@ -133,11 +128,7 @@ def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureS
 
 
 def project(train: FeatureSet, *others: FeatureSet, components: int) -> tuple[FeatureSet, ...]:
-    """Project sets on principal components that are fitted to the instances of `train` only.
-
-    Raises:
-        DataError: fewer instances or features than components.
-    """
+    """Project sets on principal components that are fitted to the instances of `train` only."""
     if not 1 <= components <= min(train.x.shape):
         raise DataError(
             f"{components} components need at least as many instances and features, there are "
@@ -174,13 +165,9 @@ def _read_idx(folder: Path, name: str) -> np.ndarray:
 
 
 def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read MNIST from its four IDX files, plain or .gz, training and test images together.
+    """Read pixels (n, D) uint8 and digits (n,) of all MNIST images, training images first.
 
-    Returns:
-        Pixels (n, D) uint8 in 0 ... 255 and digits (n,) int64, the training images first.
-
-    Raises:
-        DataError: a file is missing or invalid, or the numbers of images and labels differ.
+    The four IDX files are plain or .gz; `DataError` if one is missing or invalid.
     """
     images, digits = [], []
     for image_file, label_file in _MNIST:

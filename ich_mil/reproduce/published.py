@@ -50,10 +50,8 @@ def published() -> pd.DataFrame:
 def beside(ours: pd.DataFrame) -> pd.DataFrame:
     """Add the published figure to each of our results that was measured in the same way.
 
-    Args:
-        ours: columns `dataset`, `protocol`, `features`, `n_inducing` (NaN or empty if it does not apply),
-            `model`, `level` ('bag' and 'instance', or 'scan' and 'slice') and `metric`; other columns are
-            kept.
+    `ours` has the columns `_KEYS`; `n_inducing` may be empty, `level` is 'bag' and 'instance', or 'scan' and
+    'slice'.
 
     Returns:
         `ours` with `published` and `published_std` (NaN if not comparable), `source`, and `note`: empty if

@@ -17,7 +17,7 @@ LEFT_OUT = ["scan", "split", "reason"]
 def clean_list(
     path: Path, scans: pd.DataFrame, *, validation: float, seed: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read a list of scans and remove leaks.
+    """Read a list of scans and remove leaks; `DataError` if invalid, or if too few scans remain.
 
     Args:
         path: CSV with columns scan,split; split is train, validation or test.
@@ -26,7 +26,7 @@ def clean_list(
         seed: seed of that draw.
 
     Returns:
-        The split, with columns `COLUMNS`; and the scans left out, with columns scan, split, reason.
+        The split, with columns `COLUMNS`; and the scans left out, with columns `LEFT_OUT`.
     """
     table = read_scan_list(path)
     left_out: list[pd.DataFrame] = []

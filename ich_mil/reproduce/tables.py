@@ -39,14 +39,7 @@ def metrics_over_seeds(
     and `high` are the 95 % interval of the mean over seeds for other patients with the same models. A
     mean ± std over splits, as papers report it, mixes the two.
 
-    Args:
-        runs: scores with each seed, of the scans of `bags`.
-        bags: the scans.
-        seed: seed of the resampling.
-        resamples: number of resamples of patients.
-
-    Returns:
-        One row for each metric, with the columns `COLUMNS`; `note` says why a number is missing.
+    `runs` are the scores with each seed. `note` says why a number is missing.
     """
     rows = measure(
         runs,

@@ -50,32 +50,16 @@ def test_the_other_tables_are_complete():
     ("table", "features", "m", "model", "level", "metric", "mean", "std"),
     [  # read from the paper by eye: first and last cells, and cells in the middle
         ("Table 4", "PCA", "50", "G-VGPMIL", "instance", "accuracy", 0.9342, 0.004),
-        ("Table 4", "PCA", "100", "VGPMIL", "bag", "f1", 0.8699, 0.0203),
-        ("Table 4", "PCA", "200", "VGPMIL", "bag", "auc", 0.9654, 0.0056),
         ("Table 5", "RAW", "50", "VGPMIL", "bag", "f1", 0.6311, 0.0301),
-        ("Table 5", "RAW", "200", "VGPMIL", "bag", "auc", 0.8476, 0.0082),
         ("Table 6", "166", "100", "G-VGPMIL", "bag", "auc", 0.9711, 0.016),
-        ("Table 6", "166", "200", "VGPMIL", "bag", "f1", 0.89, 0.0218),
-        ("Table 7", "166", "50", "VGPMIL", "bag", "accuracy", 0.8358, 0.0412),
         ("Table 7", "166", "200", "G-VGPMIL", "bag", "auc", 0.9605, 0.01),
-        ("Table 8", "8", "50", "VGPMIL", "instance", "f1", 0.7926, 0.0054),
         ("Table 8", "32", "100", "G-VGPMIL", "bag", "accuracy", 0.86, 0.0276),
-        ("Table 8", "128", "200", "VGPMIL", "bag", "auc", 0.9651, 0.0068),
-        ("Table 9", "8", "100", "G-VGPMIL", "bag", "auc", 0.923, 0.0066),
-        ("Table 9", "32", "200", "VGPMIL", "bag", "f1", 0.7829, 0.0423),
         ("Table 9", "128", "200", "VGPMIL", "bag", "auc", 0.9039, 0.018),
     ],
 )
 def test_printed_values(table, features, m, model, level, metric, mean, std):
     rows = figures(table=table, features=features, n_inducing=m, model=model, level=level, metric=metric)
     assert rows[["mean", "std"]].to_numpy().tolist() == [[mean, std]]
-
-
-def test_literature_and_what_was_measured_again():
-    assert figures(model="Chilamkurthy et al., 2D CNNs, slice labels")["mean"].tolist() == [0.94]
-    assert figures(table="Table 2", model="DGPMIL2")["mean"].tolist() == [0.957]
-    again = figures(table="re-measured", model="G-VGPMIL α=1 β=4").set_index("metric")["mean"]
-    assert again.to_dict() == {"auc": 0.907, "accuracy": 0.685, "log_loss": 1.807}
 
 
 def test_the_paper_agrees_with_itself_but_for_one_figure():

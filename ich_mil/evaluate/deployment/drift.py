@@ -101,8 +101,6 @@ def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     Returns (B, 2D + 1) float64; the standard deviation of a scan with one slice is 0.
     """
     x, sizes = np.asarray(x, dtype=np.float64), np.diff(np.asarray(offsets))
-    if x.ndim != 2 or len(sizes) == 0 or sizes.min() < 1 or int(sizes.sum()) != len(x):
-        raise ValueError(f"features {x.shape} and offsets of {len(sizes)} scans do not fit")
     starts = np.asarray(offsets)[:-1]
     mean = np.add.reduceat(x, starts) / sizes[:, None]  # (B, D)
     apart = x - np.repeat(mean, sizes, axis=0)
@@ -173,13 +171,8 @@ def _checked(
     features: np.ndarray, scores: np.ndarray, patients: Sequence[str] | np.ndarray, what: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features and score side by side (B, C + 1), and patients (B,)."""
-    columns, score = np.asarray(features, dtype=np.float64), np.asarray(scores, dtype=np.float64)
-    keys = patient_keys(patients)
-    if columns.ndim != 2 or columns.shape[1] == 0 or not score.shape == keys.shape == columns.shape[:1]:
-        raise ValueError(
-            f"{what}: features {columns.shape}, scores {score.shape} and patients {keys.shape} do not fit"
-        )
-    table = np.column_stack([columns, score])
+    table = np.column_stack([features, scores]).astype(np.float64)
+    keys = patient_keys(patients, len(table))
     if len(table) < LEAST_BATCH:
         raise DataError(f"{what}: drift needs at least {LEAST_BATCH} scans, got {len(table)}; collect more")
     bad = np.flatnonzero(~np.isfinite(table).all(axis=1))

@@ -43,10 +43,7 @@ def fit_intercept(logits: Tensor, labels: Tensor, *, slope: float) -> float:
     The mean is over scans and samples. With one sample a scan this is the maximum-likelihood intercept for
     the smoothed targets; with several it matches the mean of the reported probabilities to the targets.
 
-    Args:
-        logits: (L, B) sampled scan logits, or (B,).
-        labels: (B,) in {0, 1}.
-        slope: fixed slope.
+    `logits` are (L, B) samples or (B,), `labels` (B,) in {0, 1}.
     """
     z = slope * torch.atleast_2d(logits).double()  # (L, B)
     aim = float(smoothed_targets(labels).mean())
@@ -67,12 +64,7 @@ def labelled_logits(
 ) -> tuple[Tensor, np.ndarray, np.ndarray]:
     """Logits (L, B), labels (B,) and patients (B,) of the labelled scans; `DataError` if invalid."""
     z = torch.atleast_2d(torch.as_tensor(logits).detach().cpu().double())
-    y, keys = np.asarray(labels), patient_keys(patients)
-    if z.ndim != 2 or y.shape != (z.shape[1],) or keys.shape != y.shape:
-        raise ValueError(f"logits {tuple(z.shape)}, labels {y.shape} and patients {keys.shape} do not fit")
-    strange = ~np.isin(y, (0, 1, UNKNOWN))
-    if strange.any():
-        raise DataError(f"recalibration: a label must be 0, 1 or {UNKNOWN} (unknown), got {y[strange][0]!r}")
+    y, keys = np.asarray(labels), patient_keys(patients, z.shape[1])
     if not bool(torch.isfinite(z).all()):
         first = int((~torch.isfinite(z)).any(0).nonzero()[0])
         raise DataError(f"recalibration: the logits of scan number {first} are NaN or infinite")
@@ -125,10 +117,7 @@ def cross_fitted(
 ) -> np.ndarray:
     """Mean probabilities (B,) of the labelled scans, with intercepts fitted to scans of other patients.
 
-    Arguments as in `recalibrate`; `seed` assigns the patients (B keys) to folds.
-
-    Raises:
-        DataError: all scans are of one patient.
+    Arguments as in `recalibrate`; `seed` assigns the patients to folds. `DataError` if they are one patient.
     """
     z, y, keys = _of_several_patients(logits, labels, patients)
     p = np.empty(len(y))
@@ -160,9 +149,6 @@ def refitted_differences(
 
     Returns:
         New value minus old value, (resamples,) for each of `METRICS`.
-
-    Raises:
-        DataError: all scans are of one patient.
     """
     z, y, keys = _of_several_patients(logits, labels, patients)
     z = z[:: -(-len(z) // MOST_SAMPLES)]

@@ -18,7 +18,7 @@ from scipy.stats import norm, rankdata
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES, ROUNDING, Interval, effective_patients, patient_bootstrap
-from ich_mil.evaluate.metrics import auc_inside, check_scores, patient_keys, scan_metrics
+from ich_mil.evaluate.metrics import auc_inside, patient_keys, scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
 
 COLUMNS = ["model", "reference", "metric", "value", "reference_value", "difference", "low", "high", "better"]
@@ -145,25 +145,22 @@ def compare(
         have one class only.
 
     Raises:
-        DataError: a score is not a probability (the message names the model), or there is one class only.
+        DataError: there is one class only.
     """
     owner = patient_keys(patients, len(labels))
     known = np.asarray(labels) != UNKNOWN
-    checked = {
-        name: check_scores(labels, score, what=f"model {name!r}", probability=True)[1][known]
-        for name, score in scores.items()
-    }
     truth, owner = labels[known], owner[known]
+    others = {name: score[known] for name, score in scores.items()}
     facts = _facts(reference, truth, owner, resamples)
     if len(np.unique(truth)) < 2:
         raise DataError(
             f"{facts['positives']} of {facts['n']} labelled scans are positive; models can only be compared "
             "on scans of both classes"
         )
-    base = checked.pop(reference)
+    base = others.pop(reference)
     base_values, behind = scan_metrics(truth, base), effective_patients(truth, owner)
     rows = []
-    for name, score in checked.items():
+    for name, score in others.items():
 
         def differences(counts: np.ndarray, score: np.ndarray = score) -> dict[str, np.ndarray]:
             one, two = (resampled_scan_metrics(truth, each, counts) for each in (score, base))
@@ -205,14 +202,13 @@ def compare_slices(
         number of scans K. `delong_p` is NaN, because the test does not apply to a mean over scans.
 
     Raises:
-        DataError: a score is NaN (the message names the model), or no scan has slices of both classes.
+        DataError: no scan has slices of both classes.
     """
     owner = patient_keys(patients)
     bags = np.repeat(np.arange(len(owner)), np.diff(offsets))  # (N,)
     inside = {}
     for name, score in scores.items():
-        truth, score = check_scores(slice_labels, score, what=f"model {name!r}", probability=False)
-        scans, inside[name] = auc_inside(truth, score, bags)  # (K,), (K,)
+        scans, inside[name] = auc_inside(slice_labels, score, bags)  # (K,), (K,)
     if not len(scans):
         raise DataError("no scan has labelled slices of both classes, so the AUC inside scans is not defined")
     owner = owner[scans]

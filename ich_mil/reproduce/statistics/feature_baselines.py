@@ -1,7 +1,6 @@
 """Baselines trained on slice features: logistic regression on pooled features, and attention MIL.
 
-In: slice features of training scans and of test scans, the features that the heads use. Out: `Scores` of the
-test scans, out of sample.
+All scans are labelled; no patient is in two of the sets, see `ich_mil.reproduce.tasks`.
 
 * Pooled logistic regression: z_b = mean or max over the slices of scan b, then logistic regression on z.
 * Attention MIL (Ilse, Tomczak and Welling 2018, Eq. 9; extra `bench`): h = relu(A x + c), gated attention
@@ -23,8 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from ich_mil.data.features import FeatureSet, check_features
-from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.scores import Scores
@@ -60,49 +58,19 @@ def pool(values: Tensor, offsets: Tensor, how: How) -> Tensor:
     return pooled.movedim(-1, 0).contiguous()
 
 
-def _check_unseen(test: FeatureSet, *seen: FeatureSet) -> None:
-    known = {patient for part in seen for patient in part.patients}
-    if both := sorted(known & set(test.patients)):
-        raise ValueError(
-            f"{len(both)} patients of the test scans were trained on: {name_some(both)}; "
-            "scores must be out of sample"
-        )
-
-
-def _check_learnable(features: FeatureSet, what: str) -> None:
-    check_features(features, f"{what} scans")
-    labels = features.labels.tolist()
-    if unlabelled := [s for s, label in zip(features.scans, labels, strict=True) if label == UNKNOWN]:
-        raise DataError(
-            f"{len(unlabelled)} {what} scans have no label: {name_some(unlabelled)}; select the others"
-        )
-    if len(set(labels)) < 2:
-        raise DataError(f"the {what} scans need both labels, got {sorted(set(labels))}")
-
-
 def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int) -> Scores:
-    """Logistic regression on the pooled features of each scan.
+    """Logistic regression on the pooled features of each scan, by `how` mean or max over the slices.
 
     Features are standardised. C is chosen from `PENALTIES` by the log-loss of inner folds over the training
-    patients, with the scaler refitted in each fold.
-
-    Args:
-        train: labelled training scans.
-        test: scans of other patients.
-        how: pooling over slices.
-        seed: seed of the inner folds.
+    patients (`seed`), with the scaler refitted in each fold.
 
     Returns:
         Scan probabilities. With `how='mean'` also the logit of each single slice, whose mean is the logit of
         the scan. With `how='max'` no slice score: most slices are not the maximum of any feature.
 
     Raises:
-        ValueError: a test patient is among the training patients.
-        DataError: a training scan has no label, a label has too few patients, or a feature is NaN.
+        DataError: a label has too few patients.
     """
-    _check_unseen(test, train)
-    _check_learnable(train, "training")
-    check_features(test, "test scans")
     y, owner = train.labels.numpy(), np.asarray(train.patients)
     folds = min(FOLDS, *(len(np.unique(owner[y == label])) for label in (0, 1)))
     inner = folds_of(train.labels, train.patients, folds=folds, seed=seed) if folds > 1 else []
@@ -164,29 +132,16 @@ def attention_mil(
     """Gated attention MIL of torchmil, on the CPU, with early stopping on the loss of the validation scans.
 
     Each step uses one scan, in a new order in each epoch. Features are standardised by the training slices.
-    The state of the epoch with the lowest validation log-loss is used.
-
-    Args:
-        train: labelled training scans.
-        validation: labelled scans of other patients for early stopping; see `hold_out`.
-        test: scans of patients that are in neither.
-        seed: seed of the weights and the order of the scans; the global torch generator is not changed.
-        epochs: maximum number of epochs.
+    The state of the epoch with the lowest validation log-loss is used. `seed` draws the weights and the order
+    of the scans; the global torch generator is not changed.
 
     Returns:
         Scan probabilities, and the attention value of each slice before the softmax, which does not depend on
         the number of slices.
 
     Raises:
-        ValueError: two of the sets share a patient.
-        DataError: a training or validation scan has no label, all have the same label, or a feature is NaN.
         ConfigError: torchmil is not installed.
     """
-    _check_unseen(test, train, validation)
-    _check_unseen(validation, train)
-    _check_learnable(train, "training")
-    _check_learnable(validation, "validation")
-    check_features(test, "test scans")
     model_class = attention_model()
     scaler = StandardScaler().fit(train.x.double().numpy())
     bags, stop, out = (_bags(scaler, part) for part in (train, validation, test))

@@ -93,13 +93,7 @@ def compare_groups(
     This is the statistic of van Elteren (1960) as an AUC. Strata without a pair are left out. Strata are kept
     fixed in the resamples. The p-value is that of Σ_s U_s / (N_s + 1), by the normal approximation with ties.
 
-    Args:
-        uncertainty: (B,).
-        inside: (B,) bool, membership in the group.
-        patients: B patient keys.
-        probability: (B,) p of the scan, in [0, 1]; None compares all scans.
-        seed: seed of the resampling.
-        resamples: number of resamples of patients.
+    `inside` (B,) bool is the membership in the group; `probability` None compares all scans.
     """
     inside, keys = inside.astype(np.int64), patient_keys(patients, len(inside))
     stratum = np.zeros(len(inside)) if probability is None else equal_mass(probability, STRATA)

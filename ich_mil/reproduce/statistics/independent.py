@@ -45,10 +45,6 @@ def independent_scans(
         samples: L, at least 2.
         seed: seed of the samples.
         calibration: applied to each sample; None gives uncalibrated probabilities.
-
-    Raises:
-        DataError: invalid input, see `ich_mil.gp.predict.sample_scans`.
-        ValueError: the calibration was fitted to another rule than that of the head; fewer than 2 samples.
     """
     rule = model.settings.variant.rule
     if calibration is not None:

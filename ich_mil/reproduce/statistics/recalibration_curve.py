@@ -70,29 +70,17 @@ def recalibration_curve(
 ) -> pd.DataFrame:
     """Scan metrics after recalibration to n scans of a site, evaluated on its other scans, for several n.
 
-    In each repeat n scans are drawn by whole patients, regardless of their labels. Both methods are fitted to
-    these scans and evaluated, beside the original model, on the scans of all other patients. A draw with one
-    class only is not used, nor is a draw with a fitted slope not above 0; both are counted. Draws overlap, so
-    the spread over repeats is not a confidence interval.
-
-    Args:
-        logits: (L, B) sampled raw scan logits under the rule of the calibration, or (B,).
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        patients: B patient keys.
-        calibration: calibration of the model.
-        sizes: values of n, at least 2.
-        repeats: number of draws for each n.
-        seed: seed of the draws.
+    In each of `repeats` draws, n scans are drawn by whole patients, regardless of their labels. Both methods
+    are fitted to these scans and evaluated, beside the original model, on the scans of all other patients. A
+    draw with one class only is not used, nor is a draw with a fitted slope not above 0; both are counted.
+    Draws overlap, so the spread over draws is not a confidence interval. `logits` (L, B) are sampled raw scan
+    logits under the rule of the calibration, or (B,).
 
     Returns:
         One row for each size, method and metric; columns `n`, `way` (method), `metric`, `own` (median of the
-        original model), `value` (median after recalibration), `low` and `high` (5th and 95th percentile over
-        draws), `better` (fraction of draws with a lower value than the original model), the numbers of draws
-        `used`, with `one_label` and with a `wrong_slope`, `left` (median number of scans for evaluation), and
-        `note`.
-
-    Raises:
-        DataError: no scan is labelled; a label or logit is invalid.
+        original model), `value` (median after recalibration), `low` and `high` (5th and 95th percentile),
+        `better` (fraction of draws with a lower value than the original model), the numbers of draws `used`,
+        with `one_label` and with a `wrong_slope`, `left` (median number of scans for evaluation), `note`.
     """
     z, y, keys = labelled_logits(logits, labels, patients)
     if len(y) == 0:

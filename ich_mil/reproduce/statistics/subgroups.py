@@ -15,7 +15,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import RESAMPLES, effective_patients, metric_intervals, patient_bootstrap
-from ich_mil.evaluate.metrics import THRESHOLD, check_scores, patient_keys, scan_metrics
+from ich_mil.evaluate.metrics import THRESHOLD, patient_keys, scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
 
@@ -98,7 +98,6 @@ def subgroup_table(
         `specificity`, each with its interval, which is NaN for groups with fewer than `FEW` patients of a
         class.
     """
-    labels, probability = check_scores(labels, probability, what="scan probabilities", probability=True)
     owner = patient_keys(patients, len(labels))
     rows = []
     for name, members in groups.items():

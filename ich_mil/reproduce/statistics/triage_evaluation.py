@@ -127,13 +127,7 @@ def worklist_effect(
 ) -> pd.DataFrame:
     """Mean waiting time of positive, negative and missed scans for each reading order.
 
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are in the backlog, but in no group.
-        decisions: (B,) from `Triage.decide`.
-        probability: (B,) in [0, 1].
-        minutes_per_scan: reading time of one scan.
-        seed: seed of the arrival orders.
-        repeats: number of arrival orders.
+    Unlabelled scans are in the backlog, but in no group; `repeats` is the number of arrival orders.
 
     Returns:
         Columns `WORKLIST_COLUMNS`: `order` from `ORDERS`; `group`: 'positive', 'negative', or 'missed'

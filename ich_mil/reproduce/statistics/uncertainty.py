@@ -107,12 +107,8 @@ def uncertainty_table(
     The interval of an AURC is that of a number between 0 and 1; for an AURC of 0.03 (13 % wrong) its
     simulated coverage is 0.98 with 30 patients and 0.92 with 490. Differences use percentile intervals.
 
-    Args:
-        loss: (B,) whether the call was wrong.
-        measures: uncertainties (B,) by name, from `uncertainties`.
-        patients: B patient keys.
-        seed: seed of the resampling.
-        resamples: number of resamples of patients; all rows share them, so differences are paired.
+    `loss` (B,) is whether the call was wrong; `measures` are from `uncertainties`. All rows share the
+    resamples, so differences are paired.
 
     Returns:
         One row for each measure: `uncertainty, n, patients, aurc, low, high, random, best, e_aurc,
@@ -193,10 +189,8 @@ def joint_against_independent(
         bins: largest number of equal-mass bins by number of slices.
 
     Returns:
-        One row for all scans (`scans` 'all'), then one for each bin ('by slices'); columns `scans`,
-        `slices_low`, `slices_high`, `n`, `joint` and `independent` (mean standard deviations), `ratio`
-        (independent / joint), `aurc_joint`, `aurc_independent`, `correlation_joint`,
-        `correlation_independent` (Spearman, with the loss), `note`.
+        One row for all scans (`scans` 'all'), then one for each bin ('by slices'): mean deviations `joint`,
+        `independent` and their `ratio`, AURC and rank correlation (Spearman) of each with the loss.
 
     Raises:
         DataError: a joint standard deviation is 0.

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import norm, rankdata
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.errors import DataError
@@ -129,13 +129,8 @@ def test_what_cannot_be_compared_says_why(data):
     labels, scores, patients = data
     with pytest.raises(DataError, match="90 of 90 labelled scans are positive"):
         compare(np.ones(90, int), scores, patients, reference="good", seed=0)
-    broken = np.where(np.arange(90) == 4, np.nan, scores["chance"])
-    with pytest.raises(DataError, match="model 'chance': 1 of 90"):
-        compare(labels, {**scores, "chance": broken}, patients, reference="good", seed=0)
-    with pytest.raises(DataError, match=r"model 'a': .* NaN"):
-        compare_slices(labels, {"a": broken}, patients, np.arange(91), reference="a", seed=0)
     with pytest.raises(DataError, match="no scan has labelled slices of both"):
-        compare_slices(labels, {"a": labels}, patients, np.arange(91), reference="a", seed=0)
+        compare_slices(labels, {"a": scores["good"]}, patients, np.arange(91), reference="a", seed=0)
 
 
 def test_slices_inside_scans_by_hand():
@@ -214,25 +209,6 @@ def test_delong_agrees_with_the_jackknife_and_needs_the_order_only(levels):
     order = rng.permutation(30)
     again = delong_p(labels[order], np.exp(scores[0][order]), 3 * scores[1][order] - 7)
     assert again == pytest.approx(p, rel=1e-12)
-
-
-def test_delong_is_about_a_permutation_test():
-    # under equality the two scores of a scan may change places (once both are turned into ranks)
-    rng = np.random.default_rng(2)
-    labels, scores = correlated(rng, n=150, shift=0.8)
-    scores[1] += 0.25 * labels  # some difference, so that p is neither 0 nor 1
-    ranks = scores.argsort(axis=1).argsort(axis=1).astype(float)
-    swap = rng.integers(0, 2, (2000, 150)).astype(bool)
-    # an AUC up to a constant: the mean rank of the positives over the number of negatives (Mann and Whitney)
-    placed = [
-        rankdata(np.where(swap, one, two), axis=1)[:, labels == 1].mean(axis=1) / (labels == 0).sum()
-        for one, two in (ranks, ranks[::-1])
-    ]
-    difference = roc_auc_score(labels, ranks[0]) - roc_auc_score(labels, ranks[1])
-    p = (np.abs(placed[0] - placed[1]) >= abs(difference) - 1e-12).mean()
-    assert 0.02 < p < 0.5
-    # Monte Carlo error of p is at most 0.011; the rest is what two different tests may differ by
-    assert delong_p(labels, *ranks) == pytest.approx(p, abs=0.03)
 
 
 @pytest.mark.parametrize("n", [4, 60, 999])

@@ -119,15 +119,6 @@ def test_errors_by_decile():
     assert frame.uncertainty.tolist() == [10 * k + 4.5 for k in range(10)]
 
 
-@pytest.mark.realdata
-def test_closeness_of_the_cnns_probability_finds_its_errors_on_rsna(rsna_features):
-    p = rsna_features.cnn_scan.numpy().astype(float)
-    wrong = (p >= 0.5) != (rsna_features.labels.numpy() == 1)
-    measures = {CLOSENESS: uncertainties(p, p)[CLOSENESS]}
-    table = uncertainty_table(wrong, measures, rsna_features.patients, seed=0, resamples=200)
-    assert table.high[0] < wrong.mean()
-
-
 def test_joint_and_independent_samples_by_hand():
     joint, independent = np.array([0.1, 0.3, 0.2, 0.2]), np.array([0.1, 0.1, 0.4, 0.6])
     slices, loss = np.array([20, 30, 300, 400]), np.array([0, 1, 1, 0])
