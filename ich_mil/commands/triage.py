@@ -101,7 +101,7 @@ def calibrate_triage(
     except DataError as error:
         raise DataError(f"{labels or folder}: {error}") from error
     write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
-    say(f"{out}: {triage.promise}")
+    say(f"{out}: {triage.guarantees}")
     return triage
 
 
@@ -168,7 +168,7 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
     if held_back:
         say(f"{held_back} more would be negative, but were not seen whole: to be looked at")
-    say(triage.promise)
+    say(triage.guarantees)
     say(
         f"predictions.csv and any pages in {folder} keep the results they had: 'ich-mil predict ... --triage "
         f"{thresholds}' decides in them too"

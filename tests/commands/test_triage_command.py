@@ -54,7 +54,7 @@ def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, cap
     assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
     scans = [f"s{i}" for i in range(200)]
     want = fit_triage(labels, p, sensitivity=0.9, specificity=0.95, confidence=0.9, patients=scans)
-    assert want.promise in capsys.readouterr().out
+    assert want.guarantees in capsys.readouterr().out
     written = json.loads((tmp_path / "known" / "triage.json").read_text())
     assert (written["low"], written["high"]) == (want.low, want.high)
 

@@ -171,7 +171,7 @@ class Triage:
         return np.select([p < self.low, p >= self.high], [NEGATIVE, POSITIVE], LOOK)
 
     @property
-    def promise(self) -> str:
+    def guarantees(self) -> str:
         """The guarantees in plain English, for reports."""
         missed, alarms = (f"{100 * (1 - share):g} % of new" for share in (self.sensitivity, self.specificity))
         if self.next_positives is not None and self.next_negatives is not None:

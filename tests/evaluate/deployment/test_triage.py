@@ -138,7 +138,7 @@ def test_scans_that_tie_with_a_threshold_are_not_decided():
         triage = fit_triage(labels, p, sensitivity=0.95)
         assert set(triage.decide(p)) == {LOOK}
     assert triage.high > 1
-    assert "(none is)" in triage.promise
+    assert "(none is)" in triage.guarantees
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -300,7 +300,7 @@ def test_the_guarantees_in_words():
     labels, p = scored(np.random.default_rng(13))
 
     def words(**more):
-        return fit_triage(labels, p, sensitivity=0.95, specificity=0.9, **more).promise
+        return fit_triage(labels, p, sensitivity=0.95, specificity=0.9, **more).guarantees
 
     assert words().startswith("With 90 % confidence in each: at most 5 % of new positive scans")
     assert "at most 10 % of new negative scans are called positive (p ≥ 0." in words()
@@ -312,7 +312,7 @@ def test_the_guarantees_in_words():
     assert "patients with positive scans" in words(patients=[str(i) for i in range(len(p))])
     at_one = replace(fit_triage(labels, p, sensitivity=0.95), high=1.0)
     assert at_one.decide(np.ones(1)).tolist() == [POSITIVE]
-    assert "(p ≥ 1)" in at_one.promise
+    assert "(p ≥ 1)" in at_one.guarantees
 
 
 class Given(ClassifierMixin, BaseEstimator):

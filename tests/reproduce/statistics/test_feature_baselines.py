@@ -12,6 +12,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from ich_mil.data.features import bare_features
 from ich_mil.errors import DataError
+from ich_mil.reproduce.statistics import feature_baselines
 from ich_mil.reproduce.statistics.feature_baselines import (
     PENALTIES,
     attention_mil,
@@ -196,13 +197,13 @@ def test_attention_mil_keeps_the_best_state_and_leaves_the_generator_alone(torch
     judged = replace(stop, patients=[f"other-{p}" for p in stop.patients])
     before = torch.random.get_rng_state()
     losses = [
-        log_loss(wrong.labels, attention_mil(learn, wrong, judged, seed=1, epochs=n).scan) for n in (1, 2, 20)
+        log_loss(wrong.labels, attention_mil(learn, wrong, judged, seed=1, epochs=n).scan) for n in (1, 2, 8)
     ]
     assert losses[2] <= losses[1] <= losses[0]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert losses[2] < 1
     # and with the true labels the last ones are better
-    first, last = (attention_mil(learn, stop, judged, seed=1, epochs=n).scan for n in (1, 20))
+    first, last = (attention_mil(learn, stop, judged, seed=1, epochs=n).scan for n in (1, 8))
     assert log_loss(stop.labels, last) < log_loss(stop.labels, first)
     # the scans to stop on do nothing else
     elsewhere = attention_mil(learn, replace(stop, x=stop.x * 100), judged, seed=1, epochs=1).scan
@@ -222,12 +223,13 @@ def test_attention_mil_ends_when_it_no_longer_gets_better(torchmil, train, test,
             return super().forward(*args, **options)
 
     monkeypatch.setattr(torchmil, "ABMIL", Counted)
+    monkeypatch.setattr(feature_baselines, "PATIENCE", 3)
     epochs = {}
     for name, labels in (("true", stop.labels), ("turned round", 1 - stop.labels)):
         steps.clear()
-        attention_mil(learn, replace(stop, labels=labels), test, seed=1, epochs=30)
+        attention_mil(learn, replace(stop, labels=labels), test, seed=1, epochs=8)
         epochs[name] = sum(steps) / len(learn.scans)
-    assert epochs == {"true": 30, "turned round": 21}
+    assert epochs == {"true": 8, "turned round": 4}
 
 
 @pytest.mark.realdata
