@@ -47,8 +47,8 @@ def triage(scored: ScoredSet, title: str) -> Iterator[Section]:
     labelled = labels != UNKNOWN
     yield Section(
         title,
-        f"Fitted to half of the patients, counted on the others. {fitted.guarantees} `low` to `high`: 95 % over "
-        "resamples of the others with fixed thresholds; for a fraction of 0 or 1 the exact interval.",
+        f"Fitted to half of the patients, counted on the others. {fitted.guarantees} `low` to `high`: 95 % "
+        "over resamples of the others with fixed thresholds; for a fraction of 0 or 1 the exact interval.",
         scored.table(frame, "triage")[["metric", "value", "low", "high", "count", "n", "note"]],
         (
             scored.figure(
