@@ -87,7 +87,12 @@ def evaluate(
     names = [one.name for one in scores]
     if len(set(names)) != len(names) or not names:
         raise ValueError(f"need at least one model, each under its own name, got {names}")
-    known = {"labels": labels, "patients": patients, "offsets": offsets, "slice_labels": truth}
+    known: dict[str, Any] = {
+        "labels": labels,
+        "patients": patients,
+        "offsets": offsets,
+        "slice_labels": truth,
+    }
     rows = [
         {**row, "model": one.name, "value": row["values"][0]}
         for one in scores
