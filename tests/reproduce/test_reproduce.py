@@ -337,7 +337,7 @@ def test_pictures_train_one_network_a_seed_on_one_split(tmp_path):
     studies.to_csv(tmp_path / "scans.csv", index=False)
     config = read_protocol([str(protocol(tmp_path, sets=sets))])
     facts = " ".join(facts_of(config))
-    assert "RSNA: one split into scans to train on" in facts
+    assert "RSNA: one split" in facts
     assert "seeds 0, 1 (of the network and k-means)" in facts
     assert "folds by patient" not in facts
     tasks = list(tasks_of(config.sets[0], config))
