@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.evaluate.model_metrics import SCAN
-from ich_mil.evaluate.result_table import Scores
-from ich_mil.evaluate.table_text import format_value, table_blocks, table_notes
+from ich_mil.evaluate.result_table import format_value, table_blocks, table_notes
+from ich_mil.evaluate.scores import Scores
 from ich_mil.report import figures
 from ich_mil.report.page import render
 from ich_mil.report.pictures import data_uri

@@ -1,8 +1,4 @@
-"""Input of the detailed analyses: one scored set of a protocol with the scores of every model.
-
-In: scores of the runs with the first seed. Out: a `Look`, which also writes tables and figures to the folder
-of the set.
-"""
+"""Input of the detailed analyses: one scored set of a protocol with the scores of every model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,19 +11,19 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import name_some
 from ich_mil.data.layouts.cq500_reads import read_cq500_findings
 from ich_mil.errors import DataError
+from ich_mil.evaluate.scores import Scores
 from ich_mil.files import file_stem, write_bytes, write_text
 from ich_mil.reproduce.protocol import ProtocolConfig
-from ich_mil.reproduce.scoring import Scored
 
 
 @dataclass(frozen=True)
-class Look:
-    """One scored set, its scores, and the output folder.
+class ScoredSet:
+    """One scored set, its scores with the first seed, and the output folder.
 
     Attributes:
         name: name of the scored set.
         main: title of the main head.
-        scored: scores of each model with the first seed, by title; scans in the order of `bags`.
+        scores: scores of each model by title; scans in the order of `bags`.
         bags: the scans.
         home: scans of the training site with scores of the main head, from a fit that has not seen them; None
             if the scored set is that site.
@@ -39,9 +35,9 @@ class Look:
 
     name: str
     main: str
-    scored: Mapping[str, Scored]
+    scores: Mapping[str, Scores]
     bags: FeatureSet
-    home: tuple[FeatureSet, Scored] | None
+    home: tuple[FeatureSet, Scores] | None
     findings: Path | None
     ledger: pd.DataFrame | None
     folder: Path
@@ -55,7 +51,12 @@ class Look:
     @property
     def probability(self) -> np.ndarray:
         """(B,) scan probability of the main head."""
-        return self.scored[self.main].scan
+        return known(self.scores[self.main].scan)
+
+    @property
+    def std(self) -> np.ndarray:
+        """(B,) standard deviation of the scan probability of the main head."""
+        return known(self.scores[self.main].scan_std)
 
     @property
     def seed(self) -> int:
@@ -90,3 +91,9 @@ class Look:
                 f"{self.findings}: no row for {len(missing)} scans: {name_some(missing)}; add a row for each"
             )
         return table.loc[self.bags.scans]
+
+
+def known(scores: np.ndarray | None) -> np.ndarray:
+    """Scores of a head, which gives all of them."""
+    assert scores is not None
+    return scores

@@ -1,7 +1,6 @@
 """Baselines trained on slice features: logistic regression on pooled features, and attention MIL.
 
-In: slice features of training scans and of test scans, the features that the heads use. Out: `PooledScores`
-of the test scans. All scores are out of sample: a test patient among the training patients is an error.
+All scans are labelled; no patient is in two of the sets, see `ich_mil.reproduce.tasks`.
 
 * Pooled logistic regression: z_b = mean or max over the slices of scan b, then logistic regression on z.
 * Attention MIL (Ilse, Tomczak and Welling 2018, Eq. 9; extra `bench`): h = relu(A x + c), gated attention
@@ -12,7 +11,6 @@ Shapes: B scans, N slices (packed), D features.
 """
 
 import copy
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -24,10 +22,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from ich_mil.data.features import FeatureSet, check_features
-from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ConfigError, DataError
+from ich_mil.evaluate.scores import Scores
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
 
@@ -52,20 +50,6 @@ PATIENCE = 20
 """Number of epochs without a lower validation loss before training stops."""
 
 
-@dataclass(frozen=True)
-class PooledScores:
-    """Scores of a baseline for the B test scans and their N slices.
-
-    Attributes:
-        scan: (B,) float64 probability.
-        slice: (N,) float64, larger means a hemorrhage is more likely; not a probability unless stated. None
-            if the baseline gives no slice scores.
-    """
-
-    scan: np.ndarray
-    slice: np.ndarray | None
-
-
 def pool(values: Tensor, offsets: Tensor, how: How) -> Tensor:
     """Mean or max over the slices of each scan: (N, ...) to (B, ...) in float64."""
     bags, n_bags = bag_index(offsets), len(offsets) - 1
@@ -74,51 +58,19 @@ def pool(values: Tensor, offsets: Tensor, how: How) -> Tensor:
     return pooled.movedim(-1, 0).contiguous()
 
 
-def _check_unseen(test: FeatureSet, *seen: FeatureSet) -> None:
-    known = {patient for part in seen for patient in part.patients}
-    if both := sorted(known & set(test.patients)):
-        raise ValueError(
-            f"{len(both)} patients of the test scans were trained on: {name_some(both)}; "
-            "scores must be out of sample"
-        )
-
-
-def _check_learnable(features: FeatureSet, what: str) -> None:
-    check_features(features, f"{what} scans")
-    labels = features.labels
-    if bool((labels == UNKNOWN).any()):
-        unlabelled = [s for s, label in zip(features.scans, labels.tolist(), strict=True) if label == UNKNOWN]
-        raise DataError(
-            f"{len(unlabelled)} {what} scans have no label: {name_some(unlabelled)}; select the others"
-        )
-    if len(labels.unique()) < 2:
-        raise DataError(f"the {what} scans need both labels, got {sorted(set(labels.tolist()))}")
-
-
-def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int) -> PooledScores:
-    """Logistic regression on the pooled features of each scan.
+def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int) -> Scores:
+    """Logistic regression on the pooled features of each scan, by `how` mean or max over the slices.
 
     Features are standardised. C is chosen from `PENALTIES` by the log-loss of inner folds over the training
-    patients, with the scaler refitted in each fold.
-
-    Args:
-        train: labelled training scans.
-        test: scans of other patients.
-        how: pooling over slices.
-        seed: seed of the inner folds.
+    patients (`seed`), with the scaler refitted in each fold.
 
     Returns:
-        Scan probabilities. With `how='mean'` also the logit of each single slice; the model is linear, so the
-        mean of these logits is the logit of the scan. With `how='max'` there is no slice score, because a
-        slice that is not the maximum of any feature does not contribute.
+        Scan probabilities. With `how='mean'` also the logit of each single slice, whose mean is the logit of
+        the scan. With `how='max'` no slice score: most slices are not the maximum of any feature.
 
     Raises:
-        ValueError: a test patient is among the training patients.
-        DataError: a training scan has no label, a label has too few patients, or a feature is NaN.
+        DataError: a label has too few patients.
     """
-    _check_unseen(test, train)
-    _check_learnable(train, "training")
-    check_features(test, "test scans")
     y, owner = train.labels.numpy(), np.asarray(train.patients)
     folds = min(FOLDS, *(len(np.unique(owner[y == label])) for label in (0, 1)))
     inner = folds_of(train.labels, train.patients, folds=folds, seed=seed) if folds > 1 else []
@@ -138,36 +90,22 @@ def pooled_logistic(train: FeatureSet, test: FeatureSet, *, how: How, seed: int)
         error_score="raise",
     )
     search.fit(pool(train.x, train.offsets, how).numpy(), y)
-    return PooledScores(
-        scan=search.predict_proba(pool(test.x, test.offsets, how).numpy())[:, 1],
-        slice=search.decision_function(test.x.double().numpy()) if how == "mean" else None,
+    return Scores(
+        f"logistic regression, {how}-pooled",
+        search.predict_proba(pool(test.x, test.offsets, how).numpy())[:, 1],
+        search.decision_function(test.x.double().numpy()) if how == "mean" else None,
     )
 
 
 def hold_out(train: FeatureSet, *, seed: int) -> tuple[FeatureSet, FeatureSet]:
-    """Divide training scans into training and early-stopping scans, by patient, stratified by label.
-
-    Args:
-        train: labelled scans; a fraction `STOP_ON` of their patients is used for early stopping.
-        seed: seed of the draw.
-
-    Returns:
-        The training scans and the early-stopping scans.
-
-    Raises:
-        DataError: a scan has no label, or a label has too few patients.
-    """
+    """Draw training scans and early-stopping scans (`STOP_ON` of the patients), stratified by label."""
     table = draw_splits(train.table, validation=STOP_ON, test=0, seed=seed)
     learn, stop = (list(table.scan[table.split == split]) for split in ("train", "validation"))
     return train.select(learn), train.select(stop)
 
 
 def attention_model() -> Any:
-    """Import the model class of torchmil; the import is local because it takes seconds.
-
-    Raises:
-        ConfigError: torchmil is not installed.
-    """
+    """Import the model class of torchmil, which takes seconds; `ConfigError` if it is not installed."""
     try:
         from torchmil.models import ABMIL
     except ImportError as error:
@@ -190,34 +128,20 @@ def attention_mil(
     *,
     seed: int,
     epochs: int = 200,
-) -> PooledScores:
+) -> Scores:
     """Gated attention MIL of torchmil, on the CPU, with early stopping on the loss of the validation scans.
 
     Each step uses one scan, in a new order in each epoch. Features are standardised by the training slices.
-    The state of the epoch with the lowest validation log-loss is used.
-
-    Args:
-        train: labelled training scans.
-        validation: labelled scans of other patients for early stopping; see `hold_out`.
-        test: scans of patients that are in neither.
-        seed: seed of the weights and the order of the scans; the global torch generator is not changed.
-        epochs: maximum number of epochs.
+    The state of the epoch with the lowest validation log-loss is used. `seed` draws the weights and the order
+    of the scans; the global torch generator is not changed.
 
     Returns:
-        Scan probabilities, and the attention value of each slice before the softmax. Within a scan it ranks
-        slices as the attention weights do, but it does not depend on the number of slices.
+        Scan probabilities, and the attention value of each slice before the softmax, which does not depend on
+        the number of slices.
 
     Raises:
-        ValueError: a test patient is among the training or validation patients, or a validation patient is
-            among the training patients.
-        DataError: a training or validation scan has no label, all have the same label, or a feature is NaN.
         ConfigError: torchmil is not installed.
     """
-    _check_unseen(test, train, validation)
-    _check_unseen(validation, train)
-    _check_learnable(train, "training")
-    _check_learnable(validation, "validation")
-    check_features(test, "test scans")
     model_class = attention_model()
     scaler = StandardScaler().fit(train.x.double().numpy())
     bags, stop, out = (_bags(scaler, part) for part in (train, validation, test))
@@ -250,7 +174,7 @@ def attention_mil(
                 break
     model.load_state_dict(best)
     logits, attention = _predict(model, out)
-    return PooledScores(scan=logits.sigmoid().numpy(), slice=attention.numpy())
+    return Scores("attention MIL (torchmil)", logits.sigmoid().numpy(), attention.numpy())
 
 
 def _predict(model: nn.Module, bags: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """Trained baselines: pooled logistic regression against scikit-learn, attention MIL by its invariances."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +11,15 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from ich_mil.data.features import bare_features
-from ich_mil.errors import ConfigError, DataError
-from ich_mil.reproduce.statistics.pooled import PENALTIES, attention_mil, hold_out, pool, pooled_logistic
+from ich_mil.errors import DataError
+from ich_mil.reproduce.statistics import feature_baselines
+from ich_mil.reproduce.statistics.feature_baselines import (
+    PENALTIES,
+    attention_mil,
+    hold_out,
+    pool,
+    pooled_logistic,
+)
 
 EPOCHS = 15
 
@@ -138,35 +144,9 @@ def test_folds_where_patients_have_scans_of_both_labels():
         pooled_logistic(one_label_learned_from, other, how="max", seed=0)
 
 
-def test_what_no_baseline_can_learn_from(train, test):
-    few = train.select(train.scans[:3])
-    cases = [
-        (replace(train, labels=torch.full_like(train.labels, -1)), "60 training scans have no label: train0"),
-        (replace(train, labels=torch.ones_like(train.labels)), r"need both labels, got \[1\]"),
-        (replace(train, x=train.x * torch.nan), "training scans: .* NaN or infinite"),
-        (few, "3 training patients are too few"),
-    ]
-    for bad, message in cases:
-        with pytest.raises(DataError, match=message):
-            pooled_logistic(bad, test, how="mean", seed=0)
-    nowhere = replace(test, x=test.x * torch.nan)
-    with pytest.raises(DataError, match=r"test scans: .* NaN or infinite"):
-        pooled_logistic(train, nowhere, how="mean", seed=0)
-    learn, stop = hold_out(train, seed=0)
-    with pytest.raises(DataError, match=r"test scans: .* NaN or infinite"):
-        attention_mil(learn, stop, nowhere, seed=0)
-    with pytest.raises(DataError, match=r"12 validation scans have no label: train"):
-        attention_mil(learn, replace(stop, labels=torch.full_like(stop.labels, -1)), test, seed=0)
-
-
-def test_a_patient_on_both_sides_is_refused(train, test):
-    both = replace(test, patients=[*test.patients[:-1], "train4"])
-    with pytest.raises(ValueError, match=r"1 patients of the test scans were trained on: train4"):
-        pooled_logistic(train, both, how="mean", seed=0)
-    learn, stop = hold_out(train, seed=0)
-    for parts in ((learn, stop, both), (learn, both, test), (learn, stop, stop), (learn, learn, test)):
-        with pytest.raises(ValueError, match="were trained on"):
-            attention_mil(*parts, seed=0)
+def test_too_few_patients(train, test):
+    with pytest.raises(DataError, match="3 training patients are too few"):
+        pooled_logistic(train.select(train.scans[:3]), test, how="mean", seed=0)
 
 
 def test_scans_to_stop_on_are_drawn_by_patient(train):
@@ -177,12 +157,6 @@ def test_scans_to_stop_on_are_drawn_by_patient(train):
     assert (learn.n_scans, stop.n_scans) == (48, 12)
     assert hold_out(paired, seed=0)[1].scans == stop.scans
     assert hold_out(paired, seed=1)[1].scans != stop.scans
-
-
-def test_attention_mil_without_torchmil_names_the_extra(train, test, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchmil.models", None)
-    with pytest.raises(ConfigError, match=r"needs torchmil .* pip install 'ich-mil\[bench\]'"):
-        attention_mil(*hold_out(train, seed=0), test, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -223,13 +197,13 @@ def test_attention_mil_keeps_the_best_state_and_leaves_the_generator_alone(torch
     judged = replace(stop, patients=[f"other-{p}" for p in stop.patients])
     before = torch.random.get_rng_state()
     losses = [
-        log_loss(wrong.labels, attention_mil(learn, wrong, judged, seed=1, epochs=n).scan) for n in (1, 2, 20)
+        log_loss(wrong.labels, attention_mil(learn, wrong, judged, seed=1, epochs=n).scan) for n in (1, 2, 8)
     ]
     assert losses[2] <= losses[1] <= losses[0]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert losses[2] < 1
     # and with the true labels the last ones are better
-    first, last = (attention_mil(learn, stop, judged, seed=1, epochs=n).scan for n in (1, 20))
+    first, last = (attention_mil(learn, stop, judged, seed=1, epochs=n).scan for n in (1, 8))
     assert log_loss(stop.labels, last) < log_loss(stop.labels, first)
     # the scans to stop on do nothing else
     elsewhere = attention_mil(learn, replace(stop, x=stop.x * 100), judged, seed=1, epochs=1).scan
@@ -249,12 +223,13 @@ def test_attention_mil_ends_when_it_no_longer_gets_better(torchmil, train, test,
             return super().forward(*args, **options)
 
     monkeypatch.setattr(torchmil, "ABMIL", Counted)
+    monkeypatch.setattr(feature_baselines, "PATIENCE", 3)
     epochs = {}
     for name, labels in (("true", stop.labels), ("turned round", 1 - stop.labels)):
         steps.clear()
-        attention_mil(learn, replace(stop, labels=labels), test, seed=1, epochs=30)
+        attention_mil(learn, replace(stop, labels=labels), test, seed=1, epochs=8)
         epochs[name] = sum(steps) / len(learn.scans)
-    assert epochs == {"true": 30, "turned round": 21}
+    assert epochs == {"true": 8, "turned round": 4}
 
 
 @pytest.mark.realdata
