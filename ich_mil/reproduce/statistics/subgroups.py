@@ -166,7 +166,7 @@ def subtype_groups(labels: np.ndarray, subtypes: pd.DataFrame) -> dict[str, np.n
     Args:
         labels: (B,) in {0, 1} or `UNKNOWN`.
         subtypes: B rows in the same order, a bool column for each subtype, for example columns of
-            `data.cq500_reads.read_cq500_findings`.
+            `data.layouts.cq500.read_cq500_findings`.
 
     Returns:
         (B,) bool by name of the column.
