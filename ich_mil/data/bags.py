@@ -69,11 +69,7 @@ def _pinned(value: Tensor) -> Tensor:
 class ScanDataset(Dataset[Batch]):
     """Dataset of scans: item i is scan i as a batch of one scan.
 
-    Args:
-        prepared: the prepared set.
-        scans: scan ids, in the order of the items.
-        crop: crop each scan to the head.
-        in_slices: ids of the scans that are used slice by slice.
+    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice.
 
     Attributes:
         labels: scan labels.

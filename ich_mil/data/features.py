@@ -89,8 +89,7 @@ class FeatureSet:
         The new scans are named `<scan>/<slice>`. They keep the patient, and take the CNN's probability of the
         slice as their scan probability. `DataError` if a slice of the given scans has no label.
         """
-        chosen = {*scans}
-        if not chosen:
+        if not (chosen := {*scans}):
             return self
         scan_of = torch.arange(self.n_scans).repeat_interleave(self.offsets.diff())  # (N,)
         alone = torch.tensor([scan in chosen for scan in self.scans])[scan_of]  # (N,)
@@ -135,10 +134,7 @@ class FeatureSet:
 def bare_features(
     x: np.ndarray, sizes: np.ndarray, scans: list[str], labels: np.ndarray, slice_names: list[str]
 ) -> FeatureSet:
-    """Feature set from features (N, D), slices per scan (B,), names and scan labels (B,) alone.
-
-    Each scan counts as a separate patient. Slice labels, positions and CNN outputs are set to unknown.
-    """
+    """Feature set from features (N, D), slices per scan (B,), names and scan labels (B,) alone."""
     unknown = torch.full((len(x),), torch.nan)
     return FeatureSet(
         x=torch.tensor(x, dtype=torch.float32),
@@ -175,8 +171,8 @@ def write_features(features: FeatureSet, path: str | Path, *, source: str = "") 
     """Write `features` to the safetensors file `path`; `source` identifies the inputs they depend on."""
     check_features(features, str(path))
     strings = {name: json.dumps(getattr(features, name)) for name in _STRINGS}
-    tensors = {name: getattr(features, name) for name in ("offsets", *_OF_SCANS, *_OF_SLICES)}
-    known = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+    tensors = {name: value for name, value in vars(features).items() if isinstance(value, Tensor)}
+    known = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with whole_file(Path(path)) as temporary:
         save_file(known, temporary, {"format": FORMAT, "source": source, **strings})
 
@@ -202,10 +198,9 @@ def made_from(path: Path, source: str) -> bool:
     """Whether `path` is a feature file written with this `source`."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            return {"format": FORMAT, "source": source}.items() <= (file.metadata() or {}).items()
     except (SafetensorError, OSError):
         return False
-    return metadata.get("format") == FORMAT and metadata.get("source") == source
 
 
 def _read_rows(path: Path) -> tuple[pd.DataFrame, np.ndarray]:
@@ -282,10 +277,7 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
 def read_unseen_csv(path: str | Path, *, width: int, learned: Mapping[str, str]) -> FeatureSet:
     """Read a public feature table of test scans, and check that none of them was used for training.
 
-    Args:
-        path: the CSV file.
-        width: number D of features per slice that the head was fitted to.
-        learned: `ich_mil.data.splits.keys_of` the training scans of the head.
+    `width` is the D that the head was fitted to, `learned` the `keys_of` its training scans.
     """
     features = read_feature_csv(path)
     found = features.x.shape[1]

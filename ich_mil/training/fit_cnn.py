@@ -89,7 +89,9 @@ class _BestEpoch(ModelCheckpoint):
 class _WholeCheckpoints(TorchCheckpointIO):
     """Write checkpoints atomically; Lightning may copy a file from another disk over the old checkpoint."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, _options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
         """Write the checkpoint to `path`. `DataError` if the disk is full."""
         content = io.BytesIO()
         torch.save(checkpoint, content)  # torch.save to a file would hide the reason of a failed write
@@ -245,16 +247,9 @@ def fit_cnn(
 ) -> AttentionCnn:
     """Train the attention CNN on the split `train`, with early stopping on the split `validation`.
 
-    Args:
-        prepared: the prepared set.
-        splits: table with columns scan, label, split.
-        out: folder for checkpoints and the log; training resumes from a `last.ckpt` in this folder.
-        encoder: settings of the slice encoder, with its initial weights.
-        cnn: settings of the layers after the encoder.
-        training: training settings.
-        seed: seed of initial weights, order, dropout, augmentation and synthetic bleeds.
-        in_slices: ids of training scans that are used slice by slice.
-        start: a network of the same settings, whose weights are the start of training.
+    `splits` has columns scan, label, split. `out` is the folder for checkpoints and the log; training resumes
+    from a `last.ckpt` there. The training scans `in_slices` are used slice by slice. `start` is a network of
+    the same settings, whose weights are the start of training.
 
     Returns:
         The model of the epoch with the lowest validation loss, or of the last epoch with `fixed_epochs`, in

@@ -3,7 +3,7 @@
     python -m tests.data.kills --kills 50 --seed 0 [--jobs 2]
 
 Two references are prepared without disturbance, of two sets of files that have most in common. Then prepare
-is started, again and again, over the files of the second in a process of its own, in turn into an empty folder
+is started, again and again, over the files of the second in its own process, in turn into an empty folder
 and over a copy of the first reference, and killed with SIGKILL, every other two times without its workers,
 which live on as orphans while the next run goes on. A third of the kills fall anywhere in the run, a third
 while the index is written, a third while scans are. Two things must hold:

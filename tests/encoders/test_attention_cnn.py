@@ -340,8 +340,7 @@ def test_the_mean_of_the_map_does_not_depend_on_places_and_is_saved(tmp_path):
     settings = CnnSettings(pool="mean", dropout=0.0)
     torch.manual_seed(0)
     model = AttentionCnn(EncoderSettings(size=32), settings).eval()
-    maps = torch.rand(3, 16, 5, 7)
-    model.project = nn.Linear(16, 8)
+    maps = torch.rand(3, model.project.in_features, 5, 7)
     wanted = maps.mean((2, 3)) @ model.project.weight.T + model.project.bias
     torch.testing.assert_close(model.features_of_maps(maps), wanted)
     torch.testing.assert_close(model.features_of_maps(maps.roll((1, 2), (2, 3))), wanted)

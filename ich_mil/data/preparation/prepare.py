@@ -9,7 +9,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -108,16 +107,16 @@ def prepare(
             raise DataError(f"{root}: {reason}: {next(index.refused()).detail}")
         collection.check(((scan.scan, scan.sources) for scan in index.scans()), index.refused())
         n_new = _prepare_scans(index, out, about, jobs, site)
-        summary = _write_tables(index, out)
-        write_json(out / "prepared.json", {**about, "files": summary.files})
-    if not summary.n_slices:
+        files, totals, codes = _write_tables(index, out)
+        write_json(out / "prepared.json", {**about, "files": files})
+    if not totals["slices"]:
         raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
-    scans = f"{summary.n_scans} scans"
-    if summary.n_labelled:
-        scans += f" ({summary.n_positive} positive of {summary.n_labelled} labelled)"
-    say(f"{out}: {scans}, {summary.n_slices} slices from {n_files} files, {n_new} scans prepared now")
-    if summary.codes:
-        say("  ledger: " + ", ".join(f"{code} {n}" for code, n in summary.codes.most_common()))
+    scans = f"{totals['scans']} scans"
+    if totals["labelled"]:
+        scans += f" ({totals['positive']} positive of {totals['labelled']} labelled)"
+    say(f"{out}: {scans}, {totals['slices']} slices from {n_files} files, {n_new} scans prepared now")
+    if codes:
+        say("  ledger: " + ", ".join(f"{code} {n}" for code, n in codes.most_common()))
     return open_prepared(out)
 
 
@@ -186,21 +185,12 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
     return len(todo)
 
 
-@dataclass
-class _Summary:
-    """Totals that `prepare` reports; `files` is a digest of all files that the scans were made from."""
+def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Counter[str]]:
+    """Write `slices.csv` and `ledger.csv` from the records of the scans, and the current labels.
 
-    files: str = ""
-    n_scans: int = 0
-    n_positive: int = 0
-    n_labelled: int = 0
-    n_slices: int = 0
-    codes: Counter[str] = field(default_factory=Counter)
-
-
-def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
-    """Write `slices.csv` and `ledger.csv` from the records of the scans, and the current labels."""
-    summary = _Summary()
+    Returns a digest of all files that the scans were made from, their totals, and the ledger lines by code.
+    """
+    totals: Counter[str] = Counter()
     fingerprints = []
     collection = index.collection
     refused = index.refused_sources()
@@ -231,17 +221,13 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
                 ledger.write([LedgerEntry(scan.scan, "", Code.SAME_SLICES, detail)])
             fingerprints.append(record.fingerprint.encode())
             if record.slices:
-                summary.n_scans += 1
-                summary.n_slices += len(record.slices)
-                summary.n_labelled += label != UNKNOWN
-                summary.n_positive += label == 1
+                found = {"scans": 1, "slices": len(record.slices)}
+                totals.update(found, labelled=label != UNKNOWN, positive=label == 1)
         ledger.write(collection.entries)
-        summary.codes = ledger.codes
     for path in (out / "scans").glob("*"):
         if path.stem not in kept:
             path.unlink()  # a scan that is no longer in the collection
-    summary.files = digest(*fingerprints)
-    return summary
+    return digest(*fingerprints), totals, ledger.codes
 
 
 def _rows(
