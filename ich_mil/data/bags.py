@@ -100,15 +100,15 @@ class ScanDataset(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.scans)
 
-    def box(self, index: int) -> HeadBox:
-        """The rectangle of scan `index` that items contain: the head if `crop`, else the whole slice."""
+    def box(self, index: int, hu: np.ndarray) -> HeadBox:
+        """The rectangle of scan `index`, HU (n, H, W), that items contain: the head if `crop`, else all."""
         if index not in self._boxes:
-            hu = self.prepared.hu(self.scans[index])
             self._boxes[index] = head_box(hu) if self.crop else HeadBox.whole(hu)
         return self._boxes[index]
 
     def __getitem__(self, index: int) -> Batch:
-        hu = torch.from_numpy(self.box(index).crop(self.prepared.hu(self.scans[index])))
+        stack = self.prepared.hu(self.scans[index])
+        hu = torch.from_numpy(self.box(index, stack).crop(stack))
         return Batch(
             (hu,),
             (torch.empty(0, dtype=torch.int64),),

@@ -92,6 +92,7 @@ class VariedScans(Dataset[Batch]):
         """Draw a synthetic bleed, or a control, into scan `index`. None if it has no room."""
         scan = self.scans.scans[index]
         hu = self.scans.prepared.hu(scan)
+        box = self.scans.box(index, hu)
         cells = (len(hu), *cells_of(hu.shape))
         if index not in self._inside:
             self._inside[index] = zlib.compress(np.packbits(inside_skull(hu)).tobytes())  # 0.3 KB per slice
@@ -99,4 +100,4 @@ class VariedScans(Dataset[Batch]):
         inside = np.unpackbits(bits, count=math.prod(cells)).view(np.bool_).reshape(cells)
         heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)
         drawn = insert(hu, heights, inside, rng, blood=blood)
-        return None if drawn is None else replace(drawn, hu=self.scans.box(index).crop(drawn.hu))
+        return None if drawn is None else replace(drawn, hu=box.crop(drawn.hu))

@@ -135,14 +135,12 @@ def test_the_loss_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bleeds", [0.0, 0.5])
-def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path, bleeds):
-    training = replace(TRAINING, bleeds=bleeds)
+def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path):
+    training = replace(TRAINING, bleeds=0.5)
     model = fit(prepared, splits, tmp_path, training=training)
     log = pd.read_csv(tmp_path / "log.csv", index_col="epoch")
     assert log.index.tolist() == [0, 1, 2, 3]
     assert not model.training
-    # the validation loss of the returned model is the smallest of the log
     loss = validation_loss(model, prepared, splits, training)
     assert loss == pytest.approx(log.val_loss.min(), rel=1e-4)
 
@@ -201,14 +199,6 @@ def test_training_stops_where_the_loss_has_not_fallen_for_so_many_epochs(prepare
 
 
 @pytest.mark.slow
-def test_weights_move_once_in_so_many_steps(prepared, splits, tmp_path):
-    fit(prepared, splits, tmp_path, training=replace(TRAINING, accumulate=2, max_epochs=1))
-    steps = -(-int((splits.split == "train").sum()) // TRAINING.bags)
-    moves = torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"]
-    assert moves == -(-steps // 2) < steps
-
-
-@pytest.mark.slow
 def test_fewer_steps_than_asked_for_at_the_end_of_an_epoch_are_averaged_too(
     prepared, splits, tmp_path, monkeypatch
 ):
@@ -223,6 +213,8 @@ def test_fewer_steps_than_asked_for_at_the_end_of_an_epoch_are_averaged_too(
     for accumulate in (steps, 10 * steps):
         training = replace(TRAINING, accumulate=accumulate, max_epochs=1)
         model = fit(prepared, splits, tmp_path / f"{accumulate}", training=training)
+        checkpoint = torch.load(tmp_path / f"{accumulate}" / "last.ckpt", weights_only=True)
+        assert checkpoint["global_step"] == 1
         moved.append((model.attention_w.weight - before).detach())
     assert moved[0].abs().max() > 0
     torch.testing.assert_close(moved[1], moved[0], rtol=1e-3, atol=1e-3 * float(moved[0].abs().max()))
@@ -420,15 +412,15 @@ def test_an_exit_that_somebody_else_asks_for_is_left_alone(prepared, splits, tmp
 @pytest.mark.slow
 def test_with_fixed_epochs_the_last_is_kept_and_a_run_goes_on_from_it(prepared, splits, tmp_path):
     # a rate at which the loss of the last epoch is not the lowest
-    fixed = replace(TRAINING, learning_rate=0.02, fixed_epochs=True, patience=1)
+    fixed = replace(TRAINING, learning_rate=0.02, fixed_epochs=True, patience=1, max_epochs=2)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "best.ckpt").write_bytes(b"of a run that was killed before it wrote last.ckpt")
     model = fit(prepared, splits, tmp_path / "a", training=fixed)
     log = pd.read_csv(tmp_path / "a" / "log.csv", index_col="epoch")
-    assert log.index.tolist() == [0, 1, 2, 3]
-    assert log.val_loss.idxmin() != 3
+    assert log.index.tolist() == [0, 1]
+    assert log.val_loss.idxmin() == 0
     assert validation_loss(model, prepared, splits, fixed) == pytest.approx(log.val_loss.iloc[-1], rel=1e-4)
-    fit(prepared, splits, tmp_path / "b", training=replace(fixed, max_epochs=2))
+    fit(prepared, splits, tmp_path / "b", training=replace(fixed, max_epochs=1))
     shutil.copytree(tmp_path / "b", tmp_path / "c")
     before = (tmp_path / "b" / "best.ckpt").read_bytes()
     resumed = predictions(fit(prepared, splits, tmp_path / "c", training=fixed), prepared)

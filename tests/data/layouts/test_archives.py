@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -144,10 +145,14 @@ def test_scans_whose_files_are_gone_leave_nothing(rsna, tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_a_pipe_is_no_file_to_wait_for(study, tmp_path):
+def test_pipes_and_sockets_are_no_files_to_wait_for(study, tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "set" / "pipe")
-    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
-    assert prepared.ledger.set_index("file").code["pipe"] == Code.NOT_DICOM
+    monkeypatch.chdir(tmp_path / "set")  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("agent.sock")
+        prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    codes = prepared.ledger.set_index("file").code
+    assert codes["pipe"] == codes["agent.sock"] == Code.NOT_DICOM
 
 
 def test_another_layout_after_a_run_that_failed(rsna, tmp_path):

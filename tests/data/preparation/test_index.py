@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import sqlite3
 from pathlib import Path
 
@@ -138,16 +137,6 @@ def test_what_shows_no_dicom_is_a_lost_slice_if_it_has_the_name_of_one(root, tmp
     assert entry.file == name
 
 
-def test_a_socket_is_no_slice(root, tmp_path, monkeypatch):
-    (root / "notes.txt").unlink()
-    monkeypatch.chdir(root)  # names of sockets are short
-    with socket.socket(socket.AF_UNIX) as one, opened(root, tmp_path / "index.sqlite") as index:
-        one.bind("agent.sock")
-        index.update(jobs=1)
-        (entry,) = index.refused()
-    assert (entry.file, entry.code) == ("agent.sock", Code.NOT_DICOM)
-
-
 @pytest.mark.parametrize(
     ("slices", "name", "may_be"),
     [
@@ -162,6 +151,7 @@ def test_a_socket_is_no_slice(root, tmp_path, monkeypatch):
         ([".IM1.dcm"], ".IM2.dcm", True),
         (["IM1.dcm"], "._IM2.dcm", False),
         (["IM1.dcm"], "IM2", True),
+        (["IMAGE"], "image", False),
         (["IM1.dcm"], "IM2.dcm.gz", True),
         (["IM1.dcm"], "series2.zip", True),
         (["IM1.dcm"], ".nfs00000000012a4f", False),
