@@ -22,8 +22,7 @@ from joblib import Parallel, delayed
 from ich_mil.data.layouts.collection import Collection, Source
 from ich_mil.data.preparation.file_headers import FileHeaders, read_files
 from ich_mil.data.preparation.neighbours import Neighbours
-from ich_mil.dicom.files.header import SliceHeader
-from ich_mil.dicom.files.header_json import SEPARATORS, header_of, header_text
+from ich_mil.dicom.files.header import SEPARATORS, SliceHeader, header_of, header_text
 from ich_mil.errors import DataError, DiskFullError
 from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
