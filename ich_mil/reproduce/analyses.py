@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.layouts.cq500_reads import FINDINGS
+from ich_mil.data.layouts.cq500 import FINDINGS
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
 from ich_mil.evaluate.event_rates import calibration_table

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import name_some
-from ich_mil.data.layouts.cq500_reads import read_cq500_findings
+from ich_mil.data.layouts.cq500 import read_cq500_findings
 from ich_mil.errors import DataError
 from ich_mil.evaluate.scores import Scores
 from ich_mil.files import file_stem, write_bytes, write_text

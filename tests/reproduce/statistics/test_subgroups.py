@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ich_mil.data.layouts.cq500_reads import FINDINGS, read_cq500_findings
+from ich_mil.data.layouts.cq500 import FINDINGS, read_cq500_findings
 from ich_mil.evaluate.bootstrap import effective_patients, metric_intervals, patient_bootstrap
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics

@@ -1,8 +1,7 @@
 import pandas as pd
 import pytest
 
-from ich_mil.data.layouts.cq500 import Cq500Collection
-from ich_mil.data.layouts.cq500_reads import FINDINGS, read_cq500_findings, read_votes
+from ich_mil.data.layouts.cq500 import FINDINGS, Cq500Collection, read_cq500_findings, read_votes
 from ich_mil.errors import DataError
 
 
@@ -54,7 +53,7 @@ def test_reads_that_cannot_be_used(tmp_path):
     path.write_text(good.replace("b,B1,0", "b,B1,?"))
     with pytest.raises(DataError, match=r"line 3: R1:ICH must be 0 or 1, got '\?'"):
         read_cq500_findings(path)
-    with pytest.raises(DataError, match="no such table; put it there"):
+    with pytest.raises(DataError, match=r"nothing\.csv: no such table"):
         read_cq500_findings(tmp_path / "nothing.csv")
 
 
