@@ -124,12 +124,9 @@ class JudgeProcess:
             raise ModelError(str(value))
 
     def judge(self, study: Path, out: Path) -> list[Path]:
-        """Process one study; arguments and result as for `Judge`.
+        """Process one study; arguments and result as for `Judge`, errors as in the module's description.
 
         Raises:
-            StudyFailedError: the study cannot be processed.
-            JudgeLostError: the process was lost; try again.
-            DiskFullError: the disk is full; try again when there is room.
             ModelError: the model cannot be loaded.
             StoppedError: the node is stopping.
         """

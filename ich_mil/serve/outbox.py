@@ -27,15 +27,11 @@ _SUPERSEDED = "not sent: results of a more complete state of the study replace i
 
 @dataclass(frozen=True)
 class Delivery:
-    """The results of one study.
+    """The results of one state of a study (`Job.name`).
 
-    Attributes:
-        name: name of the study's state (`Job.name`).
-        study_uid: StudyInstanceUID.
-        files: DICOM files still to be sent, relative to the spool.
-        sops: digests of the SOP instance UIDs of all files, to recognise results that are sent back.
-        attempts: number of failed sends.
-        error: reason of the last failed send, or why it will not be sent; '' if there is none.
+    `files` are still to be sent, relative to the spool; `sops` are digests of the SOP instance UIDs of all
+    files, to recognise results that are sent back; `attempts` counts failed sends, and `error` is the reason
+    of the last one, or why the delivery will not be sent.
     """
 
     name: str

@@ -23,13 +23,9 @@ class RefusedError(IchMilError):
 
 @dataclass(frozen=True)
 class Job:
-    """A complete study, ready to be processed.
+    """A complete study: `key` is the digest of its UID, `mark` that of the names of its files in `objects`.
 
-    Attributes:
-        key: digest of the StudyInstanceUID.
-        mark: digest of the names of its objects: a later object makes another mark, a repeated one does not.
-        study_uid: StudyInstanceUID.
-        objects: folder of its DICOM files.
+    A later object makes another mark, a repeated object does not.
     """
 
     key: str

@@ -343,7 +343,7 @@ def test_a_phone_shows_the_worklist_row_by_row(phone, pages):
     assert len(rows) == 12
     assert all(row.size["height"] < PHONE["height"] / 2 for row in rows)
     script = "return getComputedStyle(document.querySelector('#rows [data-name]'), '::before').content"
-    assert "driven by (scan without): " in phone.execute_script(script)  # there is no head row
+    assert "main slices (probability without them): " in phone.execute_script(script)  # there is no head row
     element(phone, "[data-decision=look]").click()
     assert {row.get_attribute("data-decision") for row in rows if row.is_displayed()} == {"look"}
 
@@ -377,7 +377,7 @@ def test_the_policy_lets_no_other_script_run(chromium, pages):
         "document.body.append(one); document.body.insertAdjacentHTML('beforeend', "
         '\'<img src="https://evil.example/x.png" onerror="document.title = 1">\');'
     )
-    assert chromium.title.startswith("Probability above 50 %")
+    assert chromium.title.startswith("Intracranial hemorrhage: Probability above 50 %")
     refused = [line["message"] for line in chromium.get_log("browser")]
     assert len(refused) == 3
     assert all("Content Security Policy" in line for line in refused)
@@ -452,5 +452,5 @@ def test_the_cohort_filters_its_rows(browser, pages):
 def test_the_links_of_the_cohort_open_the_study(browser, pages):
     browser.get((pages / "index.html").as_uri())
     element(browser, "#rows a").click()
-    assert browser.title.startswith("Probability above 50 %")
+    assert browser.title.startswith("Intracranial hemorrhage: Probability above 50 %")
     assert browser.current_url.endswith(study_file_name(worklist(cohort(12))[0].scan))
