@@ -101,6 +101,7 @@ def test_connection_without_a_request_is_closed_early(listen, monkeypatch, drips
 @pytest.mark.parametrize("limit", ["address", "total"])
 def test_connections_without_a_request_take_no_place_and_are_limited(listen, monkeypatch, limit):
     """Beyond the limit the oldest is closed, so that a sender always gets its association."""
+    monkeypatch.setattr(listener_module, "REQUEST_SECONDS", 600.0)  # closed by their number, not by time
     if limit == "total":
         monkeypatch.setattr(listener_module, "HALF_OPEN", 3)
     most = 3 if limit == "total" else HALF_OPEN_OF_ADDRESS

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from threading import Barrier
 
 import pytest
 from pydicom import dcmread
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from ich_mil.errors import DataError
 from ich_mil.serve.failures import LEDGER_LINES
@@ -180,6 +182,23 @@ def test_object_without_a_study_uid_is_refused(spool, study, recwarn):
         store(spool, ct_slice(uid(1), 0, StudyInstanceUID=study))
     assert spool.take() is None
     recwarn.clear()
+
+
+def test_deflated_object_is_read_in_bounded_memory(spool):
+    """Only as much as the header takes is inflated, of 64 MB of zeros behind it."""
+    image = ct_slice(uid(1), 0, PixelData=bytes(64 << 20))
+    image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    path = spool.incoming / "one.dcm"
+    image.save_as(path, enforce_file_format=True)
+    with path.open("ab") as file:
+        file.truncate(64 << 20)  # what follows the deflated data is not read either
+    tracemalloc.start()
+    try:
+        assert spool.store(path, sop_uid="1.2")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
 
 
 @pytest.mark.parametrize("content", [b"", b"DICM", bytes(9999), bytes(128) + b"DICM" + bytes(range(256)) * 9])
