@@ -20,7 +20,7 @@ from pydicom.uid import CTImageStorage, generate_uid
 
 from benchmarks.record import command_line, record, spread, table
 from ich_mil.cli import train_main
-from ich_mil.commands.pages import Shown, show_predictions
+from ich_mil.commands.pages import Shown, show_folder
 from ich_mil.commands.predict import Predictor
 from ich_mil.synthetic.data_sets import SITE_A, make_phantom, write_rsna
 from ich_mil.synthetic.encoding import ENCODINGS, make_image, save_image
@@ -65,11 +65,11 @@ def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
     predictor = Predictor(model)
     taken.append(("load the model", perf_counter() - start))
     start = perf_counter()
-    results, prepared = predictor(root, out)
-    taken.append(("read, CNN, head, heatmaps", perf_counter() - start))
-    for name, shown in (("page and worklist", Shown()), ("the same with DICOM results", Shown(dicom=True))):
+    predictor(root, out, shown=Shown())
+    taken.append(("read, CNN, head, heatmaps, page", perf_counter() - start))
+    for name, shown in (("page again", Shown()), ("page again, with DICOM results", Shown(dicom=True))):
         start = perf_counter()
-        show_predictions(results, prepared, out, shown)
+        show_folder(out, shown)
         taken.append((name, perf_counter() - start))
     return taken
 

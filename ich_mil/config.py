@@ -8,17 +8,15 @@ keys and values out of range are refused. The settings of a component are define
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from joblib import cpu_count
-from sklearn.model_selection import ParameterGrid
-
 from ich_mil.data.layouts.slice_pictures import Window, parse_window
 from ich_mil.dicom.series import AVERAGE_TO_MM
-from ich_mil.encoders.attention_cnn import CnnSettings
-from ich_mil.encoders.slice_encoders import EncoderSettings
-from ich_mil.files import settings_digest
+from ich_mil.encoders.settings import CnnSettings, EncoderSettings
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
@@ -62,6 +60,11 @@ class SetSettings:
     def path(self) -> Path:
         """`root` with variables and `~` expanded. Raises `ConfigError` for an unknown one."""
         return filled_path("root", self.root)
+
+    def check_path(self) -> None:
+        """Raise `DataError` if the set does not exist."""
+        if not self.path.exists():
+            raise DataError(f"{self.path}: no such file or folder")
 
     def of_member(self, number: int) -> "SetSettings":
         """The settings of this set for member `number` of an ensemble."""
@@ -142,12 +145,19 @@ class GridConfig:
 
     def cells(self) -> list[dict[str, Any]]:
         """All combinations of the grid. Raises `ValueError` for an invalid combination."""
-        cells = [dict(cell) for cell in ParameterGrid(self.grid)]
+        names = sorted(self.grid)
+        choices = product(*(self.grid[name] for name in names))
+        cells: list[dict[str, Any]] = [dict(zip(names, values, strict=True)) for values in choices]
         heads = [replace(self.head, **cell) for cell in cells]
         own = sorted({"alpha", "beta"} & set(self.grid))
         if own and all(head.density == "logistic" for head in heads):
             raise ValueError(f"grid names {own[0]!r}, which a logistic density has not; set density to gamma")
         return cells
+
+    def check_paths(self) -> None:
+        """Raise `DataError` if a set does not exist."""
+        for one in filter(None, (self.train, self.external)):
+            one.check_path()
 
     @property
     def hash(self) -> str:
@@ -257,7 +267,23 @@ class RunConfig:
     @property
     def workers(self) -> int:
         """Number of worker processes of `prepare`."""
+        from joblib import cpu_count  # takes a tenth of a second
+
         return self.jobs or cpu_count()
+
+    def check_paths(self) -> None:
+        """Check the sets before any work is done.
+
+        Raises:
+            ConfigError: pictures and features mixed, or `out` within a set.
+            DataError: a set that does not exist.
+        """
+        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
+        if len({one.layout == "features" for one in sets}) > 1:
+            raise ConfigError("train, also and external must all be pictures, or all be features")
+        for one in sets:
+            one.check_path()
+            check_apart(self.out, one.path)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON and YAML; paths become text."""
@@ -273,10 +299,6 @@ class RunConfig:
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:
     """Read the configuration of a run from `--config FILE` and overrides, as on the command line.
-
-    Args:
-        arguments: command-line arguments.
-        program: name of the command in `--help`.
 
     Raises:
         ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.

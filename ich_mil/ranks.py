@@ -68,16 +68,10 @@ class Ranks:
             value.copy_(self.same(value))
 
     def share(self, sizes: Tensor) -> Tensor:
-        """Indices of the bags of this rank, balanced by number of slices.
+        """Indices (C,) int64 of the bags of this rank, ascending, balanced by number of slices `sizes` (B,).
 
-        Greedy: bags by decreasing size, each to the rank with the fewest slices so far.
-
-        Args:
-            sizes: (B,) number of slices of each bag.
-
-        Returns:
-            (C,) int64, ascending. Every bag belongs to exactly one rank. With fewer bags than ranks some
-            ranks have none.
+        Greedy: bags by decreasing size, each to the rank with the fewest slices so far. Every bag belongs to
+        exactly one rank; with fewer bags than ranks some ranks have none.
         """
         loads, mine = [0] * self.size, []
         for bag in sizes.argsort(descending=True, stable=True).tolist():

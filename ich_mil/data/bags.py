@@ -25,7 +25,8 @@ from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.kernels.pictures import Variation, pictures_of, vary
 from ich_mil.kernels.segments import bag_index
 from ich_mil.ranks import ALONE, Ranks
-from ich_mil.windows import Windows, to_pictures
+from ich_mil.window_presets import Windows
+from ich_mil.windows import to_pictures
 
 
 @dataclass(frozen=True)
@@ -111,15 +112,15 @@ class ScanDataset(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.scans)
 
-    def box(self, index: int) -> HeadBox:
-        """The rectangle of scan `index` that items contain: the head if `crop`, else the whole slice."""
+    def box(self, index: int, hu: np.ndarray) -> HeadBox:
+        """The rectangle of scan `index` with pixels `hu` that items contain: the head if `crop`, else all."""
         if index not in self._boxes:
-            hu = self.prepared.hu(self.scans[index])
             self._boxes[index] = head_box(hu) if self.crop else HeadBox.whole(hu)
         return self._boxes[index]
 
     def __getitem__(self, index: int) -> Batch:
-        hu = torch.from_numpy(self.box(index).crop(self.prepared.hu(self.scans[index])))
+        whole = self.prepared.hu(self.scans[index])
+        hu = torch.from_numpy(self.box(index, whole).crop(whole))
         return Batch(
             (hu,),
             (torch.empty(0, dtype=torch.int64),),

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.report.text import printable
 from ich_mil.runs.predictions import NOTICE
 

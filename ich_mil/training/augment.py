@@ -109,4 +109,4 @@ class VariedScans(Dataset[Batch]):
         inside = np.unpackbits(bits, count=math.prod(cells)).view(np.bool_).reshape(cells)
         heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)
         drawn = insert(hu, heights, inside, rng, blood=blood)
-        return None if drawn is None else replace(drawn, hu=self.scans.box(index).crop(drawn.hu))
+        return None if drawn is None else replace(drawn, hu=self.scans.box(index, hu).crop(drawn.hu))

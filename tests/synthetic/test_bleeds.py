@@ -20,7 +20,8 @@ from ich_mil.synthetic.bleeds import (
     insert,
     inside_skull,
 )
-from ich_mil.windows import PRESETS, apply_windows
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import apply_windows
 from tests.training.heads import head
 
 HEIGHTS = np.arange(8) * 5.0

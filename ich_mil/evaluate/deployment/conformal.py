@@ -28,8 +28,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, get_args
 
-from scipy.stats import binom, hypergeom
-
 Method = Literal["risk_control", "next_scans", "conformal"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -44,6 +42,8 @@ def allowed(share: float, m: int) -> int:
 
 def chance_always(rank: int, n: int, share: float) -> float:
     """P(F ≤ 1 - share): probability that the threshold at `rank` of `n` is valid for all future scans."""
+    from scipy.stats import binom  # slow to import, and predictions do without
+
     return float(binom.sf(rank - 1, n, 1 - share))
 
 
@@ -54,6 +54,8 @@ def chance_next(rank: int, n: int, share: float, m: int) -> float:
     in random order, M ≤ a if and only if the rank + a lowest scores contain at least `rank` calibration
     scores.
     """
+    from scipy.stats import hypergeom
+
     return float(hypergeom.sf(rank - 1, n + m, n, rank + allowed(share, m)))
 
 

@@ -29,7 +29,6 @@ import numpy as np
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.conformal import METHODS, Method, Promise, allowed
-from ich_mil.evaluate.metrics import check_scores, patient_keys
 
 NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
 DECISIONS = (POSITIVE, LOOK, NEGATIVE)
@@ -109,6 +108,8 @@ class Triage:
             DataError: a probability is NaN or outside [0, 1].
         """
         unknown = np.full(np.shape(probability), UNKNOWN)
+        from ich_mil.evaluate.metrics import check_scores  # imports scikit-learn
+
         p = check_scores(unknown, probability, what="triage", probability=True)[1]
         return np.select([p < self.low, p >= self.high], [NEGATIVE, POSITIVE], LOOK)
 
@@ -213,6 +214,8 @@ def fit_triage(
     fits = min(m or 0 for m in ahead) > 0 if method == "next_scans" else ahead == (None, None)
     if not fits:
         raise ValueError(f"next_positives and next_negatives go with next_scans, got {ahead} for {method}")
+    from ich_mil.evaluate.metrics import check_scores, patient_keys
+
     labels, p = check_scores(labels, probability, what="calibration scans", probability=True)
     owner = None if patients is None else patient_keys(patients, len(labels))
     known = int((labels != UNKNOWN).sum())
