@@ -20,7 +20,7 @@ from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.files import write_json, write_text
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
-FORMAT = "ich_mil.runs.predictions.5"
+FORMAT = "ich_mil.predictions.5"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
 """Decision rule without triage thresholds, for users."""

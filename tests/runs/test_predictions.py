@@ -226,7 +226,7 @@ def test_a_scan_that_was_not_seen_whole_is_not_called_negative():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": "ich_mil.runs.predictions.2"}, "of another version"),
+        ({"format": "ich_mil.predictions.2"}, "of another version"),
         ({"scans": []}, "holds no scan"),
         ({"scans": [{"scan": "a"}]}, "cannot be read as predictions"),
         ({"model": {}}, "cannot be read as predictions"),
