@@ -49,7 +49,7 @@ class SetSettings:
     networks: bool = True
 
     def __post_init__(self) -> None:
-        _ = self.picture_window
+        _ = self.picture_window  # raises
 
     @property
     def picture_window(self) -> Window | None:
@@ -93,8 +93,7 @@ class SplitSettings:
     def __post_init__(self) -> None:
         if not (0 <= self.validation < 1 and 0 <= self.test < 1 and self.validation + self.test < 1):
             raise ValueError(
-                f"split.validation and split.test must be shares that sum to less than 1, "
-                f"got {self.validation} and {self.test}"
+                f"split: validation and test must sum to less than 1, got {self.validation} and {self.test}"
             )
 
 
@@ -121,10 +120,9 @@ class GridConfig:
     seeds: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
-        sets = [self.train] + ([self.external] if self.external else [])
-        if any(one.layout != "features" for one in sets):
+        if any(one.layout != "features" for one in self.sets):
             raise ValueError("a grid needs sets of layout 'features'")
-        if any(one.slice_labels for one in sets):
+        if any(one.slice_labels for one in self.sets):
             raise ValueError("a grid trains on scan labels; leave out slice_labels")
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
@@ -134,14 +132,17 @@ class GridConfig:
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
         if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"seed"})):
-            raise ValueError(
-                f"grid names {unknown[0]!r}, which is no setting of a head, or has a list of its own"
-            )
+            raise ValueError(f"grid names {unknown[0]!r}, which is no setting of a head or has its own list")
         if not self.grid or not all(self.grid.values()):
             raise ValueError("grid needs at least one setting, and every setting in it at least one value")
         for name, values in self.grid.items():
             check_list(f"grid: {name}", values)
         self.cells()
+
+    @property
+    def sets(self) -> list[SetSettings]:
+        """Training set, and external set if there is one."""
+        return [self.train] + ([self.external] if self.external else [])
 
     def cells(self) -> list[dict[str, Any]]:
         """All combinations of the grid. Raises `ValueError` for an invalid combination."""
@@ -156,7 +157,7 @@ class GridConfig:
 
     def check_paths(self) -> None:
         """Raise `DataError` if a set does not exist."""
-        for one in filter(None, (self.train, self.external)):
+        for one in self.sets:
             one.check_path()
 
     @property
@@ -234,10 +235,7 @@ class RunConfig:
             raise ValueError("external: slice_labels is for sets to train on; leave it out")
         in_slices = any(one.slice_labels for one in self.training_sets.values())
         if in_slices and (self.training.bleeds or self.training.controls):
-            raise ValueError(
-                "training.bleeds and training.controls are drawn into whole scans; set them to 0, or leave "
-                "out slice_labels"
-            )
+            raise ValueError("training.bleeds and training.controls need whole scans, without slice_labels")
 
     @property
     def training_sets(self) -> dict[str, SetSettings]:
@@ -248,16 +246,14 @@ class RunConfig:
         """Configuration of member 0..`members` - 1: its own folder and seeds, the split of member 0."""
         if self.members == 1:
             return self
-        split = self.split
-        if number:
-            split = replace(split, file=self.member(0).out / "splits.csv")
+        file = self.member(0).out / "splits.csv" if number else self.split.file
         return replace(
             self,
             members=1,
             out=self.out / f"member_{number}",
             train=self.train.of_member(number),
             external=None if self.external is None else self.external.of_member(number),
-            split=split,
+            split=replace(self.split, file=file),
             encoder=self.encoders[number % len(self.encoders)] if self.encoders else self.encoder,
             encoders=[],
             head=replace(self.head, seed=self.head.seed + number),
@@ -272,12 +268,7 @@ class RunConfig:
         return self.jobs or cpu_count()
 
     def check_paths(self) -> None:
-        """Check the sets before any work is done.
-
-        Raises:
-            ConfigError: pictures and features mixed, or `out` within a set.
-            DataError: a set that does not exist.
-        """
+        """Raise `ConfigError` if features and pictures mix or `out` is in a set; `DataError`: no such set."""
         sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
         if len({one.layout == "features" for one in sets}) > 1:
             raise ConfigError("train, also and external must all be pictures, or all be features")
@@ -298,11 +289,7 @@ class RunConfig:
 
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:
-    """Read the configuration of a run from `--config FILE` and overrides, as on the command line.
-
-    Raises:
-        ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
-    """
+    """Read the configuration of a run from `--config FILE` and overrides (`read_settings`)."""
     more = "--resume goes on with the run that is in the folder --out; it cannot stand in the file"
     return read_settings(RunConfig, arguments, program=program, more=more)
 

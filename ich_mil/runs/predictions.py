@@ -202,8 +202,7 @@ def results_table(results: Results) -> pd.DataFrame:
     """Table with a row per scan, each followed by a row per slice from the lowest up.
 
     `low` and `high` bound the central 95 % of the posterior samples. `decided_by` is `thresholds` (of a
-    triage) or `interval` (no guarantee). `label` is empty where unknown. `unlikeness` above 1 marks a scan
-    unlike those of `trained_on`.
+    triage) or `interval` (no guarantee). `label` is empty where unknown.
     """
     rows: list[dict[str, Any]] = []
     decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
@@ -286,11 +285,7 @@ def _read_scan(content: dict[str, Any]) -> ScanResult:
 
 
 def _checked(content: dict[str, Any]) -> dict[str, Any]:
-    """`content` with its probability, deviation and interval as numbers.
-
-    Raises:
-        ValueError: a value that is no number, or a probability outside [0, 1].
-    """
+    """`content` with its numbers checked: `ValueError` for a probability outside [0, 1]."""
     low, high = map(float, content["interval_95"])
     probability, std = float(content["probability"]), float(content["std"])
     if not all(0 <= value <= 1 for value in (low, high, probability)):

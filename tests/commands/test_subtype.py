@@ -26,7 +26,7 @@ def short(monkeypatch, tmp_path):
     """Short chains, and a model of three networks."""
     model = TrainedModel(tmp_path, (None,) * 3, None, MODEL, 0.0, samples=10, bootstrap=10, seed=0)
     monkeypatch.setattr(subtype, "load_model", lambda _: model)
-    monkeypatch.setattr(subtype, "SAMPLER", {"chains": 2, "burn_in": 60, "draws": 40})
+    monkeypatch.setattr(subtype, "SAMPLER", {"chains": 2, "burn_in": 100, "draws": 60})
 
 
 def network(kinds, *, tells, seed):
