@@ -33,7 +33,7 @@ from ich_mil.files import write_text
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 
 WINDOWS = PRESETS["papers"]
 VALIDATION = 0.25

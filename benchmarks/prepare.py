@@ -37,7 +37,8 @@ from pydicom.pixels import pixel_array
 from benchmarks.record import command_line, record, seconds, table
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.synthetic.data_sets import write_cq500, write_rsna
-from ich_mil.windows import PRESETS, apply_windows
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import apply_windows
 
 WINDOWS = PRESETS["winners"]
 COPIED = 5

@@ -20,7 +20,7 @@ from pydicom.uid import CTImageStorage, generate_uid
 
 from benchmarks.record import command_line, record, seconds, spread, table
 from ich_mil.cli import train_main
-from ich_mil.commands.pages import Shown, show_predictions
+from ich_mil.commands.pages import Shown, show_folder
 from ich_mil.commands.predict import Predictor
 from ich_mil.synthetic.data_sets import SITE_A, make_phantom, write_rsna
 from ich_mil.synthetic.encoding import ENCODINGS, make_image, save_image
@@ -63,12 +63,17 @@ def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
     times = [perf_counter()]
     predictor = Predictor(model)
     times.append(perf_counter())
-    results, prepared = predictor(root, out)
+    predictor(root, out, shown=Shown())
     times.append(perf_counter())
     for shown in (Shown(), Shown(dicom=True)):
-        show_predictions(results, prepared, out, shown)
+        show_folder(out, shown)
         times.append(perf_counter())
-    names = "load the model", "read, CNN, head, heatmaps", "page and worklist", "the same with DICOM results"
+    names = (
+        "load the model",
+        "read, CNN, head, heatmaps, page",
+        "page again",
+        "page again, with DICOM results",
+    )
     return list(zip(names, np.diff(times).tolist(), strict=True))
 
 

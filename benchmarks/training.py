@@ -41,7 +41,8 @@ from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import keep_freed_memory
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS, _compute, resize
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import _compute, resize
 
 WINDOWS = PRESETS["papers"]
 ROUNDS = 9

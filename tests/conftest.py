@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -12,9 +13,9 @@ import pytest
 import torch
 from packaging.version import Version
 
-import ich_mil.gp  # noqa: F401  before any test file imports gpytorch, whose warning it silences
 from ich_mil.data.features import FeatureSet, read_feature_csv
-from ich_mil.gp.head import Head
+from ich_mil.gp.head import Head  # before any test file imports gpytorch, whose warning `ich_mil.gp` silences
+from tests.runs_for_tests import tiny_run
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 OLD_NUMPY = Version(version("numpy")) < Version("2.4")
@@ -58,6 +59,15 @@ def gamma_on_cq500(rsna_features: FeatureSet, cq500_features: FeatureSet) -> tup
     head = Head(density="gamma").fit(train.x, train.offsets, train.labels, groups=train.patients)
     p, std = head.predict_bag_proba(test.x, test.offsets, return_std=True)
     return p, std
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one trained run on pictures (`tests.runs_for_tests.tiny_run`); tests that change it copy it."""
+    with warnings.catch_warnings():
+        # a head fitted to a handful of tiny scans may rank its validation scans no better than chance
+        warnings.filterwarnings("ignore", message="probabilities are")
+        return tiny_run(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session", autouse=True)

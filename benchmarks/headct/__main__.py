@@ -32,7 +32,8 @@ from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import take_bags
-from ich_mil.runs.model import Member, TrainedModel, load_model
+from ich_mil.runs.model import Member, TrainedModel
+from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import prepare_training
 from ich_mil.training.fit_head import fit_to
 

@@ -16,7 +16,10 @@ from ich_mil.config import read_config
 from ich_mil.data.views import Views
 from ich_mil.encoders.frozen import extract_features
 from ich_mil.files import copy_files
-from ich_mil.runs.model import ENSEMBLE, TrainedModel, copy_run, load_model
+from ich_mil.runs.copying import copy_run
+from ich_mil.runs.folder import ENSEMBLE
+from ich_mil.runs.model import TrainedModel
+from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import open_training
 
 MOST = 5e-3

@@ -44,13 +44,15 @@ from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.report import heatmap
 from ich_mil.report.heatmap import slice_maps
 from ich_mil.report.maps import MAP_SAMPLES
-from ich_mil.runs.model import load_model, read_run
+from ich_mil.runs.folder import read_run
+from ich_mil.runs.storage import load_model
 from ich_mil.synthetic.bleeds import insert, inside_skull
 from ich_mil.synthetic.data_sets import SITE_A, SUBTYPES, make_phantom
 from ich_mil.training.augment import generator_of
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import Windows, resize, to_pictures
+from ich_mil.window_presets import Windows
+from ich_mil.windows import resize, to_pictures
 
 PHANTOMS = 40
 DRAWS = 3

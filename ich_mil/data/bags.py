@@ -23,7 +23,8 @@ from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.kernels.pictures import Variation, pictures_of, vary
 from ich_mil.kernels.segments import bag_index
 from ich_mil.ranks import ALONE, Ranks
-from ich_mil.windows import Windows, to_pictures
+from ich_mil.window_presets import Windows
+from ich_mil.windows import to_pictures
 
 
 @dataclass(frozen=True)

@@ -15,49 +15,21 @@ Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ich_mil.data.bags import Pictures
+from ich_mil.encoders.settings import PAPER, CnnSettings, EncoderSettings
 from ich_mil.encoders.shared_norm import right_statistics
-from ich_mil.encoders.slice_encoders import PAPER, EncoderSettings, build_encoder, frozen_blocks, map_shape
+from ich_mil.encoders.slice_encoders import build_encoder, frozen_blocks, map_shape
 from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
 from ich_mil.ranks import these_ranks
 
 ATTENTION_HIDDEN = 64
 """Hidden units of the gated attention, as in the authors' notebooks."""
-
-
-@dataclass(frozen=True)
-class CnnSettings:
-    """Settings of the layers after the slice encoder.
-
-    Attributes:
-        features: number of features D.
-        dropout: dropout probability of the pooled encoder output, in [0, 1).
-        pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`, which
-            is invariant to the position of a bleed and helps with few scans. Other encoders use `mean`.
-        chunk_slices: largest number of slices encoded at once. Larger batches are encoded in k chunks, and
-            each chunk takes every k-th slice. In training the activations of each chunk are recomputed in the
-            backward pass, and batch norm uses the statistics of the chunk.
-    """
-
-    features: Literal[8, 32, 128] = 8
-    dropout: float = 0.3
-    pool: Literal["flatten", "mean"] = "flatten"
-    chunk_slices: int = 256
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"cnn.dropout must lie in [0, 1), got {self.dropout}")
-        if self.pool not in ("flatten", "mean"):
-            raise ValueError(f"cnn.pool must be one of flatten, mean, got {self.pool!r}")
-        if self.chunk_slices < 2:
-            raise ValueError(f"cnn.chunk_slices must be at least 2, got {self.chunk_slices}")
 
 
 class BagOutput(NamedTuple):

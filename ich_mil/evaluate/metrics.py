@@ -30,9 +30,7 @@ from sklearn.metrics import (
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-
-THRESHOLD = 0.5
-"""Scans with at least this probability are called positive in accuracy, sensitivity, specificity and F1."""
+from ich_mil.evaluate.threshold import THRESHOLD
 
 OPERATING_POINTS = (90, 95)
 """Specificity (sensitivity) in per cent that a threshold must reach; the metric is the other of the two."""

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from ich_mil.kernels.implementation import Impl, by_triton
-from ich_mil.windows import Windows, to_pictures
+from ich_mil.window_presets import Windows
+from ich_mil.windows import to_pictures
 
 EDGE = 1e-5
 """A value this close to 0 or 1 counts as equal to it: four bilinear weights do not sum to exactly 1."""

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from ich_mil.data.store import PreparedSet, scan_file
+from ich_mil.data.store import scan_file
 from ich_mil.dicom.head_box import head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
@@ -119,8 +119,8 @@ def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | N
         raise DataError(f"{path}: cannot be read as heatmaps ({error}); predict again") from error
 
 
-def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> ScanMaps | None:
-    """Compute heatmaps of the `MAPPED` most probable slices; the model must have a CNN.
+def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanResult) -> ScanMaps | None:
+    """Compute heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); the model must have a CNN.
 
     For an ensemble, the maps are the moments of its mixture. A scan of one slice has none: a map shows how a
     slice differs from the mean slice of its scan.
@@ -128,7 +128,6 @@ def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> S
     if len(scan.slices) == 1:
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    hu = prepared.hu(scan.scan)
     samples = max(MAP_SAMPLES // len(model.members), 2)
     found = [_member_maps(member, hu, chosen, samples, model.seed) for member in model.members]
     return found[0] if len(found) == 1 else _mixture(found, *hu.shape[1:])

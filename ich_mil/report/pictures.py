@@ -19,7 +19,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from PIL import Image
 
 from ich_mil.report.maps import ScanMaps
-from ich_mil.windows import Windows, apply_windows
+from ich_mil.window_presets import Windows
+from ich_mil.windows import apply_windows
 
 WINDOWS = {"brain": (40.0, 80.0), "blood": (80.0, 200.0), "soft tissue": (40.0, 380.0)}
 """Windows of the viewer, (level, width) in HU: the preset `winners` of `ich_mil.windows`."""

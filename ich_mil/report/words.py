@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.ledger import CORRECTED, REFUSED, Code, LedgerEntry
 from ich_mil.report.page import percent
 from ich_mil.runs.predictions import Run, ScanResult, is_promised

@@ -29,7 +29,7 @@ from ich_mil.progress import say
 from ich_mil.reproduce.mil import digit_bags, project, read_mnist, read_musk
 from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from ich_mil.reproduce.scan_list import clean_list
-from ich_mil.runs.model import load_model
+from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import in_slices, prepare_training
 
 HELD_OUT = "held-out"

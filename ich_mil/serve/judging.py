@@ -58,13 +58,13 @@ class ModelJudge:
 
     def __call__(self) -> Judge:
         """Load the model; returns a judge that writes all results of a study and returns its DICOM files."""
-        from ich_mil.commands import pages, predict
+        from ich_mil.commands.pages import Shown
+        from ich_mil.commands.predict import Predictor
 
-        predictor = predict.Predictor(self.model, self.triage, self.contrast_words)
+        predictor = Predictor(self.model, self.triage, self.contrast_words)
 
         def study(root: Path, out: Path, /) -> list[Path]:
-            results, prepared = predictor(root, out)
-            return pages.show_predictions(results, prepared, out, pages.Shown(dicom=True))
+            return predictor(root, out, shown=Shown(dicom=True))[-1]
 
         return study
 

@@ -10,7 +10,8 @@ from ich_mil.data import bags as module
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler, collate
 from ich_mil.kernels.pictures import Variation
 from ich_mil.ranks import Ranks
-from ich_mil.windows import PRESETS, apply_windows, resize
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import apply_windows, resize
 
 WINDOWS = PRESETS["papers"]
 

@@ -9,7 +9,8 @@ from scipy import ndimage
 from ich_mil.dicom.pixels.hounsfield import to_hu
 from ich_mil.kernels.pictures import EDGE, Variation, pictures_of, vary
 from ich_mil.training.augment import draw_variation
-from ich_mil.windows import PRESETS, resize
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import resize
 
 PAPERS = PRESETS["papers"]
 FIVE = (*PAPERS, (40.0, 380.0), (600.0, 2800.0))

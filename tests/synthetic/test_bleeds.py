@@ -11,7 +11,8 @@ from scipy.ndimage import distance_transform_edt
 from ich_mil.dicom.anatomy import BONE_FROM
 from ich_mil.synthetic import bleeds
 from ich_mil.synthetic.bleeds import BLOOD, CROSS_SECTION, EDGE, GREY, OEDEMA, Insertion, insert, inside_skull
-from ich_mil.windows import PRESETS, apply_windows
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import apply_windows
 from tests.training.heads import head
 
 HEIGHTS = np.arange(8) * 5.0

@@ -10,7 +10,7 @@ from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.synthetic.bleeds import Insertion, inside_skull
 from ich_mil.training import augment as module
 from ich_mil.training.augment import VariedScans, draw_variation, generator_of
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 
 WINDOWS = PRESETS["papers"]
 

@@ -35,7 +35,7 @@ from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import LOGGED, EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 from tests.emulated.elsewhere import AWAY, elsewhere
 from tests.together import forkserver
 

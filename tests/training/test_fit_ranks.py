@@ -23,7 +23,7 @@ from ich_mil.training import fit_cnn as training_fit
 from ich_mil.training.fit_cnn import _steps, _trainer, fit_cnn
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 from tests.together import together
 
 WINDOWS = PRESETS["papers"]

@@ -15,7 +15,7 @@ from ich_mil.synthetic.bleeds import Insertion
 from ich_mil.training import warmup
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.warmup import drawn_slices, warm_up
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 from tests.training.heads import head
 
 WINDOWS = PRESETS["papers"]

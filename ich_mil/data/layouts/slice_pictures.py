@@ -24,6 +24,7 @@ from ich_mil.dicom.files.header import SliceHeader, StoredPixels
 from ich_mil.dicom.files.refusal import refusal
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
+from ich_mil.window_presets import parse_windows
 
 Window = tuple[float, float]
 """Display window of the pictures: (level, width), HU."""
@@ -43,8 +44,6 @@ MODES = ("L", "P", "RGB")
 
 def parse_window(values: Sequence[float], *, layout: str) -> Window:
     """Parse level and width in HU. `ValueError` if they are no window within int16, or not for `layout`."""
-    from ich_mil.windows import parse_windows  # imports torch, which the worker processes do not need
-
     if layout != "slices":
         raise ValueError(f"window is for layout slices, not for {layout}; leave it out")
     ((level, width),) = parse_windows([values])

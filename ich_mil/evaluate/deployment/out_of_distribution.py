@@ -23,8 +23,6 @@ from typing import Self
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from sklearn.covariance import LedoitWolf
-from sklearn.model_selection import GroupKFold
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ModelError
@@ -67,6 +65,8 @@ class Likeness:
             return None
         owner = np.repeat(np.arange(features.n_scans), features.offsets.diff().numpy())  # (N,)
         x = features.texture.double().numpy()
+        from sklearn.model_selection import GroupKFold  # slow to import, and predictions do without
+
         parts = GroupKFold(folds, shuffle=True, random_state=seed)
         for inside, outside in parts.split(scores, groups=features.patients):
             held = features.select([features.scans[b] for b in outside])
@@ -77,6 +77,8 @@ class Likeness:
 
     @classmethod
     def _of(cls, x: np.ndarray, threshold: float, false_alarms: float) -> Self:
+        from sklearn.covariance import LedoitWolf
+
         fitted = LedoitWolf().fit(x)
         return cls(fitted.location_, fitted.get_precision(), threshold, false_alarms)
 

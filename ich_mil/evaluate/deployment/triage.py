@@ -39,11 +39,9 @@ from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from scipy.stats import binom, hypergeom
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.metrics import check_scores, patient_keys
 
 Method = Literal["risk_control", "next_scans", "conformal"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -65,6 +63,8 @@ def allowed_losses(target: float, m: int) -> int:
 
 def risk_control_confidence(rank: int, n: int, target: float) -> float:
     """P(F ≤ 1 - target): probability that the threshold at `rank` of `n` is valid for all future scans."""
+    from scipy.stats import binom  # slow to import, and predictions do without
+
     return float(binom.sf(rank - 1, n, 1 - target))
 
 
@@ -74,6 +74,8 @@ def next_scans_confidence(rank: int, n: int, target: float, m: int) -> float:
     With n + m scores in random order, M ≤ a if and only if the rank + a lowest scores contain at least `rank`
     calibration scores.
     """
+    from scipy.stats import hypergeom
+
     return float(hypergeom.sf(rank - 1, n + m, n, rank + allowed_losses(target, m)))
 
 
@@ -167,6 +169,8 @@ class Triage:
     def decide(self, probability: np.ndarray) -> np.ndarray:
         """Decision `NEGATIVE`, `LOOK` or `POSITIVE` for each probability (B,); `DataError` if invalid."""
         unknown = np.full(np.shape(probability), UNKNOWN)
+        from ich_mil.evaluate.metrics import check_scores  # imports scikit-learn
+
         p = check_scores(unknown, probability, what="triage", probability=True)[1]
         return np.select([p < self.low, p >= self.high], [NEGATIVE, POSITIVE], LOOK)
 
@@ -262,6 +266,8 @@ def fit_triage(
     fits = min(m or 0 for m in ahead) > 0 if method == "next_scans" else ahead == (None, None)
     if not fits:
         raise ValueError(f"next_positives and next_negatives go with next_scans, got {ahead} for {method}")
+    from ich_mil.evaluate.metrics import check_scores, patient_keys
+
     labels, p = check_scores(labels, probability, what="calibration scans", probability=True)
     owner = None if patients is None else patient_keys(patients, len(labels))
     known = int((labels != UNKNOWN).sum())

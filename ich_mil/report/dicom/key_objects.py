@@ -9,7 +9,7 @@ Source: DICOM PS3.16 TID 2010, CID 7010; PS3.3 A.35.4.
 import numpy as np
 from highdicom.ko import KeyObjectSelection, KeyObjectSelectionDocument
 
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.identity import Identity, Kind, reference

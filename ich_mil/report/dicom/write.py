@@ -9,6 +9,7 @@ from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.filewriter import dcmwrite
 
@@ -25,7 +26,12 @@ from ich_mil.runs.predictions import Results, ScanResult
 
 
 def write_dicom_results(
-    scan: ScanResult, results: Results, prepared: PreparedSet, maps: ScanMaps | None, folder: Path
+    scan: ScanResult,
+    results: Results,
+    prepared: PreparedSet,
+    hu: np.ndarray,
+    maps: ScanMaps | None,
+    folder: Path,
 ) -> list[Path]:
     """Write all DICOM results of one scan.
 
@@ -33,7 +39,8 @@ def write_dicom_results(
         scan: a scan of `results.scans`.
         results: provenance of the model and decision rule.
         prepared: prepared set that contains the scan; the headers of its source files are read again.
-        maps: heatmaps of some slices; None writes no Parametric Map.
+        hu: (n, H, W) int16 HU of the scan, lowest slice first.
+        maps: heatmaps of some slices of the scan; None writes no Parametric Map.
         folder: output folder; files of an earlier call are replaced, other files are kept.
 
     Returns:
@@ -44,7 +51,6 @@ def write_dicom_results(
     """
     context = read_context(scan, prepared)
     identity = identify(scan, results, context, maps, datetime.now())
-    hu = prepared.hu(scan.scan)
     fine = None if maps is None or not len(maps.slices) else maps.on_grid(*hu.shape[1:])
     made: dict[Kind, list[Dataset]] = {
         Kind.CAPTURE: [*secondary_captures(scan, results, hu, fine, context, identity)],
