@@ -8,6 +8,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.heads_data import bags_of, cq500, rsna
 from benchmarks.record import table
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.fit_calibration import calibrate
 from ich_mil.gp.predict import predict
@@ -46,12 +47,15 @@ def learning() -> str:
         learn, watch = (bags_of(features.select(part)) for part in (train, held))
         out = features.select(test)
         for name, settings in HEADS.items():
-            model, _ = fit(*learn[:3], settings=settings, validation=watch)
-            model.calibration = calibrate(model, watch, samples=300)
+            model, _ = fit(learn, settings, validation=watch)
+            model.calibration = calibrate(model, watch)
             losses, auc = [], 0.0
             for one in (out, external):
                 p = predict(
-                    model, one.x, one.offsets, one.scans, samples=300, calibration=model.calibration
+                    model,
+                    Bags(one.x, one.offsets, None, None, one.scans),
+                    samples=300,
+                    calibration=model.calibration,
                 ).scan_mean
                 losses.append(float(log_loss(one.labels, p)))
                 auc = float(roc_auc_score(one.labels, p))

@@ -10,9 +10,9 @@ from torch.nn.functional import softplus
 from benchmarks.heads_data import copies, rsna
 from benchmarks.heads_speed import Prepared
 from benchmarks.record import table
-from ich_mil.gp.inference.ascent import Weights
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.objective import KernelObjective, expected_log_psi
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.settings import HeadSettings
 

@@ -18,11 +18,12 @@ from benchmarks.textbook_head import sweeps
 from ich_mil.data.features import FeatureSet
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.inference.ascent import Limits, Watched, Weights, ascend
+from ich_mil.gp.inference.ascent import Limits, Watched, ascend
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.inducing import choose_inducing, standardisation
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -100,7 +101,7 @@ def sweeps_in_seconds() -> str:
             kept = runs[name].projection.shape[1] if name in runs else len(z)
             faster = f"{slowest / statistics.median(values):.0f} x"
             rows.append([f"{len(data.x):,}", name, kept, spread(values), faster])
-        whole = partial(fit, *data[:3], settings=HeadSettings())
+        whole = partial(fit, data, HeadSettings())
         name = "a whole `fit`, k-means and Φ included"
         rows.append([f"{len(data.x):,}", name, "", spread(seconds(whole, rounds=3)), ""])
     head = ["N", "50 sweeps", "directions", "median (range)", "faster than loops"]
@@ -158,14 +159,14 @@ def grid_of_90() -> str:
     """Time of the 90 fits of the grid in one batch and one by one."""
     features = rsna()
     jobs = grid_jobs(features)
-    bags = bags_of(features)[:3]
+    bags = bags_of(features)
 
     def together() -> None:
-        assert sum(len(group) for group in fit_many(*bags, jobs)) == 90
+        assert sum(len(group) for group in fit_many(bags, jobs)) == 90
 
     def alone() -> None:
         for job in jobs:
-            list(fit_many(*bags, [job]))
+            list(fit_many(bags, [job]))
 
     taken: dict[str, list[float]] = {"together": [], "alone": []}
     for _ in range(3):

@@ -37,6 +37,7 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.frozen import extract_features
 from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
@@ -238,7 +239,7 @@ def of_phantoms(run: Path, out: Path) -> str:
     def with_head(cnn: AttentionCnn, prepared: PreparedSet) -> Model:
         features = extract_features(cnn, prepared, scans)
         x, labels = features.x.double(), features.labels
-        return cnn, fit(x, features.offsets, labels, settings=HeadSettings(**config["head"]))[0]
+        return cnn, fit(Bags(x, features.offsets, labels), HeadSettings(**config["head"]))[0]
 
     prepared, mixed = (open_prepared(Path(config["prepared"]) / "train") for _ in range(2))
     splits["label"] = splits.groupby("split").label.transform(
@@ -279,7 +280,7 @@ def of_ctich(data: Path, seed: int) -> str:
         sizes = torch.tensor([*features.offsets.diff(), *(len(part) for part in x[1:])])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         labels = torch.cat([features.labels, torch.ones(len(drawn), dtype=torch.int64)])
-        return cnn, fit(torch.cat(x).double(), offsets, labels, settings=HeadSettings())[0]
+        return cnn, fit(Bags(torch.cat(x).double(), offsets, labels), HeadSettings())[0]
 
     models = {"trained": with_head(cnn), "random weights": with_head(untrained(encoder, settings))}
     held = inserted(a, negative.scan[negative.split == "validation"].tolist(), encoder.size)
@@ -298,7 +299,7 @@ def cost() -> str:
         cnn = untrained(EncoderSettings(size=256), CnnSettings(features=width))
         with torch.no_grad():
             x = cnn.encode(pictures).double()
-        head = fit(x, torch.arange(0, 41, 5), labels, settings=HeadSettings(n_inducing=20))[0]
+        head = fit(Bags(x, torch.arange(0, 41, 5), labels), HeadSettings(n_inducing=20))[0]
         weights = draw_weights(head, MAP_SAMPLES, 0)
         taken = seconds(lambda: slice_maps(cnn, head, pictures, range(20, 28), weights), rounds=3)  # noqa: B023
         lines.append(f"D = {width}: {spread(taken)}")

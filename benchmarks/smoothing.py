@@ -132,14 +132,11 @@ def shuffled(features: FeatureSet) -> FeatureSet:
 def judge(settings: HeadSettings, sets: Sets) -> tuple[Said, float]:
     """Fit and calibrate a head by `settings`; probabilities of the held-out scans, and validation loss."""
     learn, watch = (Bags(one.x.double(), one.offsets, one.labels, one.positions_mm) for one in sets[1:3])
-    head, report = fit(*learn[:3], settings=settings, positions=learn.positions, validation=watch)
+    head, report = fit(learn, settings, validation=watch)
     held = sets.held
     found = predict(
         head,
-        held.x.double(),
-        held.offsets,
-        held.scans,
-        positions=held.positions_mm,
+        Bags(held.x.double(), held.offsets, None, held.positions_mm, held.scans),
         calibration=calibrate(head, watch),
     )
     return Said(found.slice_mean.numpy(), found.scan_mean.numpy()), min(report.validation_log_loss)

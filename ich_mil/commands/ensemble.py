@@ -28,7 +28,6 @@ from ich_mil.data.splits import SPLITS, keys_of, load_splits, scan_keys, write_s
 from ich_mil.errors import ConfigError, IchMilError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, digest, remove_leftovers, write_json
-from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.progress import say
@@ -37,6 +36,7 @@ from ich_mil.runs.model import (
     FINISHED,
     Member,
     TrainedModel,
+    bags_of,
     copy_run,
     ensemble_member,
     load_model,
@@ -194,8 +194,9 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
     if not refit:
         return member.logits(view, samples)
     view = view.as_slices(in_slices(run, view))
-    bags = Bags(view.x.double().to(device()), view.offsets, view.labels, view.positions_mm)
     with named(member.folder):
-        both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
+        both = held_out_logits(
+            bags_of(view).to(device()), member.head.settings, patients=view.patients, samples=samples
+        )
     assert member.own is not None  # checked by `finish`
     return member.own.logits(both)

@@ -80,8 +80,7 @@ class Predictor:
             contrast_words=self.contrast_words,
         )
         views = model.features(prepared, out / "features.safetensors")
-        predictions = model.predict(views)
-        explained = model.explain(views, predictions)
+        predictions, explained = model.explain(views)
         results = make_results(
             views.features,
             predictions,

@@ -253,7 +253,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     """
     features = one.features
     with named(one.source):
-        predictions = model.predict(one.views)
+        predictions, explained = model.explain(one.views)
     frame = evaluate(
         score_rows(model, features, predictions),
         labels=features.labels.numpy(),
@@ -266,7 +266,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     results = make_results(
         features,
         predictions,
-        model.explain(one.views, predictions),
+        explained,
         one.prepared,
         set_name=one.name,
         model=model.provenance,

@@ -15,6 +15,7 @@ from ich_mil.config import read_grid
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import ConfigError
 from ich_mil.files import alone, write_text
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
@@ -52,11 +53,11 @@ def test_the_table_is_that_of_single_fits(place, capsys):
     train, held = list(splits)[1]
     part, out = (features.select([features.scans[b] for b in chosen]) for chosen in (train, held))
     settings = HeadSettings(density="gamma", sweeps=5, n_inducing=8, beta=4.0, seed=5)
-    model, report = fit(part.x, part.offsets, part.labels, settings=settings)
+    model, report = fit(Bags(part.x, part.offsets, part.labels), settings)
     chosen = (table.n_inducing == 8) & (table.beta == 4.0) & (table.seed == 5) & (table.fold == 1)
     (row,) = table[chosen].to_dict("records")
     for name, one in (("held", out), ("external", other)):
-        z = mean_logits([model], one.x)[0]
+        z = mean_logits([model], Bags(one.x, one.offsets))[0]
         scans = [float(scan.max()) for scan in z.split(one.offsets.diff().tolist())]
         assert row[f"{name}_scan_auc"] == pytest.approx(roc_auc_score(one.labels, scans), rel=1e-12)
         assert row[f"{name}_slice_auc"] == pytest.approx(roc_auc_score(one.slice_labels, z), rel=1e-12)
@@ -122,8 +123,11 @@ def test_with_folds_0_it_trains_on_everything(place):
     assert not [name for name in table if name.startswith("held_")]
     features, other = (read_feature_csv(place / f"{name}.csv") for name in ("train", "other"))
     settings = HeadSettings(density="gamma", sweeps=5, n_inducing=6, beta=1.0, seed=1)
-    model, _ = fit(features.x, features.offsets, features.labels, settings=settings)
-    scans = [float(z.max()) for z in mean_logits([model], other.x)[0].split(other.offsets.diff().tolist())]
+    model, _ = fit(Bags(features.x, features.offsets, features.labels), settings)
+    scans = [
+        float(z.max())
+        for z in mean_logits([model], Bags(other.x, other.offsets))[0].split(other.offsets.diff().tolist())
+    ]
     (row,) = table[(table.n_inducing == 6) & (table.beta == 1.0)].to_dict("records")
     assert row["external_scan_auc"] == pytest.approx(roc_auc_score(other.labels, scans), rel=1e-12)
 

@@ -20,6 +20,7 @@ from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.deployment.recalibration import cross_fitted, fit_intercept, refitted_differences
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.files import alone
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration, smoothed_targets
 from ich_mil.gp.predict import scan_samples
 from ich_mil.gp.storage import load_head, save_head
@@ -94,7 +95,10 @@ def test_the_intercept_alone_changes_and_fits_the_site(place):
     ).read_bytes()
     site = read_feature_csv(place / "site.csv")
     logits, _ = scan_samples(
-        run, site.x.double(), site.offsets, site.scans, samples=SAMPLES, seed=load_model(place / "run").seed
+        run,
+        Bags(site.x.double(), site.offsets, None, None, site.scans),
+        samples=SAMPLES,
+        seed=load_model(place / "run").seed,
     )
     expected = fit_intercept(logits, site.labels, slope=run.calibration.slope)
     assert ours.calibration.intercept == pytest.approx(expected, rel=1e-12)

@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss, roc_auc_score
 
 from ich_mil.errors import ConfigError, DataError, ModelError
-from ich_mil.gp.bags import canonical_rows, pack
+from ich_mil.gp.bags import Bags, canonical_rows, pack
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrate
 from ich_mil.gp.head import Head
@@ -85,7 +85,7 @@ def test_numbers_without_a_sign_may_fall(head, kind):
 def test_probabilities_are_those_of_predict_with_the_calibration(head):
     x, offsets, labels = scans(12, seed=3)
     x = x[canonical_rows(x, offsets)]
-    got = predict(head.model_, x, offsets, None, calibration=head.model_.calibration)
+    got = predict(head.model_, Bags(x, offsets), calibration=head.model_.calibration)
     p, std = head.predict_bag_proba(x, offsets, return_std=True)
     assert np.array_equal(p, got.scan_mean.numpy())
     assert np.array_equal(std, got.scan_std.numpy())
@@ -110,7 +110,7 @@ def test_without_validation_it_is_calibrated_on_scans_held_out_once():
             from ich_mil.gp.predict import scan_samples
 
             whole = torch.tensor([0, len(parts[b])])
-            of_scan[b], of_slices[b] = scan_samples(one.model_, parts[b], whole, None)
+            of_scan[b], of_slices[b] = scan_samples(one.model_, Bags(parts[b], whole))
     stack = [torch.cat([of[b] for b in range(30)], 1) for of in (of_scan, of_slices)]
     expected = Calibration.fit(*stack, labels, rule="max")
     for name in ("slope", "intercept", "slice_slope", "slice_intercept"):
@@ -132,7 +132,7 @@ def test_validation_scans_stop_and_calibrate():
     plain = Head(**SMALL, calibration="none").fit(x, offsets, labels, validation=held)
     assert plain.model_.calibration is None
     before, after = (
-        predict(head.model_, *held[:2], None, calibration=c).scan_mean
+        predict(head.model_, Bags(held.x, held.offsets, None, None, None), calibration=c).scan_mean
         for c in (None, head.model_.calibration)
     )
     assert log_loss(held[2], after) < log_loss(held[2], before)

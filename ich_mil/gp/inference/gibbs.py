@@ -36,8 +36,9 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from ich_mil.convergence import bulk_ess, r_hat
-from ich_mil.gp.inference.ascent import COLLAPSED, LONGER, FitReport, Stopped, Weights
+from ich_mil.gp.inference.ascent import COLLAPSED, LONGER, FitReport, Stopped
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.probit import log_evidence, log_hazard, margin_mean
 from ich_mil.gp.sparse_gp import SparseGP, lower_root
 from ich_mil.kernels.leave_one_out import Turns
@@ -127,22 +128,6 @@ def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Gene
     return draw_sided(mu, side.to(mu), generator)
 
 
-def _pull(projection: Projection, values: Tensor) -> Tensor:
-    """Φ v (R, M) for v (R, N)."""
-    out = values.new_zeros(len(values), projection.shape[1])
-    for rows, phi in projection.tiles(len(values)):
-        out += values[:, rows].to(phi) @ phi
-    return out
-
-
-def _push(projection: Projection, w: Tensor) -> Tensor:
-    """Φᵀ w (R, N) for w (R, M)."""
-    out = w.new_empty(len(w), projection.shape[0])
-    for rows, phi in projection.tiles(len(w)):
-        out[:, rows] = (w.to(phi) @ phi.mT).to(out)
-    return out
-
-
 def draw_weights(pull: Tensor, root: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw w ~ N(A⁻¹ p, A⁻¹).
 
@@ -175,10 +160,10 @@ def near_gaussian(projection: Projection, labels: Tensor, bags: Tensor, S: Tenso
     """
     w = S.new_zeros(1, len(S))
     for _ in range(ASCENT):  # w ← A⁻¹ Φ E[m] never lowers the log-posterior, but converges slowly
-        w = _pull(projection, margin_mean(_push(projection, w), labels, bags)) @ S
+        w = projection.pull(margin_mean(projection.push(w), labels, bags)) @ S
     best, root = -torch.inf, S
     for _ in range(NEWTON):
-        mu = _push(projection, w)
+        mu = projection.push(w)
         level = float(log_evidence(mu, labels, bags) - w.square().sum() / 2)
         if level <= best:
             break
@@ -302,22 +287,22 @@ def sample_posterior(
     S = root.mT @ root  # A⁻¹
     mode, W = near_gaussian(projection, labels, turns.bags, S)
     W = WIDER * W
-    mode_mu = _push(projection, mode)
+    mode_mu = projection.push(mode)
 
     def log_ratio(v: Tensor, mu: Tensor) -> Tensor:
         prior = -(mode + v @ W).square().sum(1) / 2
         return log_evidence(mode_mu + mu, labels, turns.bags) + prior + v.square().sum(1) / 2
 
-    mu = _push(projection, normal())
+    mu = projection.push(normal())
     kept, centres = (like.new_empty(chains, settings.draws, m) for _ in range(2))
     largest = []
     for sweep in range(sweeps):
         margins = draw_margins(mu, labels, turns, generator)
-        w, centre = draw_weights(_pull(projection, margins), root, generator)
+        w, centre = draw_weights(projection.pull(margins), root, generator)
         # w = mode + v W, so v ~ N(0, I) under the Gaussian approximation
         v = torch.linalg.solve_triangular(W, w - mode, upper=False, left=False)
         other = normal()
-        v_mu, other_mu = _push(projection, torch.cat([v, other]) @ W).split(chains)
+        v_mu, other_mu = projection.push(torch.cat([v, other]) @ W).split(chains)
         v, v_mu = elliptical_move(v, v_mu, other, other_mu, generator, log_ratio)
         w, mu = mode + v @ W, mode_mu + v_mu
         largest.append(float(mu.abs().max()))

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ich_mil.gp.aggregation import Link, Rule, latent_logit, scan_logit
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.predict import rows_and_keys
+from ich_mil.gp.predict import standardised_scans
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.bag_samples import bag_samples
@@ -28,44 +29,28 @@ from ich_mil.kernels.counter import normals
 @torch.no_grad()
 def independent_scans(
     model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
+    bags: Bags,
     *,
-    positions: Tensor | None = None,
     samples: int = 1000,
     seed: int = 0,
     calibration: Calibration | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Scan probabilities by the rule of the head, from independent samples of the slices.
 
-    Args:
-        model: the head.
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        scans: B ids, the keys of the noise. None: the features of a scan are its key.
-        positions: (N,) mm along the scan; required if the head smooths along z.
-        samples: L.
-        seed: seed of the samples.
-        calibration: applied to each sample, usually `model.calibration`; None gives uncalibrated
-            probabilities.
+    Arguments and errors are those of `ich_mil.gp.predict.predict`.
 
     Returns:
         Mean and standard deviation of the probability of each scan, (B,) each, float64 on the CPU.
-
-    Raises:
-        DataError: invalid input, see `ich_mil.gp.predict.sample_scans`.
-        ValueError: the calibration was fitted to another rule than that of the head; fewer than 2 samples.
     """
     rule = model.settings.variant.rule
     if calibration is not None:
         calibration.check(rule)
     if samples < 2:
         raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
-    smoother = make_smoother(model.settings, positions, offsets, scans=scans)
+    smoother = make_smoother(model.settings, bags)
     root = model.prior_root()
     means, deviations, keys = [], [], []
-    for (rows, key), block in zip(rows_and_keys(model, x, offsets, scans), blocks_of(offsets), strict=True):
+    for (rows, key), block in zip(standardised_scans(model, bags), blocks_of(bags.offsets), strict=True):
         smooth = None if smoother is None else smoother.weights(block).to(root)
         phi, residual = model.project(rows, root, smooth=smooth)
         means.append(model.q_mean @ phi)
