@@ -138,7 +138,7 @@ def musk_bags() -> str:
                 inner = [
                     (train[a], train[b])
                     for a, b in StratifiedKFold(5, shuffle=True, random_state=repeat).split(
-                        train, data.labels[train]
+                        train, data.truth[train]
                     )
                 ]
                 chosen = _best(data, grid, inner)

@@ -45,7 +45,7 @@ class Prepared:
         self.data, self.settings = data, settings
         mean, std = standardisation(data.x)
         z = choose_inducing(
-            data.x, data.offsets, data.labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=0
+            data.x, data.offsets, data.truth, mean=mean, std=std, n_inducing=settings.n_inducing, seed=0
         )
         self.model = SparseGP(z, mean, std, settings).eval()
         self.turns = Turns(data.offsets)
@@ -56,14 +56,14 @@ class Prepared:
         """Initial local posteriors."""
         s = self.settings
         log_h = torch.tensor([s.variant.log_h], dtype=torch.float64)
-        labels = self.data.labels[self.turns.bag_order]
+        labels = self.data.truth[self.turns.bag_order]
         return PsiObservation([s.make_density()], log_h, labels, self.turns, s.variant)
 
     def ascend(self) -> tuple[Weights, PsiObservation]:
         """Run all sweeps."""
         s, observation = self.settings, self.observation()
         limits = Limits(s.sweeps, s.patience, NEVER, s.variant.rule, s.link)
-        training = Watched(self.projection, self.data.offsets, self.data.labels, self.turns)
+        training = Watched(self.projection, self.data.offsets, self.data.truth, self.turns)
         start = Weights.prior(1, self.projection.shape[1], like=self.model.x_mean)
         ((weights, report),) = ascend(self.projection, observation, start, limits=limits, training=training)
         assert len(report.elbo) == s.sweeps
@@ -87,7 +87,7 @@ def sweeps_in_seconds() -> str:
         first = next(iter(runs.values()))
         standard, z = first.model.standardise(data.x), first.model.inducing
         log_h = first.settings.variant.log_h
-        bags = (standard, data.offsets, data.labels, z)
+        bags = (standard, data.offsets, data.truth, z)
         plain = partial(sweeps, *bags, length=16.0 * d, log_h=log_h, count=1)
         taken: dict[str, list[float]] = {name: [] for name in runs}
         for run in runs.values():

@@ -158,7 +158,7 @@ def whitening() -> str:
     for times, m, length in ((1, 100, 16), (1, 200, 1), (8, 100, 16), (8, 200, 1)):
         data = copies(features, times)
         mean, std = standardisation(data.x)
-        z = choose_inducing(data.x, data.offsets, data.labels, mean=mean, std=std, n_inducing=m, seed=0)
+        z = choose_inducing(data.x, data.offsets, data.truth, mean=mean, std=std, n_inducing=m, seed=0)
         model = SparseGP(z, mean, std, HeadSettings(n_inducing=m, lengthscale_squared=8.0 * length)).eval()
         L, K = model.prior_root(), model.covar_module(model.inducing, model.standardise(data.x)).to_dense()
         generator = torch.Generator().manual_seed(0)

@@ -108,7 +108,7 @@ def calibrate(model: SparseGP, held: Bags) -> Calibration | None:
     bags = held.to(model.x_mean.device)
     for _ in standardised_scans(model, bags):  # checks the features
         pass
-    logits = scan_values([_part(model, bags, torch.arange(len(bags.x)))], bags.offsets, settings, VALUES)
+    logits = scan_values([part_of(model, bags, torch.arange(len(bags.x)))], bags.offsets, settings, VALUES)
     return _fitted(logits.cpu(), bags.truth.cpu(), settings)
 
 
@@ -203,11 +203,11 @@ def fit_with_folds(
     for (one,) in fit_many(train, [Job(settings, seen) for seen, _ in folds], density=density, kernel=kernel):
         held = folds[one.place][1]
         rows, _ = take_bags(train.offsets, torch.tensor(held, device=device))
-        parts.append(_part(one.model, train.take(held), rows))
+        parts.append(part_of(one.model, train.take(held), rows))
     return WithFolds(fitted, parts, train.offsets, torch.arange(n_scans, device=device), n_scans, ALONE)
 
 
-def _part(model: SparseGP, bags: Bags, rows: Tensor) -> Part:
+def part_of(model: SparseGP, bags: Bags, rows: Tensor) -> Part:
     """All slices of these scans under the q(w) of a head; `rows` (n,) are theirs in the result."""
     projection = Projection(model, model.clip(bags.x), smoother=make_smoother(model.settings, bags))
     S = model.q_root @ model.q_root.mT

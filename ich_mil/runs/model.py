@@ -16,7 +16,7 @@ Shapes: B scans, L samples.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,13 +176,13 @@ class TrainedModel:
             )
         return Views.of(members)
 
-    def _scans(self, views: Views) -> Iterator[tuple[tuple[Draw, ...], list[Sequence[int] | None], Sampled]]:
+    def _scans(self, views: Views) -> Iterator[tuple[tuple[Draw, ...], list[list[int] | None], Sampled]]:
         """Each scan: samples of each member, indices of the common slices, and pooled probabilities."""
         pairs = zip(self.members, views.members, strict=True)
         drawn = [member.draw(view, self.samples) for member, view in pairs]
         calibrations = [member.calibration(self.calibration) for member in self.members]
         for b, draws in enumerate(zip(*drawn, strict=True)):
-            places: list[Sequence[int] | None] = [own and own[b] for own in views.places]
+            places = [None if own is None else own[b] for own in views.places]
             each = [one.probabilities(c) for one, c in zip(draws, calibrations, strict=True)]
             yield draws, places, pool(each, places)
 

@@ -244,7 +244,7 @@ def ascend(
         limits: stopping criteria.
         training: the training scans; they score unbounded models where there are no validation scans.
         watched: validation scans.
-        held_out: folds to update beside a single replicate, from the same start.
+        held_out: folds to update beside a single replicate.
         ranks: the ranks among which the scans are divided.
 
     Returns:

@@ -224,7 +224,7 @@ def test_few_draws_are_told(burn_in, draws, largest):
     assert report.effective_samples == pytest.approx(float(bulk_ess(watched).min()), rel=1e-8)
     assert report.max_abs_mean[-1] == pytest.approx(float(watched[:, -1].abs().max()), rel=1e-8)
     # commands show the warnings that come from this package
-    assert [Path(one.filename).parts[-3:] for one in told] == [("ich_mil", "gp", "group.py")]
+    assert [Path(one.filename).parts[-3:] for one in told] == [("gp", "inference", "replicates.py")]
     # few draws of 12 weights have a covariance of little use; q(w) has one of full rank
     assert float(torch.linalg.eigvalsh(model.q_root @ model.q_root.mT).min()) > 1e-3
 
