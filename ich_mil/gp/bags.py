@@ -7,7 +7,7 @@ Shapes: B bags (scans), N instances (slices), D features.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -208,6 +208,16 @@ def pack(
         features, z = features[order], None if z is None else z[order.to(z.device)]
     packed = Bags(features, offsets, y, z).to(features.device)
     return packed, torch.arange(len(features)) if order is None else order
+
+
+def pack_held(validation: Sequence[Any]) -> Bags:
+    """Pack the validation scans; error messages name them as the validation scans."""
+    if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):
+        raise ValueError("validation must be (X, bags, labels), or (X, bags, labels, positions)")
+    try:
+        return pack(*validation)[0]
+    except DataError as error:
+        raise DataError(f"validation: {error}") from error
 
 
 def check_both_labels(bags: Bags, what: str) -> None:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import gpytorch
 
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.inference.ascent import FitReport
 from ich_mil.gp.inference.inducing import Points, place_points
 from ich_mil.gp.inference.replicates import fit_group
+from ich_mil.gp.inference.report import FitReport
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP

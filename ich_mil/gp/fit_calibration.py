@@ -28,18 +28,19 @@ from ich_mil.gp.aggregation import latent_logit, mean_logit, scan_logit, top_sli
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.inference.ascent import FitReport
 from ich_mil.gp.inference.folds import Fold, folds_of
 from ich_mil.gp.inference.held_out import Part
 from ich_mil.gp.inference.inducing import Points, place_points
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.inference.replicates import fit_group
+from ich_mil.gp.inference.report import FitReport
 from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.predict import standardised_scans
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.kernels.counter import normals
 from ich_mil.kernels.segments import take_bags
 from ich_mil.ranks import ALONE, Ranks, these_ranks
 
@@ -108,7 +109,8 @@ def calibrate(model: SparseGP, held: Bags) -> Calibration | None:
     bags = held.to(model.x_mean.device)
     for _ in standardised_scans(model, bags):  # checks the features
         pass
-    logits = scan_values([part_of(model, bags, torch.arange(len(bags.x)))], bags.offsets, settings, VALUES)
+    part = part_of(model, bags, torch.arange(len(bags.x), device=bags.x.device))
+    logits = scan_values([part], bags.offsets, settings, VALUES)
     return _fitted(logits.cpu(), bags.truth.cpu(), settings)
 
 
@@ -166,7 +168,8 @@ class WithFolds(NamedTuple):
 
     def values(self, settings: HeadSettings, samples: int) -> Tensor:
         """`scan_values` (2, L, B) of all scans, on the CPU."""
-        return self._of_all(scan_values(self.parts, self.offsets, settings, samples))
+        keys = self.numbers.tolist()
+        return self._of_all(scan_values(self.parts, self.offsets, settings, samples, keys=keys))
 
     def scores(self, settings: HeadSettings) -> Tensor:
         """Scan logits (B,) of the slice logits of E p(f) (`mean_logit`), on the CPU."""
@@ -226,7 +229,14 @@ def moments_of(parts: Iterable[Part], n: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def scan_values(parts: Iterable[Part], offsets: Tensor, settings: HeadSettings, samples: int) -> Tensor:
+def scan_values(
+    parts: Iterable[Part],
+    offsets: Tensor,
+    settings: HeadSettings,
+    samples: int,
+    *,
+    keys: Sequence[int] | None = None,
+) -> Tensor:
     """Values of equal weight (2, L, C) of the scan logits, by the head's rule and by `SLICE_RULE`.
 
     Args:
@@ -234,6 +244,7 @@ def scan_values(parts: Iterable[Part], offsets: Tensor, settings: HeadSettings, 
         offsets: (C + 1,).
         settings: settings of the head.
         samples: L.
+        keys: C keys of the noise; None: the numbers of the scans.
     """
     parts, n = list(parts), int(offsets[-1])
     mu, variance = moments_of(parts, n)
@@ -245,25 +256,32 @@ def scan_values(parts: Iterable[Part], offsets: Tensor, settings: HeadSettings, 
             unit = torch.from_numpy(ndtri((np.arange(samples) + 0.5) / samples)).to(mu)[:, None]
             unit = unit.expand(samples, len(rows)) / unit.std(correction=0)
         else:
-            unit = _correlated(parts, rows, n, samples)
+            sizes = own.diff().tolist()
+            pairs = zip(range(len(sizes)) if keys is None else keys, sizes, strict=True)
+            noise = torch.cat([normals(0, key, size, samples=samples) for key, size in pairs], 1).to(mu)
+            unit = _correlated(parts, rows, n, noise)
         f = latent_logit(mu[rows] + variance[rows].sqrt() * unit, settings.link)
         found.append(scan_logit(f, own.cpu(), rule if rule in ("max", "noisy_or") else f"top_{n}"))
     return torch.stack(found)
 
 
-def _correlated(parts: Sequence[Part], rows: Tensor, n: int, samples: int) -> Tensor:
-    """Samples (L, K) of the slices `rows` (K,), scaled to mean 0 and variance 1, with their correlation."""
-    f = torch.empty(samples, len(rows), dtype=torch.float64, device=rows.device)
+def _correlated(parts: Sequence[Part], rows: Tensor, n: int, noise: Tensor) -> Tensor:
+    """Samples (L, K) of the slices `rows` (K,), scaled to mean 0 and variance 1, with their correlation.
+
+    Args:
+        parts: all N slices.
+        rows: (K,) rows among them.
+        n: N.
+        noise: (L, K) standard normal numbers.
+    """
+    f = torch.empty_like(noise)
     place = rows.new_full((n,), -1)
     place[rows] = torch.arange(len(rows), device=rows.device)
     for projection, weights, own in parts:
         at = (place[own] >= 0).nonzero()[:, 0]
         chosen = projection.select(at)
         generator = torch.Generator().manual_seed(0)
-        z, e = (
-            torch.randn(samples, k, generator=generator, dtype=torch.float64).to(f)
-            for k in (projection.shape[1], len(at))
-        )
-        w = weights.mean + z @ weights.root[0]
-        f[:, place[own[at]]] = chosen.push(w) + chosen.residual.sqrt() * e
+        z = torch.randn(len(noise), projection.shape[1], generator=generator, dtype=torch.float64).to(f)
+        w, to = weights.mean + z @ weights.root[0], place[own[at]]
+        f[:, to] = chosen.push(w) + chosen.residual.sqrt() * noise[:, to]
     return (f - f.mean(0)) / f.std(0, correction=0)

@@ -17,8 +17,7 @@ A head is fitted on the device of `X` and stays there; a loaded head is on the C
 Shapes: B bags (scans), N instances (slices), D features.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -32,17 +31,18 @@ from sklearn.utils.validation import check_is_fitted
 from ich_mil.errors import DataError
 from ich_mil.gp.aggregation import Rule
 from ich_mil.gp.bags import (
-    Bags,
     Values,
     check_both_labels,
     check_columns,
     check_order,
     column_names,
     pack,
+    pack_held,
 )
 from ich_mil.gp.fit_calibration import fit_calibrated
-from ich_mil.gp.inference.ascent import FitReport
 from ich_mil.gp.inference.kernel_choice import choose_kernel
+from ich_mil.gp.inference.report import FitReport
+from ich_mil.gp.modes import usual_tensors
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.settings import HeadSettings, Update
@@ -52,81 +52,47 @@ from ich_mil.gp.storage import load_head, save_head
 SAMPLES = 1000
 """Number of posterior samples of a prediction."""
 
-Held = tuple[Any, Any, Values] | tuple[Any, Any, Values, Values | None]
-"""(X, bags, labels) or (X, bags, labels, positions); a head that smooths along z needs positions."""
-
-
-@contextmanager
-def _usual_tensors() -> Iterator[None]:
-    """Disable inference mode and autocast, and make the CPU the default device.
-
-    Lightning validates in inference mode, whose tensors autograd never accepts, and in autocast, which
-    computes float32 products in bfloat16.
-    """
-    on_cpu = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
-    whole = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]
-    with torch.inference_mode(False), on_cpu, whole[0], whole[1]:
-        yield
-
-
-def _pack_held(validation: Held) -> Bags:
-    """Pack the validation scans; error messages name them as the validation scans."""
-    if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):
-        raise ValueError("validation must be (X, bags, labels), or (X, bags, labels, positions)")
-    try:
-        return pack(*validation)[0]
-    except DataError as error:
-        raise DataError(f"validation: {error}") from error
+Tables = Values | Sequence[Values]
+"""(N, D) features, or a list of the features (n, D) of each bag."""
 
 
 class Head(BaseEstimator):
     """Gaussian-process head of the VGPMIL family, with the interface of scikit-learn.
 
     Parameters:
-        family: `psi` is ψ-VGPMIL, `large_margin` LM-VGPMIL, `probit` MIL-GP-Probit by variational inference
-            and `gibbs` the same model by Gibbs sampling.
-        preset: `default`, `paper` or `public`, for ψ-VGPMIL (`PRESETS`).
-        density: ψ; `gamma` is G-VGPMIL, `logistic` is VGPMIL. Or an object with `theta`, `log_psi` and
-            `bounded`, such as a `LogDensity` of `gp.observations.densities`.
-        alpha: α of the Gamma density.
-        beta: β of the Gamma density.
-        logistic_tail: give the Gamma density of ψ-VGPMIL a logistic tail (`GammaLogisticTail`); without it
-            fits can diverge. None: as in the preset.
-        log_h: log H, the weight of a scan label, for ψ-VGPMIL and LM-VGPMIL. None: as in the preset.
-        update: update of π within a bag, for ψ-VGPMIL and LM-VGPMIL; with `gauss_seidel` the ELBO never
-            decreases. None: as in the preset.
-        margin_c: C of LM-VGPMIL, the steepness of the margin.
-        margin_v: V of LM-VGPMIL, the width of the margin.
-        chains: number of chains of the Gibbs sampler.
-        burn_in: number of discarded draws of each chain.
-        draws: number of kept draws of each chain.
+        family: `psi` (ψ-VGPMIL), `large_margin` (LM-VGPMIL), `probit` (MIL-GP-Probit by variational
+            inference) or `gibbs` (the same model by Gibbs sampling).
+        preset: `default`, `paper` or `public` (`PRESETS`), for ψ-VGPMIL.
+        density: ψ: `logistic` (VGPMIL), `gamma` (G-VGPMIL), or an object such as `LogDensity`.
+        alpha, beta: α and β of the Gamma density.
+        logistic_tail: give the Gamma density a logistic tail, without which fits can diverge. None: preset.
+        log_h: log H, the weight of a scan label, for ψ-VGPMIL and LM-VGPMIL. None: preset.
+        update: update of π within a bag; with `gauss_seidel` the ELBO never decreases. None: preset.
+        margin_c, margin_v: C and V of LM-VGPMIL, steepness and width of the margin.
+        chains, burn_in, draws: number of Gibbs chains, and of discarded and kept draws of each.
         n_inducing: number of inducing points M, half of them for the slices of positive scans.
-        kernel: name of a class of `gpytorch.kernels`; it is scaled by a variance. Or a GPyTorch kernel, used
-            without scale or bias.
-        ard: use one length scale per feature.
-        variance: kernel variance v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: as in the
-            preset; `Head.fit` chooses those of v, bias and ℓ that are None (`gp.inference.kernel_choice`).
-        bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far
-            from all training slices, which is above its values in negative scans. None: as for `variance`.
-        lengthscale_squared: squared length scale ℓ. None: as for `variance`; that of the preset is a multiple
-            of the number of features D.
+        kernel: name of a class of `gpytorch.kernels`, which is scaled by a variance; or a GPyTorch kernel,
+            used without scale or bias.
+        ard: one length scale per feature.
+        variance: v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: `fit` chooses among the preset
+            and larger values on held-out folds (`gp.inference.kernel_choice`).
+        bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far from
+            all training slices, which is above its values in negative scans. None: as for `variance`.
+        lengthscale_squared: ℓ. None: as for `variance`; that of the preset is a multiple of D.
         learn: parameters learned by maximising the objective of Eq. 29 (`gp.inference.hyperparameters`).
-        outer: number of rounds of kernel learning; each follows a coordinate ascent of up to `sweeps` sweeps.
-        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out, as in the
-            public code.
+        outer: rounds of kernel learning; each follows a coordinate ascent of up to `sweeps` sweeps.
+        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out.
         sweeps: maximum number of sweeps.
         patience: stop after this many sweeps without a lower validation loss.
         tolerance: the fit has converged when no μ changes by this much in a sweep.
         precision: `mixed` multiplies in float32 and factorises in float64.
         jitter: ε on the diagonal of K_ZZ, and nugget of the prior at every slice.
-        smooth_mm: width s in mm of the smoothing along z, which is part of the model: the label of a slice
-            depends on a weighted mean of the latent values around it, with weights exp(-d² / (2 s²)) at
-            distance d (`ich_mil.gp.smoothing`). It needs slice positions. 0: no smoothing.
-        rule: aggregation rule from slices to scan, in early stopping and in prediction: `max`, `noisy_or`,
-            `top_3` (or another number), `top_20%` (or another share). None: as in the preset.
-        calibration: method of calibration on held-out scans: `platt`, `temperature`, `isotonic` or `none`.
-        calibration_folds: number of folds, and of additional heads, for calibration without validation scans;
-            also the number of folds of the choice of kernel.
+        smooth_mm: width s in mm of the smoothing of latent values along z, with weights exp(-d² / (2 s²)) at
+            distance d (`gp.smoothing`); it needs positions. 0: none.
+        rule: from slices to scan: `max`, `noisy_or`, `top_3` (any number), `top_20%` (any share). None:
+            preset.
+        calibration: `platt`, `temperature`, `isotonic` or `none`, fitted to held-out scans.
+        calibration_folds: folds for calibration without validation scans, and for the choice of the kernel.
         seed: seed of k-means, random starts, Gibbs chains and the Fourier features of log Z.
 
     Attributes:
@@ -188,26 +154,22 @@ class Head(BaseEstimator):
         density = None if isinstance(parameters["density"], str) else parameters.pop("density")
         kernel = None if isinstance(parameters["kernel"], str) else parameters.pop("kernel")
         if "density" not in parameters and not isinstance(density, Density):
-            raise ValueError(
-                "density must be one of gamma, logistic, or an object with theta, log_psi, bounded; got "
-                f"{density!r}"
-            )
+            allowed = "one of gamma, logistic, or an object with theta, log_psi, bounded"
+            raise ValueError(f"density must be {allowed}; got {density!r}")
         if "kernel" not in parameters and not isinstance(kernel, gpytorch.kernels.Kernel):
-            raise ValueError(
-                "kernel must be the name of a class in gpytorch.kernels, or a kernel made of one; got "
-                f"{kernel!r}"
-            )
+            allowed = "the name of a class in gpytorch.kernels, or a kernel made of one"
+            raise ValueError(f"kernel must be {allowed}; got {kernel!r}")
         return HeadSettings(**parameters), density, kernel
 
-    @_usual_tensors()
+    @usual_tensors()
     def fit(
         self,
-        X: Values | Sequence[Values],
+        X: Tables,
         bags: Values | None = None,
         labels: Values | None = None,
         *,
         positions: Values | None = None,
-        validation: Held | None = None,
+        validation: Sequence[Any] | None = None,
         groups: Sequence[str] | None = None,
         calibrates: Values | None = None,
     ) -> Self:
@@ -235,13 +197,11 @@ class Head(BaseEstimator):
         """
         settings, density, kernel = self._parts()
         if labels is None:
-            raise DataError(
-                "labels must be given, one for each bag: fit(X, bags, labels), or fit(X, labels=)"
-            )
+            raise DataError("labels must be given, one for each bag: fit(X, bags, labels), fit(X, labels=)")
         train, _ = pack(X, bags, labels, positions)
         check_order(groups, bags, "groups")
         names = column_names(X)
-        held = None if validation is None else _pack_held(validation)
+        held = None if validation is None else pack_held(validation)
         if validation is not None:
             check_columns(validation[0], names)
         check_both_labels(train, "training scans")
@@ -268,18 +228,14 @@ class Head(BaseEstimator):
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
 
     def predict(
-        self,
-        X: Values | Sequence[Values],
-        bags: Values | None = None,
-        *,
-        positions: Values | None = None,
+        self, X: Tables, bags: Values | None = None, *, positions: Values | None = None
     ) -> np.ndarray:
         """Label (B,) of each bag: 1 from a calibrated probability of ½."""
         return (self._predictions(X, bags, positions)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
 
     def predict_bag_proba(
         self,
-        X: Values | Sequence[Values],
+        X: Tables,
         bags: Values | None = None,
         *,
         positions: Values | None = None,
@@ -287,9 +243,8 @@ class Head(BaseEstimator):
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (B,) that each bag is positive; with `return_std` also its std (B,).
 
-        Bags come in the order of the list, of the offsets, or of `np.unique(bags)`. Mean and standard
-        deviation are over `SAMPLES` posterior samples. They depend neither on the other bags nor on the order
-        of the rows.
+        Bags come in the order of the list, of the offsets, or of `np.unique(bags)`. Values are of `SAMPLES`
+        posterior samples; they depend neither on the other bags nor on the order of the rows.
         """
         predictions, _ = self._predictions(X, bags, positions)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
@@ -297,7 +252,7 @@ class Head(BaseEstimator):
 
     def predict_instance_proba(
         self,
-        X: Values | Sequence[Values],
+        X: Tables,
         bags: Values | None = None,
         *,
         positions: Values | None = None,
@@ -311,7 +266,7 @@ class Head(BaseEstimator):
 
     def score(
         self,
-        X: Values | Sequence[Values],
+        X: Tables,
         bags: Values | None = None,
         labels: Values | None = None,
         *,
@@ -321,9 +276,9 @@ class Head(BaseEstimator):
         check_order(labels, bags, "labels")
         return float(accuracy_score(np.asarray(labels), self.predict(X, bags, positions=positions)))
 
-    @_usual_tensors()
+    @usual_tensors()
     def _predictions(
-        self, X: Values | Sequence[Values], bags: Values | None, positions: Values | None
+        self, X: Tables, bags: Values | None, positions: Values | None
     ) -> tuple[Predictions, np.ndarray]:
         check_is_fitted(self, "model_")
         check_columns(X, self.model_.feature_names)
@@ -341,12 +296,11 @@ class Head(BaseEstimator):
         save_head(self.model_, Path(folder))
 
     @classmethod
-    @_usual_tensors()
+    @usual_tensors()
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
         """Load a head written by `save`; its predictions are the same, bit for bit.
 
-        The report of the fit and a density object are not stored; the parameter `density` of a head that was
-        fitted with a density object is then `logistic`.
+        The report of the fit and a density object (the parameter is then `logistic`) are not stored.
 
         Args:
             folder: folder of a saved head.

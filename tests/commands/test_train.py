@@ -258,7 +258,7 @@ def test_a_head_that_cannot_be_fitted_is_told_before_scans_are_prepared(
         train(table, resume=False)
     smooth = replace(table, head=HeadSettings(smooth_mm=5.0))
     with pytest.raises(
-        DataError, match=r"f\.csv: head\.smooth_mm is 5, but where the slices lie is not known"
+        DataError, match=r"f\.csv: head\.smooth_mm is 5"
     ):
         train(smooth, resume=False)
     assert not config.out.exists()

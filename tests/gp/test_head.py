@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import types
 import warnings
 
@@ -144,7 +145,7 @@ def test_parameters_are_the_settings_and_clone_takes_them():
     head = Head(density="gamma", beta=4.0, n_inducing=20)
     signature = inspect.signature(Head).parameters
     assert {name: one.default for name, one in signature.items()} == vars(HeadSettings())
-    assert all(f"\n        {name}: " in Head.__doc__ for name in signature)
+    assert all(re.search(rf"\n {{8}}[\w, ]*\b{name}\b[\w, ]*: ", Head.__doc__) for name in signature)
     assert set(head.get_params()) == set(signature)
     other = clone(head).set_params(beta=1.0)
     assert (head.beta, other.beta, other.n_inducing) == (4.0, 1.0, 20)

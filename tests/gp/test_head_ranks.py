@@ -15,9 +15,9 @@ from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.fit_calibration import calibrate, fit_calibrated
 from ich_mil.gp.inference import ascent, hyperparameters, inducing
-from ich_mil.gp.inference.ascent import FitReport
 from ich_mil.gp.inference.objective import KernelObjective
-from ich_mil.gp.inference.replicates import share_of
+from ich_mil.gp.inference.report import FitReport
+from ich_mil.gp.inference.share import share_of
 from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP

@@ -8,7 +8,7 @@ section 2) is
     w | m ~ N(A⁻¹ Φ m, A⁻¹)          A = I + Φ Φᵀ, constant, factorised once
 
 followed by one elliptical slice move of w with m integrated out. A margin has mean φᵀw and variance 1, as in
-the paper; `probit` approximates the same posterior. (A variance of 1 + residual would be a different model.)
+the paper; `probit` approximates the same posterior.
 
 The sampler departs from the paper in two ways, neither of which changes the posterior:
 
@@ -36,8 +36,9 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from ich_mil.convergence import bulk_ess, r_hat
-from ich_mil.gp.inference.ascent import COLLAPSED, LONGER, FitReport, Stopped
+from ich_mil.gp.inference.ascent import COLLAPSED, LONGER
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.report import FitReport, Stopped
 from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.probit import log_evidence, log_hazard, margin_mean
 from ich_mil.gp.sparse_gp import SparseGP, lower_root
@@ -96,17 +97,7 @@ def draw_sided(mu: Tensor, side: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Generator) -> Tensor:
-    """Draw the margins of all scans from their exact joint distribution given w and the scan labels.
-
-    Args:
-        mu: (R, N) Φᵀ w, in the order of `turns`.
-        labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
-        turns: order of the slices.
-        generator: random generator.
-
-    Returns:
-        (R, N).
-    """
+    """Draw the margins (R, N) of all scans from their exact joint distribution given Φᵀ w and the labels."""
     bags, log_not = turns.bags, log_ndtr(-mu)
     before, running = torch.empty_like(mu), mu.new_zeros(len(mu), len(labels))  # Σ_{i<k} log P(m_i < 0)
     position = torch.empty_like(bags)
@@ -129,16 +120,7 @@ def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Gene
 
 
 def draw_weights(pull: Tensor, root: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw w ~ N(A⁻¹ p, A⁻¹).
-
-    Args:
-        pull: (R, M) p = Φ m.
-        root: (M, M) W with WᵀW = A⁻¹.
-        generator: random generator.
-
-    Returns:
-        The draws (R, M) and their means A⁻¹ p (R, M).
-    """
+    """Draw w ~ N(A⁻¹ p, A⁻¹) for p = Φ m (R, M) and W (M, M) with WᵀW = A⁻¹; also the means A⁻¹ p."""
     mean = pull @ root.mT @ root
     noise = torch.randn(pull.shape, generator=generator, dtype=pull.dtype, device=pull.device)
     return mean + noise @ root, mean

@@ -22,65 +22,23 @@ from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.bags import Bags, check_both_labels
-from ich_mil.gp.inference.ascent import FitReport, Limits, Watched, ascend, join_reports
+from ich_mil.gp.inference.ascent import Limits, Watched, ascend
 from ich_mil.gp.inference.gibbs import sample_posterior
 from ich_mil.gp.inference.held_out import HeldOut
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.inducing import Points
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.report import FitReport, join_reports
+from ich_mil.gp.inference.share import Share, share_of
 from ich_mil.gp.inference.weights import Observation, Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.observations.large_margin import MarginObservation
 from ich_mil.gp.observations.probit import ProbitObservation
 from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import Smoother, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP, check_kernel, lower_root
 from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.kernels.segments import take_bags
 from ich_mil.ranks import ALONE, Ranks, these_ranks
-
-
-class Share(NamedTuple):
-    """Scans of one rank.
-
-    Attributes:
-        bags: scans of this rank.
-        smoother: smoother of these scans; None if the head does not smooth along z.
-        numbers: (C,) indices of these scans among all.
-        rows: (n,) indices of their slices among all.
-        all_labels: (B,) labels of all scans, on the CPU.
-    """
-
-    bags: Bags
-    smoother: Smoother | None
-    numbers: Tensor
-    rows: Tensor
-    all_labels: Tensor
-
-
-def share_of(bags: Bags, settings: HeadSettings, ranks: Ranks, what: str) -> Share:
-    """Select the scans of this rank, with about the same number of slices on each rank.
-
-    Raises:
-        DataError: on every rank: fewer scans than ranks, or unknown positions (`make_smoother`).
-    """
-    smoother = make_smoother(settings, bags, what)
-    n_bags = len(bags.truth)
-    if n_bags < ranks.size:
-        raise DataError(
-            f"{what}: {n_bags} cannot be shared among {ranks.size} processes, each needs one; start at most "
-            f"{n_bags} processes"
-        )
-    numbers = torch.arange(n_bags)
-    if ranks.size > 1:
-        numbers = ranks.share(bags.offsets.diff().cpu())
-        all_bags, bags = bags, bags.take(numbers.tolist())
-        rows = take_bags(all_bags.offsets, numbers.to(bags.x.device))[0]
-        smoother = make_smoother(settings, bags, what)
-        return Share(bags, smoother, numbers.to(bags.x.device), rows, all_bags.truth.cpu())
-    rows = torch.arange(len(bags.x), device=bags.x.device)
-    return Share(bags, smoother, numbers.to(bags.x.device), rows, bags.truth.cpu())
 
 
 class Group(NamedTuple):

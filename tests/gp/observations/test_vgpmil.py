@@ -178,7 +178,7 @@ def test_each_replicate_is_bounded_as_its_density_is():
 
 def test_validation_stops_early_and_keeps_the_best_sweep():
     x, offsets, labels = scans(24, 0)
-    validation = scans(12, 7)
+    validation = Bags(*scans(12, 7))
     settings = HeadSettings(n_inducing=20, sweeps=40, patience=3)
     model, report = fit(Bags(x, offsets, labels), settings, validation=validation)
     assert report.stopped == "validation"
