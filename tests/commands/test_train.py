@@ -257,9 +257,7 @@ def test_a_head_that_cannot_be_fitted_is_told_before_scans_are_prepared(
     with pytest.raises(ConfigError, match=message):
         train(table, resume=False)
     smooth = replace(table, head=HeadSettings(smooth_mm=5.0))
-    with pytest.raises(
-        DataError, match=r"f\.csv: head\.smooth_mm is 5"
-    ):
+    with pytest.raises(DataError, match=r"f\.csv: head\.smooth_mm is 5"):
         train(smooth, resume=False)
     assert not config.out.exists()
     assert not config.prepared.exists()
