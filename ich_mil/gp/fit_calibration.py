@@ -28,7 +28,7 @@ from ich_mil.gp.aggregation import latent_logit, mean_logit, scan_logit, top_sli
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.inference.folds import Fold, folds_of
+from ich_mil.gp.inference.folds import Fold, check_distances, folds_of
 from ich_mil.gp.inference.held_out import Part
 from ich_mil.gp.inference.inducing import Points, place_points
 from ich_mil.gp.inference.projection import Projection
@@ -79,7 +79,7 @@ def fit_calibrated(
 
     Raises:
         DataError: fewer patients of a label than folds; or as in `fit`.
-        ScanError: a validation scan has features that cannot be used (`standardised_scans`).
+        ScanError: a scan has features that cannot be used, far from those of the other folds.
     """
     if validation is not None or settings.calibration == "none":
         model, report = fit(train, settings, validation=validation, density=density, kernel=kernel)
@@ -193,6 +193,7 @@ def fit_with_folds(
     """Fit a head to all scans, and to the scans of all folds but one."""
     n_scans, device = len(train.truth), train.x.device
     if settings.family in ("psi", "probit") and settings.learn == "nothing":
+        check_distances(train, folds)
         fold_of = torch.empty(n_scans, dtype=torch.int64)
         for f, (_, out) in enumerate(folds):
             fold_of[list(out)] = f
