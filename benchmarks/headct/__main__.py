@@ -26,13 +26,12 @@ from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import position_score, slice_prevalence
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores
-from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import take_bags
-from ich_mil.runs.model import Member, TrainedModel
+from ich_mil.runs.model import Member, TrainedModel, bags_of
 from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import prepare_training
 from ich_mil.training.fit_head import fit_to
@@ -46,8 +45,7 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
     for number, (member, own) in enumerate(zip(model.members, learn.members, strict=True)):
         head = fit_to(own, None, replace(settings, seed=settings.seed + number), mixed=True).model_
         members.append(Member(member.folder, member.cnn, head, head.calibration, member.seed, None))
-        bags = Bags(own.x.double(), own.offsets, own.labels, own.positions_mm)
-        both = held_out_logits(bags, head.settings, patients=own.patients, samples=model.samples)
+        both = held_out_logits(bags_of(own), head.settings, patients=own.patients, samples=model.samples)
         logits.append(both if head.calibration is None else head.calibration.logits(both))
     features = learn.features
     used = calibrating(features.offsets, features.labels)

@@ -8,6 +8,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.public_features import bags_of, cq500, rsna
 from benchmarks.record import table
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.fit_calibration import calibrate
 from ich_mil.gp.predict import predict
@@ -46,11 +47,11 @@ def learning() -> str:
         learn, watch = (bags_of(features.select(part)) for part in (train, held))
         out = features.select(test)
         for name, settings in HEADS.items():
-            model, _ = fit(*learn[:3], settings=settings, validation=watch)
-            model.calibration = calibrate(model, watch, samples=300)
+            model, _ = fit(learn, settings, validation=watch)
+            model.calibration = calibrate(model, watch)
             inner, outer = (
                 predict(
-                    model, one.x, one.offsets, one.scans, samples=300, calibration=model.calibration
+                    model, Bags(one.x, one.offsets, ids=one.scans), samples=300, calibration=model.calibration
                 ).scan_mean
                 for one in (out, external)
             )

@@ -19,11 +19,10 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.fit_calibration import cross_fit
+from ich_mil.gp.fit_calibration import fit_calibrated
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.predict import Predictions, mean_logits, predict
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.kernels.segments import take_bags
 from ich_mil.reproduce.statistics.independent import independent_scans
 
 HEADS = {
@@ -40,14 +39,12 @@ def head_on(
 
     Without `joint`, scan probabilities come from independent samples of the slices.
     """
-    bags = bags_of(train)
-    model, _ = fit(*bags[:3], settings=settings)
-    calibration = cross_fit(bags, settings, patients=train.patients, seed=settings.seed)
-    scans = model, test.x, test.offsets, test.scans
-    got = predict(*scans, calibration=calibration)
+    model, _ = fit_calibrated(bags_of(train), settings, patients=train.patients)
+    scans = Bags(test.x, test.offsets, ids=test.scans)
+    got = predict(model, scans, calibration=model.calibration)
     if joint:
         return got
-    mean, std = independent_scans(*scans, calibration=calibration)
+    mean, std = independent_scans(model, scans, calibration=model.calibration)
     return replace(got, scan_mean=mean, scan_std=std)
 
 
@@ -77,8 +74,8 @@ def grid_cells(preset: Preset, seeds: Sequence[int]) -> tuple[dict[Cell, list[fl
     ]
     found: dict[Cell, list[float]] = {}
     stopped: list[str] = []
-    for group in fit_many(train.x, train.offsets, train.labels, jobs):
-        logits = mean_logits([one.model for one in group], test.x)
+    for group in fit_many(bags_of(train), jobs):
+        logits = mean_logits([one.model for one in group], bags_of(test))
         for one, score in zip(group, scan_logit(logits, test.offsets, "max"), strict=True):
             s = one.model.settings
             auc = float(roc_auc_score(test.labels, score)) if bool(score.isfinite().all()) else float("nan")
@@ -138,7 +135,7 @@ def musk_bags() -> str:
             scores, labels = [], []
             split = StratifiedKFold(5, shuffle=True, random_state=repeat)
             for train, held in split.split(data.labels, data.labels):
-                inner = [(train[a], train[b]) for a, b in split.split(train, data.labels[train])]
+                inner = [(train[a], train[b]) for a, b in split.split(train, data.truth[train])]
                 within = _held_out(data, grid, inner)
                 chosen = max(within, key=lambda place: float(np.mean(within[place][0])))
                 aucs = _held_out(data, grid, [(train, held)])
@@ -147,7 +144,7 @@ def musk_bags() -> str:
                 nested.append(aucs[chosen][0][0])
                 picks.append(chosen)
                 scores.append(aucs[chosen][1])
-                labels.append(data.labels[held].numpy())
+                labels.append(data.truth[held].numpy())
             pooled.append(roc_auc_score(np.concatenate(labels), np.concatenate(scores)))
         best = max(fixed, key=lambda place: float(np.mean(fixed[place])))
         s, v = grid[best], grid[best].variant
@@ -185,13 +182,13 @@ def _held_out(
     """For each cell: AUC of each split, and scores of the held-out bags of the last split."""
     jobs = [Job(settings, tuple(train.tolist())) for train, _ in splits for settings in grid]
     found: dict[int, tuple[list[float], np.ndarray]] = {}
-    for group in fit_many(data.x, data.offsets, data.labels, jobs):
+    for group in fit_many(data, jobs):
         held = splits[group[0].place // len(grid)][1]
-        rows, own = take_bags(data.offsets, torch.as_tensor(held))
-        logits = mean_logits([one.model for one in group], data.x[rows])
-        for one, score in zip(group, scan_logit(logits, own, "max"), strict=True):
+        out = data.take(held.tolist())
+        logits = mean_logits([one.model for one in group], out)
+        for one, score in zip(group, scan_logit(logits, out.offsets, "max"), strict=True):
             aucs, _ = found.get(one.place % len(grid), ([], None))
-            auc = float(roc_auc_score(data.labels[held], score))
+            auc = float(roc_auc_score(data.truth[held], score))
             found[one.place % len(grid)] = [*aucs, auc], score.numpy()
     return found
 
@@ -210,7 +207,7 @@ def _compare(heads: dict[str, HeadSettings], *, joint: bool = True) -> str:
             losses.append(loss)
             f1.append(f1_score(out.slice_labels, got.slice_mean >= 0.5))
         started = perf_counter()
-        fit(features.x, features.offsets, features.labels, settings=settings)
+        fit(bags_of(features), settings)
         took = perf_counter() - started
         got = head_on(features, test, settings, joint=joint)
         auc, loss, accuracy = scan_metrics(test.labels, got.scan_mean)

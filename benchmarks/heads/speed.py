@@ -19,11 +19,12 @@ from benchmarks.record import seconds, spread, table
 from ich_mil.data.features import FeatureSet
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.inference.ascent import Limits, Watched, Weights, ascend
+from ich_mil.gp.inference.ascent import Limits, Watched, ascend
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.inducing import choose_inducing, standardisation
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -44,7 +45,7 @@ class Prepared:
         self.data, self.settings = data, settings
         mean, std = standardisation(data.x)
         z = choose_inducing(
-            data.x, data.offsets, data.labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=0
+            data.x, data.offsets, data.truth, mean=mean, std=std, n_inducing=settings.n_inducing, seed=0
         )
         self.model = SparseGP(z, mean, std, settings).eval()
         self.turns = Turns(data.offsets)
@@ -55,10 +56,10 @@ class Prepared:
         """Run all sweeps."""
         s = self.settings
         log_h = torch.tensor([s.variant.log_h], dtype=torch.float64)
-        labels = self.data.labels[self.turns.bag_order]
+        labels = self.data.truth[self.turns.bag_order]
         observation = PsiObservation([s.make_density()], log_h, labels, self.turns, s.variant)
         limits = Limits(s.sweeps, s.patience, NEVER, s.variant.rule, s.link)
-        training = Watched(self.projection, self.data.offsets, self.data.labels, self.turns)
+        training = Watched(self.projection, self.data.offsets, self.data.truth, self.turns)
         start = Weights.prior(1, self.projection.shape[1], like=self.model.x_mean)
         ((weights, report),) = ascend(self.projection, observation, start, limits=limits, training=training)
         assert len(report.elbo) == s.sweeps
@@ -78,7 +79,7 @@ def sweeps_in_seconds() -> str:
             runs[f"{kind}, ℓ = {length} D"] = Prepared(data, settings)
         first = next(iter(runs.values()))
         z, log_h = first.model.inducing, first.settings.variant.log_h
-        bags = (first.model.standardise(data.x), data.offsets, data.labels, z)
+        bags = (first.model.standardise(data.x), data.offsets, data.truth, z)
         plain = partial(sweeps, *bags, length=16.0 * d, log_h=log_h, count=1)
         taken: dict[str, list[float]] = {name: [] for name in runs}
         for run in runs.values():
@@ -92,7 +93,7 @@ def sweeps_in_seconds() -> str:
             kept = runs[name].projection.shape[1] if name in runs else len(z)
             faster = f"{slowest / statistics.median(values):.0f} x"
             rows.append([f"{len(data.x):,}", name, kept, spread(values), faster])
-        whole = partial(fit, *data[:3], settings=HeadSettings())
+        whole = partial(fit, data, HeadSettings())
         name = "a whole `fit`, k-means and Φ included"
         rows.append([f"{len(data.x):,}", name, "", spread(seconds(whole, rounds=3)), ""])
     head = ["N", "50 sweeps", "directions", "median (range)", "faster than loops"]
@@ -146,12 +147,12 @@ def grid_of_90() -> str:
     """Time of the 90 fits of the grid in one batch and one by one."""
     features = rsna()
     jobs = grid_jobs(features)
-    bags = bags_of(features)[:3]
+    bags = bags_of(features)
 
     taken: dict[str, list[float]] = {"together": [], "alone": []}
     for _ in range(3):
-        taken["together"] += seconds(lambda: list(fit_many(*bags, jobs)), rounds=1)
-        taken["alone"] += seconds(lambda: [list(fit_many(*bags, [job])) for job in jobs], rounds=1)
+        taken["together"] += seconds(lambda: list(fit_many(bags, jobs)), rounds=1)
+        taken["alone"] += seconds(lambda: [list(fit_many(bags, [job])) for job in jobs], rounds=1)
     ratio = sorted(taken["alone"])[1] / sorted(taken["together"])[1]
     rows = [[name, spread(values)] for name, values in taken.items()]
     return table(["90 fits", "median (range) of 3"], rows) + f"\n\n{ratio:.2f} x faster together."

@@ -37,6 +37,7 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.frozen import extract_features
 from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
@@ -236,7 +237,7 @@ def of_phantoms(run: Path, out: Path) -> str:
     def with_head(cnn: AttentionCnn, prepared: PreparedSet) -> Model:
         features = extract_features(cnn, prepared, scans)
         x, labels = features.x.double(), features.labels
-        return cnn, fit(x, features.offsets, labels, settings=HeadSettings(**config["head"]))[0]
+        return cnn, fit(Bags(x, features.offsets, labels), HeadSettings(**config["head"]))[0]
 
     prepared, mixed = (open_prepared(Path(config["prepared"]) / "train") for _ in range(2))
     splits["label"] = splits.groupby("split").label.transform(
@@ -275,7 +276,7 @@ def of_ctich(data: Path, seed: int) -> str:
         sizes = torch.tensor([*features.offsets.diff(), *(len(part) for part in x[1:])])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         labels = torch.cat([features.labels, torch.ones(len(drawn), dtype=torch.int64)])
-        return cnn, fit(torch.cat(x).double(), offsets, labels, settings=HeadSettings())[0]
+        return cnn, fit(Bags(torch.cat(x).double(), offsets, labels), HeadSettings())[0]
 
     models = {"trained": with_head(cnn), "random weights": with_head(untrained(encoder, settings))}
     held = inserted(a, negative.scan[negative.split == "validation"].tolist(), encoder.size)

@@ -15,7 +15,6 @@ from benchmarks.heads.speed import grid_jobs
 from benchmarks.public_features import bags_of, copies, rsna
 from benchmarks.timing import DEVICE, Timing, beside_compiled, float32_rate, in_turn, once, row, summary
 from ich_mil.gp.fit import fit, fit_many
-from ich_mil.gp.inference.devices import on_device
 from ich_mil.gp.inference.inducing import place_points
 from ich_mil.gp.inference.projection import GPU_ROWS
 from ich_mil.gp.settings import HeadSettings
@@ -113,14 +112,14 @@ def _verdict(timings: Mapping[str, Timing], flops: int, replicates: int) -> str:
 
 def one_sweep() -> Timing:
     """Time of a sweep: difference of fits with 50 and 10 sweeps over 40; Φ is computed in both."""
-    bags = on_device(copies(rsna(), 8), DEVICE)
+    bags = copies(rsna(), 8).to(DEVICE)
     settings = HeadSettings(density="gamma", precision="mixed", tolerance=1e-300)
     # computed beforehand: k-means takes longer than 40 sweeps
     points = place_points(bags, settings)
 
     def sweeps(count: int) -> None:
         with patch("ich_mil.gp.fit.place_points", return_value=points):
-            _, report = fit(*bags[:3], settings=replace(settings, sweeps=count))
+            _, report = fit(bags, replace(settings, sweeps=count))
         assert len(report.elbo) == count
 
     sweeps(50)
@@ -132,9 +131,9 @@ def sweep_rows() -> list[list[str]]:
     """Rows of a sweep of G-VGPMIL (`one_sweep`) and of the grid of 90 fits."""
     features = rsna()
     jobs = grid_jobs(features)
-    bags = on_device(bags_of(features), DEVICE)[:3]
+    bags = bags_of(features).to(DEVICE)
     rounds = 3 if DEVICE.type == "cuda" else 1
-    grid = summary([once(lambda: list(fit_many(*bags, jobs))) for _ in range(rounds)])
+    grid = summary([once(lambda: list(fit_many(bags, jobs))) for _ in range(rounds)])
     name = "triton" if DEVICE.type == "cuda" else "eager"
     rows = []
     for op, size, timing, bar, most in (

@@ -27,14 +27,13 @@ from ich_mil.data.splits import SPLITS, keys_of, load_splits, scan_keys, write_s
 from ich_mil.errors import ConfigError, IchMilError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, digest, write_json
-from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
 from ich_mil.runs.copying import copy_run
 from ich_mil.runs.folder import check_new, read_run
-from ich_mil.runs.model import Member, TrainedModel
+from ich_mil.runs.model import Member, TrainedModel, bags_of
 from ich_mil.runs.storage import ensemble_member, load_model, samples_each, write_ensemble
 from ich_mil.runs.training_sets import has_single_slices, head_scans, in_slices, training_views
 
@@ -171,8 +170,9 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
     if not refit:
         return member.logits(view, samples)
     view = view.as_slices(in_slices(run, view))
-    bags = Bags(view.x.double().to(device()), view.offsets, view.labels, view.positions_mm)
     with named(member.folder):
-        both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
+        both = held_out_logits(
+            bags_of(view).to(device()), member.head.settings, patients=view.patients, samples=samples
+        )
     assert member.own is not None  # checked by `finish`
     return member.own.logits(both)

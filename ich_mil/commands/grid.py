@@ -37,6 +37,7 @@ from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
+from ich_mil.runs.model import bags_of
 from ich_mil.settings import check_about
 
 GRID_FORMAT = "ich_mil.grid.1"
@@ -61,7 +62,7 @@ def grid(config: GridConfig) -> pd.DataFrame:
     for cell in config.cells():
         head = replace(config.head, **cell)
         check_kernel(make_kernel(head, width), torch.zeros(2, width, dtype=torch.float64))
-        make_smoother(head, features.positions_mm, features.offsets, what=str(config.train.path))
+        make_smoother(head, bags_of(features), str(config.train.path))
     with named(config.train.path):
         keys, jobs = _jobs(config, features)
     data = digest(*(table.read_bytes() for table in tables))
@@ -87,7 +88,7 @@ def _fill(
     if rows:
         say(f"{len(keys) - len(left)} of {len(keys)} fits are in {path} already")
     todo = [jobs[place] for place in left]
-    groups = fit_many(features.x.to(device()), features.offsets, features.labels, todo)
+    groups = fit_many(bags_of(features).to(device()), todo)
     lines = _measured(groups, features, external, todo)
     for place, row in progress(lines, total=len(left), what="grid", unit="fit"):
         rows.append(keys[left[place]] | row)
@@ -161,7 +162,7 @@ def _measured(
         out = [scan for b, scan in enumerate(features.scans) if b not in seen]
         sets = {"held": features.select(out)} if out else {}
         sets |= {} if external is None else {"external": external}
-        logits = {name: mean_logits(models, part.x).cpu() for name, part in sets.items()}
+        logits = {name: mean_logits(models, bags_of(part)).cpu() for name, part in sets.items()}
         for r, one in enumerate(group):
             row: dict[str, Any] = {
                 "sweeps": len(one.report.elbo),

@@ -86,11 +86,11 @@ class Predictor:
             contrast_words=self.contrast_words,
         )
         views = model.features(prepared, out / "features.safetensors")
-        predictions = model.predict(views)
+        predictions, explained = model.explain(views)
         results = make_results(
             views.features,
             predictions,
-            model.explain(views, predictions),
+            explained,
             prepared,
             set_name="new",
             model=model.provenance,

@@ -58,6 +58,7 @@ from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.runs.folder import RUN_FORMAT, read_run
+from ich_mil.runs.model import bags_of
 from ich_mil.runs.resume import check_folder
 from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import (
@@ -138,7 +139,7 @@ def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
     width = config.cnn.features if features is None else features.x.shape[1]
     check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
     if features is not None:
-        make_smoother(config.head, features.positions_mm, features.offsets, what=str(config.train.path))
+        make_smoother(config.head, bags_of(features), str(config.train.path))
 
 
 def _check_stopping(config: RunConfig, validation: bool) -> None:

@@ -214,13 +214,14 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:
 
     Pages, maps, decisions and DICOM results of earlier predictions in `out` are removed.
     """
-    predictions = one.predict(model)
+    with named(one.source):
+        predictions, explained = model.explain(one.views)
     rows = score_rows(model, one.features, predictions)
     table = one.metrics(rows, seed=model.seed, resamples=model.bootstrap)
     results = make_results(
         one.features,
         predictions,
-        model.explain(one.views, predictions),
+        explained,
         one.prepared,
         set_name=one.name,
         model=model.provenance,

@@ -96,6 +96,27 @@ def sampled_scan_logit(f: Tensor, rule: Rule) -> Tensor:
     return scan_logit(f[:, places], torch.tensor([0, k]), "max" if k == 1 else f"top_{k}")
 
 
+def top_slices(score: Tensor, offsets: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """Slices that a rule uses if the slices of a scan are ranked by `score`: all of them for `noisy_or`.
+
+    Args:
+        score: (N,).
+        offsets: (B + 1,).
+        rule: aggregation rule.
+
+    Returns:
+        Their rows, and the offsets (B + 1,) of the scans among these rows.
+    """
+    bags, sizes = bag_index(offsets), offsets.diff()
+    if rule == "noisy_or":
+        return torch.arange(len(score), device=score.device), offsets
+    order = score.argsort(descending=True, stable=True)
+    order = order[bags[order].argsort(stable=True)]  # scan by scan, the largest first
+    count = _largest(rule, sizes)
+    place = torch.arange(len(score), device=score.device) - offsets[bags]
+    return order[place < count[bags]], torch.cat([offsets[:1], count.cumsum(0)])
+
+
 def _largest(rule: Rule, sizes: Tensor) -> Tensor:
     """Number of slices that `max` or `top` uses, for scans with `sizes` slices."""
     check_rule(rule)

@@ -1,12 +1,13 @@
-"""Packed bags of slices: conversion and validation of features, bag indices, labels and slice positions.
+"""Packed bags of slices, and the checks of what users give.
 
-In: features as numpy array or tensor, and the bag of each row in any form that `Head` accepts. Out: `Bags`,
-in which bag b owns rows `offsets[b]:offsets[b + 1]`.
+`pack` checks features, bags, labels and positions once and returns `Bags`, in which bag b owns the rows
+`offsets[b]:offsets[b + 1]`. All functions of the package trust a `Bags`.
 
 Shapes: B bags (scans), N instances (slices), D features.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,72 +17,53 @@ from torch import Tensor
 
 from ich_mil.errors import DataError
 from ich_mil.kernels.rbf_gram import LARGEST, measurable
-from ich_mil.kernels.segments import bag_index, take_bags
+from ich_mil.kernels.segments import take_bags
 
 CHUNK = 65_536
 """Number of rows that are checked, or converted to float64, at a time."""
 
 Values = ArrayLike | Tensor
-Held = tuple[Values, Values, Values] | tuple[Values, Values, Values, Values | None]
-"""(X, bags, labels) or (X, bags, labels, positions); a head that smooths along z needs positions."""
 
 
 class Bags(NamedTuple):
-    """Packed scans with labels.
+    """Packed bags, all tensors on one device.
 
     Attributes:
         x: (N, D) raw features.
-        offsets: (B + 1,).
-        labels: (B,) in {0, 1}.
+        offsets: (B + 1,) int64.
+        labels: (B,) in {0, 1}; None where they are not needed.
         positions: (N,) mm along the scan, for heads that smooth along z; None if unknown.
+        ids: B names of the scans, which key the noise of their posterior samples; None: all share a key.
     """
 
     x: Tensor
     offsets: Tensor
-    labels: Tensor
+    labels: Tensor | None = None
     positions: Tensor | None = None
+    ids: Sequence[str] | None = None
 
+    @property
+    def truth(self) -> Tensor:
+        """The labels of bags that are known to have them."""
+        assert self.labels is not None
+        return self.labels
 
-AnyBags = Bags | tuple[Tensor, Tensor, Tensor]
-"""`Bags`, or a plain tuple (x, offsets, labels) without positions."""
-
-
-def _first_bad(x: Tensor) -> int | None:
-    """Index of the first row of x (N, D) that is not `measurable`, or None."""
-    for start in range(0, len(x), CHUNK):
-        good = measurable(x[start : start + CHUNK])
-        if not bool(good.all()):
-            return start + int((~good).nonzero()[0])
-    return None
-
-
-def check_bags(x: Tensor, offsets: Tensor, labels: Tensor, what: str) -> None:
-    """Raise `DataError` unless these are packed bags with `measurable` features and both labels."""
-    try:
-        bag_index(offsets)
-    except ValueError as error:
-        raise DataError(f"{what}: {error}") from error
-    if x.ndim != 2 or len(x) != int(offsets[-1]) or len(labels) != len(offsets) - 1:
-        raise DataError(
-            f"{what}: features {tuple(x.shape)} and {len(labels)} labels do not fit offsets of "
-            f"{len(offsets) - 1} scans and {int(offsets[-1])} slices"
+    def take(self, chosen: Sequence[int]) -> "Bags":
+        """Select the bags with indices `chosen`, in that order."""
+        numbers = torch.as_tensor(chosen, dtype=torch.int64, device=self.offsets.device)
+        rows, offsets = take_bags(self.offsets, numbers)
+        return Bags(
+            self.x[rows],
+            offsets,
+            None if self.labels is None else self.labels[numbers],
+            None if self.positions is None else self.positions[rows],
+            None if self.ids is None else [self.ids[b] for b in chosen],
         )
-    bad = _first_bad(x)
-    if bad is not None:
-        raise DataError(f"{what}: a feature of slice {bad} is NaN or infinite, or beyond {LARGEST}")
-    other = labels[(labels != 0) & (labels != 1)]
-    if len(other):
-        raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
-    if bool((labels == labels[0]).all()):
-        raise DataError(f"{what}: all {len(labels)} are labelled {int(labels[0])}, both labels are needed")
 
-
-def take(bags: Bags, chosen: tuple[int, ...]) -> Bags:
-    """Select the bags with indices `chosen`, in that order."""
-    numbers = torch.tensor(chosen, dtype=torch.int64, device=bags.offsets.device)
-    rows, smaller = take_bags(bags.offsets, numbers)
-    positions = None if bags.positions is None else bags.positions[rows]
-    return Bags(bags.x[rows], smaller, bags.labels[numbers], positions)
+    def to(self, device: torch.device) -> "Bags":
+        """Move all tensors to a device."""
+        y, z = (None if value is None else value.to(device) for value in (self.labels, self.positions))
+        return Bags(self.x.to(device), self.offsets.to(device), y, z, self.ids)
 
 
 def _tensor(values: Values) -> Tensor:
@@ -97,45 +79,48 @@ def _tensor(values: Values) -> Tensor:
 
 
 def _array(values: Values) -> np.ndarray:
-    """Convert labels or bag identifiers to a numpy array."""
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
 
 
-def _features(x: Values) -> Tensor:
-    """Convert features to a float tensor (N, D); `DataError` unless it is a table of `measurable` rows."""
+def _features(x: Values, name: str = "X") -> Tensor:
+    """Convert features to a float tensor (N, D) and check that every row is `measurable`."""
     try:
         features = _tensor(x)
     except (TypeError, ValueError) as error:
-        raise DataError(f"X must be a table (N, D) of numbers ({error})") from error
+        raise DataError(f"{name} must be a table (N, D) of numbers ({error})") from error
     if features.layout != torch.strided or features.is_meta:
-        raise DataError("X must be a table (N, D) of numbers, got a tensor that is sparse or has no memory")
+        raise DataError(
+            f"{name} must be a table (N, D) of numbers, got a sparse tensor or one without memory"
+        )
     if features.ndim != 2 or features.is_complex() or 0 in features.shape:
-        raise DataError(f"X must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
+        raise DataError(f"{name} must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
     if not features.is_floating_point():
         features = features.double()
-    bad = _first_bad(features)
-    if bad is not None:
-        raise DataError(f"row {bad} of X: a feature is NaN or infinite, or beyond {LARGEST}")
+    for start in range(0, len(features), CHUNK):
+        bad = (~measurable(features[start : start + CHUNK])).nonzero()
+        if len(bad):
+            raise DataError(
+                f"row {start + int(bad[0])} of {name}: a feature is NaN or infinite, or beyond {LARGEST}"
+            )
     return features
 
 
-def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
-    """Pack features whose bags are given as offsets or as the bag of each row.
+def _rows_of_list(tables: Sequence[Values]) -> tuple[Tensor, Tensor]:
+    """Rows (N, D) and offsets (B + 1,) of bags given as a list of tables (n, D)."""
+    if not isinstance(tables, list | tuple) or not tables or isinstance(tables[0], int | float):
+        raise DataError("give bags, or X as a list with a table (n, D) for each bag")
+    parts = [_features(table, f"X[{b}]") for b, table in enumerate(tables)]
+    for b, table in enumerate(tables):
+        check_columns(table, column_names(tables[0]))
+        if parts[b].shape[1] != parts[0].shape[1]:
+            raise DataError(f"X[{b}] has {parts[b].shape[1]} features, X[0] has {parts[0].shape[1]}")
+    sizes = torch.tensor([0, *map(len, parts)])
+    return torch.cat(parts), sizes.cumsum(0)
 
-    Args:
-        x: (N, D) features.
-        bags: (B + 1,) offsets or (N,) the bag of each row. N integers that increase strictly from 0 to N are
-            taken as offsets.
 
-    Returns:
-        Packed features (N, D), offsets (B + 1,), and the row of `x` of each packed row (N,).
-
-    Raises:
-        DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit;
-            bag identifiers that cannot be sorted.
-    """
-    features, index = _features(x), _array(bags)
-    n = len(features)
+def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None]:
+    """Offsets (B + 1,), and the row of each packed row (N,) unless the rows are packed already."""
+    index = _array(bags)
     if index.ndim != 1 or len(index) == 0:
         raise DataError(
             f"bags must be one-dimensional, offsets or the bag of each row, got shape {index.shape}"
@@ -144,7 +129,7 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
     if whole and index[0] == 0 and index[-1] == n and bool((index[1:] >= index[:-1]).all()):
         empty = np.flatnonzero(index[1:] == index[:-1])
         if len(empty) == 0:
-            return features, torch.as_tensor(index.astype(np.int64)), torch.arange(n)
+            return torch.as_tensor(index.astype(np.int64)), None
         if len(index) != n:
             raise DataError(f"every bag needs at least one row, bag {empty[0]} of the offsets has none")
     if len(index) != n:
@@ -159,25 +144,101 @@ def pack(x: Values, bags: Values) -> tuple[Tensor, Tensor, Tensor]:
         _, number = np.unique(index, return_inverse=True)
     except TypeError as error:
         raise DataError(f"bags must be named by text alone, or by numbers alone ({error})") from error
-    order = torch.as_tensor(np.argsort(number, kind="stable"))
     offsets = np.concatenate([[0], np.bincount(number).cumsum()])
-    return features[order], torch.as_tensor(offsets), order
+    return torch.as_tensor(offsets), torch.as_tensor(np.argsort(number, kind="stable"))
 
 
-def canonical_rows(x: Tensor, offsets: Tensor) -> Tensor:
-    """Order (N,) of packed rows x (N, D) that sorts the rows of each bag by a function of their values."""
-    direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    value = (x.detach().cpu().double() @ direction).numpy()  # almost surely different for different rows
-    return torch.as_tensor(np.lexsort((value, bag_index(offsets).numpy())))
+def _labels(labels: Values, n_bags: int) -> Tensor:
+    values = _array(labels)
+    if values.shape != (n_bags,):
+        raise DataError(f"there are {n_bags} bags, but labels of shape {values.shape}")
+    unknown = values[pd.isna(values)]  # `np.isin` cannot compare pandas.NA
+    other = unknown if len(unknown) else values[~np.isin(values, (0, 1))]
+    if len(other):
+        raise DataError(f"labels must be 0 or 1, got {other.tolist()[0]!r}; leave unlabelled bags out")
+    return torch.as_tensor(values.astype(np.int64))
 
 
-def column_names(x: Values) -> tuple[str, ...] | None:
-    """Column names of a DataFrame; None for an input without named columns."""
+def _positions(positions: Values | Sequence[Values], n: int) -> Tensor:
+    try:
+        if isinstance(positions, list | tuple) and np.ndim(positions[0]):  # given bag by bag
+            z = torch.cat([_tensor(part) for part in positions]).double()
+        else:
+            z = _tensor(positions).double()  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise DataError(f"positions must be numbers, mm along the scan ({error})") from error
+    if z.shape != (n,):
+        raise DataError(f"there are {n} rows of X, but positions of shape {tuple(z.shape)}")
+    return z
+
+
+def pack(
+    x: Values | Sequence[Values],
+    bags: Values | None = None,
+    labels: Values | None = None,
+    positions: Values | None = None,
+) -> tuple[Bags, Tensor]:
+    """Check and pack bags.
+
+    Args:
+        x: (N, D) features; or, without `bags`, a list with the features (n, D) of each bag.
+        bags: (B + 1,) offsets or (N,) the bag of each row. N integers that increase strictly from 0 to N are
+            taken as offsets. Named bags are packed in the order of `np.unique`.
+        labels: (B,) in {0, 1}.
+        positions: (N,) mm along the scan.
+
+    Returns:
+        The bags on the device of `x`, and the row of `x` of each packed row (N,), on the CPU.
+
+    Raises:
+        DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit;
+            bag identifiers that cannot be sorted; labels that are not one 0 or 1 per bag; positions that are
+            not one per row.
+    """
+    order: Tensor | None = None
+    if bags is None:
+        features, offsets = _rows_of_list(x)  # type: ignore[arg-type]
+    else:
+        features = _features(x)  # type: ignore[arg-type]
+        offsets, order = _offsets_and_order(bags, len(features))
+        check_order(labels, bags, "labels")
+    y = None if labels is None else _labels(labels, len(offsets) - 1)
+    z = None if positions is None else _positions(positions, len(features))
+    if order is not None:
+        features, z = features[order], None if z is None else z[order.to(z.device)]
+    packed = Bags(features, offsets, y, z).to(features.device)
+    return packed, torch.arange(len(features)) if order is None else order
+
+
+def pack_held(validation: Sequence[Any]) -> Bags:
+    """Pack the validation scans; error messages name them as the validation scans."""
+    if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):
+        raise ValueError("validation must be (X, bags, labels), or (X, bags, labels, positions)")
+    try:
+        return pack(*validation)[0]
+    except DataError as error:
+        raise DataError(f"validation: {error}") from error
+
+
+def check_both_labels(bags: Bags, what: str) -> None:
+    """Raise `DataError` unless the labels are 0 and 1, and both occur."""
+    labels = bags.truth
+    other = labels[(labels != 0) & (labels != 1)]
+    if len(other):
+        raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
+    if bool((labels == labels[0]).all()):
+        raise DataError(f"{what}: all {len(labels)} are labelled {int(labels[0])}, both labels are needed")
+
+
+def column_names(x: object) -> tuple[str, ...] | None:
+    """Column names of a DataFrame, or of the first of a list of them; None without named columns."""
+    if isinstance(x, list | tuple) and len(x):
+        x = x[0]
     columns = getattr(x, "columns", None)
     return None if columns is None else tuple(map(str, columns))
 
 
-def check_columns(x: Values, known: tuple[str, ...] | None) -> None:
+def check_columns(x: object, known: tuple[str, ...] | None) -> None:
     """Raise `DataError` if x is a DataFrame whose columns differ from `known` in name or order."""
     names = column_names(x)
     if names is not None and known is not None and names != known:
@@ -187,52 +248,15 @@ def check_columns(x: Values, known: tuple[str, ...] | None) -> None:
         )
 
 
-def pack_positions(positions: Values | None, order: Tensor) -> Tensor | None:
-    """Positions (N,) in the order of the packed rows; `DataError` unless there is one number per row."""
-    if positions is None:
-        return None
-    try:
-        z = _tensor(positions).double()
-    except (TypeError, ValueError) as error:
-        raise DataError(f"positions must be numbers, mm along the scan ({error})") from error
-    if z.shape != order.shape:
-        raise DataError(f"there are {len(order)} rows of X, but positions of shape {tuple(z.shape)}")
-    return z[order.to(z.device)]
-
-
-def check_order(values: object, bags: Values, what: str) -> None:
+def check_order(values: object, bags: Values | None, what: str) -> None:
     """Raise `DataError` if a Series is indexed by bag in an order other than that of `np.unique(bags)`.
 
     Its values are used by position, so they would be assigned to the wrong bags.
     """
-    if not isinstance(values, pd.Series):
+    if bags is None or not isinstance(values, pd.Series):
         return
     names = np.unique(_array(bags)).tolist()
     if set(values.index) == set(names) and values.index.tolist() != names:
         raise DataError(
             f"{what} are named by bag, in another order than np.unique's; give {what}.loc[np.unique(bags)]"
         )
-
-
-def pack_labelled(
-    x: Values,
-    bags: Values,
-    labels: Values,
-    positions: Values | None = None,
-) -> Bags:
-    """Pack labelled scans.
-
-    Raises:
-        DataError: as in `pack`; labels that are not one 0 or 1 per bag; positions that are not one per row.
-    """
-    features, offsets, order = pack(x, bags)
-    check_order(labels, bags, "labels")
-    values = _array(labels)
-    if values.shape != (len(offsets) - 1,):
-        raise DataError(f"there are {len(offsets) - 1} bags, but labels of shape {values.shape}")
-    unknown = values[pd.isna(values)]  # `np.isin` cannot compare pandas.NA
-    other = unknown if len(unknown) else values[~np.isin(values, (0, 1))]
-    if len(other):
-        raise DataError(f"labels must be 0 or 1, got {other.tolist()[0]!r}; leave unlabelled bags out")
-    truth = torch.as_tensor(values.astype(np.int64)).to(features.device)
-    return Bags(features, offsets.to(features.device), truth, pack_positions(positions, order))

@@ -1,26 +1,22 @@
 """Counterfactual scan probabilities: the probability of a scan after removal of some of its slices.
 
-In: a fitted head, packed raw features and their predicted slice probabilities. Out: the scan probability
-without each slice, and without each run of neighbouring slices that reach a threshold. The posterior samples
-are those of `ich_mil.gp.predict.predict`, so both probabilities differ only by the removed slices. A head
-that smooths along z smooths over the remaining slices only.
+In: the posterior samples of a scan (`ich_mil.gp.predict.Draw`), the same from which its probability is
+computed, so that both differ only by the removed slices. Out: the scan probability without each slice, and
+without each run of neighbouring slices that reach a threshold. A head that smooths along z smooths over the
+remaining slices only.
 
-Shapes: B scans, N slices of all, n slices of one scan, L samples.
+Shapes: N slices of all scans, n slices of one scan, L samples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ich_mil.gp.aggregation import Link, latent_logit, sampled_scan_logit
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.predict import sample_latents
-from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import blocks_of, make_smoother, smoothing_weights
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.predict import Draw
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,17 @@ class Counterfactuals:
 
     Attributes:
         scan_without: (N,) float64 scan probability without the slice; NaN if it is the only slice.
-        runs: for each of B scans, its runs in order of the slices.
+        runs: for each scan, its runs in order of the slices.
     """
 
     scan_without: Tensor
     runs: tuple[tuple[SliceRun, ...], ...]
+
+    @classmethod
+    def join(cls, scans: Sequence["Counterfactuals"]) -> "Counterfactuals":
+        """Concatenate the counterfactuals of several scans."""
+        runs = tuple(run for one in scans for run in one.runs)
+        return cls(torch.cat([one.scan_without for one in scans]), runs)
 
 
 def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
@@ -59,113 +61,45 @@ def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
     )
 
 
-Rest = Callable[[int, int], Tensor]
-"""Function (first, last) to the sampled scan logits (L, 1) without the slices first to last, inclusive."""
-
-
-def _rest(f: Tensor, settings: HeadSettings, positions: Tensor | None) -> Rest:
-    """Function from removed slices to scan logits, by any rule.
-
-    Args:
-        f: (L, n) sampled latent values before smoothing.
-        settings: settings of the head.
-        positions: (n,) mm along the scan, if the head smooths along z.
-    """
-
-    def rest(first: int, last: int) -> Tensor:
-        kept = torch.cat([f[:, :first], f[:, last + 1 :]], dim=1)
-        if positions is not None:
-            left = torch.cat([positions[:first], positions[last + 1 :]])
-            kept = kept @ smoothing_weights(left, settings.smooth_mm).to(kept).mT
-        return sampled_scan_logit(latent_logit(kept, settings.link), settings.variant.rule)
-
-    return rest
-
-
-def _rest_of_maxima(f: Tensor, link: Link) -> Rest:
-    """As `_rest` for the rule `max` without smoothing; it does not copy the samples for each slice."""
-    logit = latent_logit(f, link)
-    order = torch.sigmoid(logit).mean(0).argsort(descending=True)
-
-    def rest(first: int, last: int) -> Tensor:
-        left = order[(order < first) | (order > last)]
-        return logit[:, left[:1]]
-
-    return rest
-
-
-def _without(rest: Rest, first: int, last: int, size: int, calibration: Calibration | None) -> float:
-    """Probability of a scan of `size` slices without the slices first to last; NaN if no slice is left."""
-    if last - first + 1 == size:
-        return float("nan")
-    logit = rest(first, last)  # (L, 1)
-    p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
-    return float(p.mean())
-
-
 @torch.no_grad()
 def counterfactuals(
-    model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
+    draw: Draw,
     slice_mean: Tensor,
     *,
     threshold: float,
-    positions: Tensor | None = None,
-    places: Sequence[Sequence[int]] | None = None,
-    samples: int = 1000,
-    seed: int = 0,
+    places: Sequence[int] | None = None,
     calibration: Calibration | None = None,
 ) -> Counterfactuals:
-    """Scan probabilities without each slice, and without each run of slices that reach the threshold.
+    """Probability of one scan without each slice, and without each run of slices that reach the threshold.
 
     Args:
-        model: the head.
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        scans: B ids, or None, as given to `predict`.
-        slice_mean: (N,) slice probabilities from `predict`; only of the slices in `places`, if given.
+        draw: posterior samples of the scan.
+        slice_mean: probabilities of the slices in `places`.
         threshold: smallest probability of a slice in a run.
-        positions: (N,) mm along the scan; needed if the head smooths along z.
-        places: for each scan, increasing indices of the slices to remove in turn; None: all slices.
-        samples: L, as given to `predict`.
-        seed: as given to `predict`.
-        calibration: as given to `predict`.
-
-    Raises:
-        DataError: input that does not fit, see `ich_mil.gp.predict.sample_scans`.
-        ValueError: a number of slice probabilities that differs from the number of slices; a calibration
-            fitted to a rule other than the head's; fewer than 2 samples.
+        places: increasing indices of the slices to remove in turn; None: all slices.
+        calibration: calibration of the scan probability.
     """
-    asked = [range(size) for size in offsets.diff().tolist()] if places is None else places
-    if slice_mean.shape != (sum(map(len, asked)),):
-        raise ValueError(
-            f"there are {sum(map(len, asked))} slices, but slice_mean is of shape {tuple(slice_mean.shape)}"
-        )
-    if calibration is not None:
-        calibration.check(model.settings.variant.rule)
-    smoother = make_smoother(model.settings, positions, offsets, scans=scans)
-    single: list[float] = []
-    runs = []
-    drawn = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
-    means = slice_mean.split([len(own) for own in asked])
-    for f, block, own, mean in zip(drawn, blocks_of(offsets), asked, means, strict=True):
-        z = None if smoother is None else smoother.positions[block]
-        if z is None and model.settings.variant.rule == "max":
-            rest = _rest_of_maxima(f, model.settings.link)
+    own = range(draw.f.shape[1]) if places is None else places
+    of_one = draw.settings.variant.rule == "max" and draw.positions is None
+    ranked = torch.sigmoid(draw.logits).mean(0).argsort(descending=True) if of_one else None
+
+    def without(first: int, last: int) -> float:
+        if last - first + 1 == draw.f.shape[1]:
+            return float("nan")
+        if ranked is not None:  # without smoothing the maximum is the first of the slices that are left
+            logit = draw.logits[:, ranked[(ranked < first) | (ranked > last)][:1]]  # (L, 1)
         else:
-            rest = _rest(f, model.settings, z)
-        size = f.shape[1]
-        single += [_without(rest, n, n, size, calibration) for n in own]
-        reached = slice_runs((mean >= threshold).numpy())
-        runs.append(
-            tuple(
-                SliceRun(first, last, _without(rest, own[first], own[last], size, calibration))
-                for first, last in reached
-            )
-        )
-    return Counterfactuals(torch.tensor(single, dtype=torch.float64), tuple(runs))
+            n = torch.arange(draw.f.shape[1])
+            logit = draw.keep(n[(n < first) | (n > last)]).scan_logit
+        p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
+        return float(p.mean())
+
+    runs = (
+        SliceRun(own[first], own[last], without(own[first], own[last]))
+        for first, last in slice_runs((slice_mean >= threshold).cpu().numpy())
+    )
+    single = torch.tensor([without(n, n) for n in own], dtype=torch.float64)
+    return Counterfactuals(single, (tuple(runs),))
 
 
 def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:

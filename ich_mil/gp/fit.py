@@ -1,8 +1,8 @@
 """Fit sparse GP heads to slice features and scan labels, one (`fit`) or many in a call (`fit_many`).
 
-In: packed (N, D) features, offsets and scan labels. Out: a `SparseGP` that holds q(w), and a `FitReport`.
-Heads with the same training scans and the same kernel share Φ; their sweeps run batched, as replicates. All
-computation is on the device of the features.
+In: packed bags with labels. Out: a `SparseGP` that holds q(w), and a `FitReport`. Heads with the same
+training scans and the same kernel share Φ; their sweeps run batched, as replicates. All computation is on the
+device of the features.
 
 With several ranks (`ich_mil.ranks`), every rank calls with the same scans and works on its share. All ranks
 get the same head, bit for bit.
@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import gpytorch
-from torch import Tensor
 
-from ich_mil.gp.bags import AnyBags, Bags, take
-from ich_mil.gp.inference.ascent import FitReport
-from ich_mil.gp.inference.devices import on_device
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.inference.inducing import Points, place_points
 from ich_mil.gp.inference.replicates import fit_group
+from ich_mil.gp.inference.report import FitReport
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -47,13 +45,10 @@ class Job:
 
 
 def fit(
-    x: Tensor,
-    offsets: Tensor,
-    labels: Tensor,
-    *,
+    train: Bags,
     settings: HeadSettings,
-    positions: Tensor | None = None,
-    validation: AnyBags | None = None,
+    *,
+    validation: Bags | None = None,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> tuple[SparseGP, FitReport]:
@@ -62,12 +57,9 @@ def fit(
     A sweep updates Θ, S, m and the local posteriors, each once (`ascend`). q(w) starts at its prior.
 
     Args:
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        labels: (B,) in {0, 1}.
+        train: labelled bags, with positions if the settings smooth along z.
         settings: settings of kernel, density and algorithm.
-        positions: (N,) mm along the scan; needed if the settings smooth along z.
-        validation: features, offsets, labels (and positions) of other scans, for early stopping.
+        validation: other labelled bags, for early stopping.
         density: ψ, in place of the density in the settings.
         kernel: kernel, in place of the kernel in the settings.
 
@@ -75,17 +67,14 @@ def fit(
         The head in eval mode, and the report of the fit.
 
     Raises:
-        DataError: shapes do not fit; a slice is not `measurable`; a label is not 0 or 1; all labels are
-            equal; the settings smooth along z and positions are unknown; fewer scans than ranks.
+        DataError: a label is not 0 or 1; all labels are equal; unknown positions; validation scans of another
+            number of features; fewer scans than ranks.
         ConfigError: a kernel that cannot be computed on D features, or that cannot be learned as the settings
             ask; a density in a family other than ψ-VGPMIL.
     """
-    bags = on_device(Bags(x, offsets, labels, positions), x.device)
-    held = None if validation is None else on_device(Bags(*validation), x.device)
-    (result,) = fit_group(
-        bags, held, [settings], place_points(bags, settings), density=density, kernel=kernel
-    )
-    return result
+    held = None if validation is None else validation.to(train.x.device)
+    points = place_points(train, settings)
+    return fit_group(train, held, [settings], points, density=density, kernel=kernel).results[0]
 
 
 class Fitted(NamedTuple):
@@ -97,12 +86,9 @@ class Fitted(NamedTuple):
 
 
 def fit_many(
-    x: Tensor,
-    offsets: Tensor,
-    labels: Tensor,
+    bags: Bags,
     jobs: Sequence[Job],
     *,
-    positions: Tensor | None = None,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> Iterator[list[Fitted]]:
@@ -111,11 +97,8 @@ def fit_many(
     Jobs that train on the same scans and differ only in `OWN` settings share Φ; their sweeps run batched.
 
     Args:
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        labels: (B,) in {0, 1}.
+        bags: labelled bags, with positions if a job smooths along z.
         jobs: fits to run, in any order.
-        positions: (N,) mm along the scan; needed if a job smooths along z.
         density: ψ of all jobs, in place of the densities in the settings.
         kernel: kernel of all jobs, in place of the kernels in the settings.
 
@@ -132,15 +115,13 @@ def fit_many(
         alone = place if one.learn != "nothing" or one.family == "gibbs" else None
         groups[(alone, job.train, job.validation, replace(one, **shared))].append(place)
     points: dict[tuple[object, ...], Points] = {}
-    bags = on_device(Bags(x, offsets, labels, positions), x.device)
     for places in groups.values():
         first = jobs[places[0]]
-        train, validation = (
-            None if chosen is None else take(bags, chosen) for chosen in (first.train, first.validation)
-        )
-        settings = [jobs[place].settings for place in places]
+        train = bags if first.train is None else bags.take(first.train)
+        validation = None if first.validation is None else bags.take(first.validation)
         key = (first.train, first.settings.n_inducing, first.settings.seed)
         if key not in points:  # k-means is the most expensive part of a small fit
-            points[key] = place_points(train or bags, first.settings)
-        results = fit_group(train or bags, validation, settings, points[key], density=density, kernel=kernel)
-        yield [Fitted(place, *result) for place, result in zip(places, results, strict=True)]
+            points[key] = place_points(train, first.settings)
+        settings = [jobs[place].settings for place in places]
+        group = fit_group(train, validation, settings, points[key], density=density, kernel=kernel)
+        yield [Fitted(place, *result) for place, result in zip(places, group.results, strict=True)]

@@ -1,136 +1,145 @@
-"""Fit the calibration of a head, on validation scans or by cross-fitting on the training scans.
+"""Fit a head together with its calibration, on validation scans or on held-out folds of the training scans.
 
-In: a fitted head or its settings, and labelled scans. Out: a `Calibration`, which the caller stores in
-`model.calibration`.
+In: labelled bags and settings. Out: a head with a `Calibration`.
 
-Cross-fitting uses every scan both to fit and to calibrate. The logits of each scan come from a head fitted
-to the other folds. One calibration is fitted to all these logits and applied to the head fitted to all scans
-(as `CalibratedClassifierCV(ensemble=False)` of scikit-learn).
+Without validation scans every scan serves both to fit and to calibrate. The logits of each scan come from
+replicates of the fit without the scans of its fold, which are updated beside it (`HeldOut`); from separate
+fits where the kernel is learned, by Gibbs sampling, and for LM-VGPMIL. One calibration is fitted to all these
+logits and applied to the head fitted to all scans (as `CalibratedClassifierCV(ensemble=False)` of
+scikit-learn).
 
-With several ranks (`ich_mil.ranks`), every rank calls with the same scans and samples a share of them.
+The distribution of a held-out scan logit is represented by L values of equal weight: quantiles of N(μ, σ²)
+for the rule `max`, which depends on one slice; else samples of the slices that the rule uses, from w ~ q(w)
+and independent residuals, scaled to the exact μ and σ of each slice.
 
-Shapes: B scans, N slices, D features, L samples.
+Shapes: B scans, C of them on this rank, N slices, L values, r directions of Φ.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import gpytorch
+import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
-from ich_mil.errors import ScanError
-from ich_mil.gp.bags import AnyBags, Bags, take
-from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.fit import Job, fit_many
-from ich_mil.gp.inference.devices import on_device
-from ich_mil.gp.inference.folds import folds_of
+from ich_mil.gp.aggregation import latent_logit, mean_logit, scan_logit, top_slices
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.calibration import SLICE_RULE, Calibration
+from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.inference.folds import Fold, check_distances, folds_of
+from ich_mil.gp.inference.held_out import Part
+from ich_mil.gp.inference.inducing import Points, place_points
+from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.replicates import fit_group
+from ich_mil.gp.inference.report import FitReport
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density
-from ich_mil.gp.predict import scan_samples
+from ich_mil.gp.predict import standardised_scans
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.ranks import these_ranks
+from ich_mil.kernels.counter import normals
+from ich_mil.kernels.segments import take_bags
+from ich_mil.ranks import ALONE, Ranks, these_ranks
+
+VALUES = 100
+"""Number of values L of a scan logit."""
+
+Fit = tuple[SparseGP, FitReport]
 
 
-def _sampled(model: SparseGP, bags: Bags, chosen: Sequence[int], samples: int, seed: int) -> Tensor:
-    """Sampled logits (2, L, C) of the chosen scans, by the head's rule and by `SLICE_RULE`.
-
-    The scans are divided among the ranks. A `ScanError` carries the index of the scan in `bags`.
-    """
-    ranks = these_ranks()
-    logits = torch.zeros(2, samples, len(chosen), dtype=torch.float64)
-    own = list(range(ranks.rank, len(chosen), ranks.size))
-    if own:
-        x, offsets, _, positions = take(bags, tuple(chosen[i] for i in own))
-        try:
-            drawn = scan_samples(model, x, offsets, None, positions=positions, samples=samples, seed=seed)
-        except ScanError as error:
-            raise ScanError(chosen[own[error.scan]], error.reason) from error
-        logits[:, :, own] = torch.stack(drawn).cpu()
-    return ranks.total(logits)
-
-
-def calibrate(model: SparseGP, held: AnyBags, *, samples: int = 1000) -> Calibration | None:
-    """Fit a calibration to scans that were not used to fit the head.
+def fit_calibrated(
+    train: Bags,
+    settings: HeadSettings,
+    *,
+    validation: Bags | None = None,
+    patients: Sequence[str] | None = None,
+    calibrates: Tensor | None = None,
+    density: Density | None = None,
+    kernel: gpytorch.kernels.Kernel | None = None,
+) -> Fit:
+    """Fit a head as `ich_mil.gp.fit.fit` does, and its calibration.
 
     Args:
-        model: the head.
-        held: features (N, D), offsets (B + 1,) and labels (B,) of these scans, and positions if the head
-            smooths along z.
-        samples: L.
+        train: labelled bags, with positions if the settings smooth along z.
+        settings: settings of the head.
+        validation: other labelled bags, for early stopping and for the calibration. None: the calibration is
+            fitted to `calibration_folds` held-out folds of `train`.
+        patients: (B,) patient of each scan; scans of one patient stay in one fold.
+        calibrates: (K,) indices of the training scans to which the calibration is fitted (`calibrating`);
+            None: all.
+        density: ψ, in place of the density in the settings.
+        kernel: kernel, in place of the kernel in the settings.
+
+    Returns:
+        The head with its calibration, None if the settings ask for none or, with a warning, if it cannot be
+        fitted; and the report of the fit.
+
+    Raises:
+        DataError: fewer patients of a label than folds; or as in `fit`.
+        ScanError: a scan has features that cannot be used, far from those of the other folds.
+    """
+    if validation is not None or settings.calibration == "none":
+        model, report = fit(train, settings, validation=validation, density=density, kernel=kernel)
+        if validation is not None:
+            model.calibration = calibrate(model, validation)
+        return model, report
+    folds = folds_of(train.truth, patients, folds=settings.calibration_folds, seed=0)
+    found = fit_with_folds(train, settings, place_points(train, settings), folds, density, kernel)
+    logits, (model, report) = found.values(settings, VALUES), found.fitted
+    used = torch.arange(len(train.truth)) if calibrates is None else calibrates
+    model.calibration = _fitted(logits[:, :, used], train.truth.cpu()[used], settings)
+    return model, report
+
+
+def calibrate(model: SparseGP, held: Bags) -> Calibration | None:
+    """Fit a calibration to labelled scans that were not used to fit the head.
 
     Returns:
         The calibration. None if the settings ask for none, or, with a warning, if it cannot be fitted.
 
     Raises:
-        ScanError: a scan of `held` has features that cannot be used (`ich_mil.gp.predict.sample_scans`).
+        ScanError, DataError: a scan has features that cannot be used (`standardised_scans`).
     """
     settings = model.settings
     if settings.calibration == "none":
         return None
-    bags = on_device(Bags(*held), model.x_mean.device)
-    logits = _sampled(model, bags, range(len(bags.labels)), samples, seed=0)
-    return Calibration.fit(
-        logits[0], logits[1], bags.labels, rule=settings.variant.rule, method=settings.calibration
-    )
+    bags = held.to(model.x_mean.device)
+    for _ in standardised_scans(model, bags):  # checks the features
+        pass
+    part = part_of(model, bags, torch.arange(len(bags.x), device=bags.x.device))
+    logits = scan_values([part], bags.offsets, settings, VALUES)
+    return _fitted(logits.cpu(), bags.truth.cpu(), settings)
 
 
-def cross_fit(
-    train: AnyBags,
+def _fitted(logits: Tensor, labels: Tensor, settings: HeadSettings) -> Calibration | None:
+    method = settings.calibration
+    assert method != "none"
+    return Calibration.fit(logits[0], logits[1], labels, rule=settings.variant.rule, method=method)
+
+
+def held_out_logits(
+    train: Bags,
     settings: HeadSettings,
     *,
     patients: Sequence[str] | None = None,
-    samples: int = 1000,
-    seed: int = 0,
-    density: Density | None = None,
-    kernel: gpytorch.kernels.Kernel | None = None,
-    places: Tensor | None = None,
-) -> Calibration | None:
-    """Fit a calibration by cross-fitting: each training scan is held out once.
+    samples: int = VALUES,
+) -> Tensor:
+    """`scan_values` (2, L, B) of each scan from a head that was not fitted to it.
 
-    Args:
-        train: features (N, D), offsets (B + 1,) and labels (B,) of the training scans, and positions if the
-            settings smooth along z.
-        settings: settings of the head; `calibration_folds` is the number of heads fitted here.
-        patients: (B,) patient of each scan; scans of one patient stay in one fold.
-        samples: L.
-        seed: seed of the folds and of the samples.
-        density: ψ, in place of the density in the settings.
-        kernel: kernel, in place of the kernel in the settings.
-        places: (K,) indices of the scans to which the calibration is fitted (`calibrating`); None: all.
-
-    Returns:
-        As `calibrate`.
-
-    Raises:
-        ScanError: a scan has features that a head fitted to the other folds cannot use.
-        DataError: fewer patients of a label than folds; or as in `ich_mil.gp.fit.fit`.
+    `fit_calibrated` fits the calibration to these logits.
     """
-    if settings.calibration == "none":
-        return None
-    logits = held_out_logits(
-        train, settings, patients=patients, samples=samples, seed=seed, density=density, kernel=kernel
-    )
-    used = torch.arange(len(train[2])) if places is None else places
-    return Calibration.fit(
-        logits[0, :, used],
-        logits[1, :, used],
-        train[2].cpu()[used],
-        rule=settings.variant.rule,
-        method=settings.calibration,
-    )
+    folds = folds_of(train.truth, patients, folds=settings.calibration_folds, seed=0)
+    return fit_with_folds(train, settings, place_points(train, settings), folds).values(settings, samples)
 
 
 def calibrating(offsets: Tensor, labels: Tensor) -> Tensor:
-    """Select the bags to which a calibration is fitted.
+    """Indices (K,) of the bags to which a calibration is fitted.
 
-    A bag of one instance is a labelled instance, whose probability is not that of a scan.
-
-    Args:
-        offsets: (B + 1,).
-        labels: (B,) in {0, 1}.
-
-    Returns:
-        (K,) indices of the bags with several instances, or of all bags if these do not have both labels.
+    These are the bags with several instances, or all bags if these do not have both labels: a bag of one
+    instance is a labelled instance, whose probability is not that of a scan.
     """
     several = (offsets.diff() > 1).cpu()  # (B,)
     if len(labels.cpu()[several].unique()) < 2:
@@ -138,27 +147,142 @@ def calibrating(offsets: Tensor, labels: Tensor) -> Tensor:
     return several.nonzero().squeeze(1)
 
 
-def held_out_logits(
-    train: AnyBags,
+class WithFolds(NamedTuple):
+    """A fit to all scans, and the held-out slices of its folds.
+
+    Attributes:
+        fitted: the head and its report.
+        parts: slices of this rank's scans, each under a q(w) that has not seen its scan.
+        offsets: (C + 1,) of this rank's scans.
+        numbers: (C,) their indices among all B scans.
+        n_scans: B.
+        ranks: the ranks among which the scans are divided.
+    """
+
+    fitted: Fit
+    parts: list[Part]
+    offsets: Tensor
+    numbers: Tensor
+    n_scans: int
+    ranks: Ranks
+
+    def values(self, settings: HeadSettings, samples: int) -> Tensor:
+        """`scan_values` (2, L, B) of all scans, on the CPU."""
+        keys = self.numbers.tolist()
+        return self._of_all(scan_values(self.parts, self.offsets, settings, samples, keys=keys))
+
+    def scores(self, settings: HeadSettings) -> Tensor:
+        """Scan logits (B,) of the slice logits of E p(f) (`mean_logit`), on the CPU."""
+        each = mean_logit(*moments_of(self.parts, int(self.offsets[-1])), settings.link)
+        return self._of_all(scan_logit(each, self.offsets, settings.variant.rule))
+
+    def _of_all(self, own: Tensor) -> Tensor:
+        every = own.new_zeros(*own.shape[:-1], self.n_scans).index_copy(-1, self.numbers, own)
+        return self.ranks.total(every.cpu())
+
+
+@torch.no_grad()
+def fit_with_folds(
+    train: Bags,
     settings: HeadSettings,
-    *,
-    patients: Sequence[str] | None = None,
-    samples: int = 1000,
-    seed: int = 0,
+    points: Points,
+    folds: Sequence[Fold],
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
-) -> Tensor:
-    """Sampled logits (2, L, B) of each scan from a head that was not fitted to it.
+) -> WithFolds:
+    """Fit a head to all scans, and to the scans of all folds but one."""
+    n_scans, device = len(train.truth), train.x.device
+    if settings.family in ("psi", "probit") and settings.learn == "nothing":
+        check_distances(train, folds)
+        fold_of = torch.empty(n_scans, dtype=torch.int64)
+        for f, (_, out) in enumerate(folds):
+            fold_of[list(out)] = f
+        group = fit_group(train, None, [settings], points, density=density, kernel=kernel, fold_of=fold_of)
+        (fitted,), share = group.results, group.share
+        assert group.held_out is not None
+        parts, offsets = list(group.held_out.parts()), share.bags.offsets
+        return WithFolds(fitted, parts, offsets, share.numbers, n_scans, these_ranks())
+    (fitted,) = fit_group(train, None, [settings], points, density=density, kernel=kernel).results
+    parts = []
+    for (one,) in fit_many(train, [Job(settings, seen) for seen, _ in folds], density=density, kernel=kernel):
+        held = folds[one.place][1]
+        rows, _ = take_bags(train.offsets, torch.tensor(held, device=device))
+        parts.append(part_of(one.model, train.take(held), rows))
+    return WithFolds(fitted, parts, train.offsets, torch.arange(n_scans, device=device), n_scans, ALONE)
 
-    The first row is by the head's rule, the second by `SLICE_RULE`. `cross_fit` fits the calibration to
-    these logits. Arguments and errors are those of `cross_fit`.
+
+def part_of(model: SparseGP, bags: Bags, rows: Tensor) -> Part:
+    """All slices of these scans under the q(w) of a head; `rows` (n,) are theirs in the result."""
+    projection = Projection(model, model.clip(bags.x), smoother=make_smoother(model.settings, bags))
+    S = model.q_root @ model.q_root.mT
+    weights = Weights(model.q_mean[None], model.q_root.mT[None], torch.logdet(S)[None])
+    return Part(projection, weights, rows)
+
+
+def moments_of(parts: Iterable[Part], n: int) -> tuple[Tensor, Tensor]:
+    """μ and σ² (N,) of the slices of all parts."""
+    mu, variance = torch.empty(2, n, dtype=torch.float64).unbind()
+    for projection, weights, rows in parts:
+        (m,), (v,) = projection.moments(weights.mean, weights.root)
+        mu, variance = mu.to(m.device), variance.to(m.device)
+        mu[rows], variance[rows] = m, v
+    return mu, variance
+
+
+@torch.no_grad()
+def scan_values(
+    parts: Iterable[Part],
+    offsets: Tensor,
+    settings: HeadSettings,
+    samples: int,
+    *,
+    keys: Sequence[int] | None = None,
+) -> Tensor:
+    """Values of equal weight (2, L, C) of the scan logits, by the head's rule and by `SLICE_RULE`.
+
+    Args:
+        parts: slices with their posteriors, which together are all N slices.
+        offsets: (C + 1,).
+        settings: settings of the head.
+        samples: L.
+        keys: C keys of the noise; None: the numbers of the scans.
     """
-    bags = on_device(Bags(*train), train[0].device)
-    folds = folds_of(bags.labels, patients, folds=settings.calibration_folds, seed=seed)
-    logits = torch.empty(2, samples, len(bags.labels), dtype=torch.float64)
-    jobs = [Job(settings, seen) for seen, _ in folds]
-    groups = fit_many(*bags[:3], jobs, positions=bags.positions, density=density, kernel=kernel)
-    for place, model, _ in (one for group in groups for one in group):
-        out = list(folds[place][1])
-        logits[:, :, out] = _sampled(model, bags, out, samples, seed)
-    return logits
+    parts, n = list(parts), int(offsets[-1])
+    mu, variance = moments_of(parts, n)
+    score = mean_logit(mu, variance, settings.link)
+    found = []
+    for rule in (settings.variant.rule, SLICE_RULE):
+        rows, own = top_slices(score, offsets, rule)
+        if len(rows) == len(offsets) - 1:
+            unit = torch.from_numpy(ndtri((np.arange(samples) + 0.5) / samples)).to(mu)[:, None]
+            unit = unit.expand(samples, len(rows)) / unit.std(correction=0)
+        else:
+            sizes = own.diff().tolist()
+            pairs = zip(range(len(sizes)) if keys is None else keys, sizes, strict=True)
+            noise = torch.cat([normals(0, key, size, samples=samples) for key, size in pairs], 1).to(mu)
+            unit = _correlated(parts, rows, n, noise)
+        f = latent_logit(mu[rows] + variance[rows].sqrt() * unit, settings.link)
+        found.append(scan_logit(f, own.cpu(), rule if rule in ("max", "noisy_or") else f"top_{n}"))
+    return torch.stack(found)
+
+
+def _correlated(parts: Sequence[Part], rows: Tensor, n: int, noise: Tensor) -> Tensor:
+    """Samples (L, K) of the slices `rows` (K,), scaled to mean 0 and variance 1, with their correlation.
+
+    Args:
+        parts: all N slices.
+        rows: (K,) rows among them.
+        n: N.
+        noise: (L, K) standard normal numbers.
+    """
+    f = torch.empty_like(noise)
+    place = rows.new_full((n,), -1)
+    place[rows] = torch.arange(len(rows), device=rows.device)
+    for projection, weights, own in parts:
+        at = (place[own] >= 0).nonzero()[:, 0]
+        chosen = projection.select(at)
+        generator = torch.Generator().manual_seed(0)
+        z = torch.randn(len(noise), projection.shape[1], generator=generator, dtype=torch.float64).to(f)
+        w, to = weights.mean + z @ weights.root[0], place[own[at]]
+        f[:, to] = chosen.push(w) + chosen.residual.sqrt() * noise[:, to]
+    return (f - f.mean(0)) / f.std(0, correction=0)

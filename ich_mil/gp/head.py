@@ -1,7 +1,7 @@
-"""scikit-learn estimator over bags for the sparse GP heads; every field of `HeadSettings` is a parameter.
+"""scikit-learn estimator over bags for the sparse GP heads.
 
-In: features (N, D) as numpy array or tensor, the bag of each row, and one label per bag. Out: probabilities
-of bags and instances with their standard deviations, as numpy arrays.
+In: features (N, D) as numpy array, tensor or DataFrame, the bag of each row, and one label per bag; or a list
+with the features of each bag. Out: probabilities of bags and instances with their standard deviations.
 
     head = Head(density="gamma", n_inducing=100)
     head.fit(X, bags, labels, validation=(X_val, bags_val, labels_val))
@@ -17,11 +17,9 @@ A head is fitted on the device of `X` and stays there; a loaded head is on the C
 Shapes: B bags (scans), N instances (slices), D features.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from inspect import Parameter, Signature
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import gpytorch
 import numpy as np
@@ -31,68 +29,78 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.errors import DataError
+from ich_mil.gp.aggregation import Rule
 from ich_mil.gp.bags import (
-    Bags,
-    Held,
     Values,
-    canonical_rows,
-    check_bags,
+    check_both_labels,
     check_columns,
     check_order,
     column_names,
     pack,
-    pack_labelled,
-    pack_positions,
+    pack_held,
 )
-from ich_mil.gp.fit import fit
-from ich_mil.gp.fit_calibration import calibrate, cross_fit
-from ich_mil.gp.inference.ascent import FitReport
+from ich_mil.gp.fit_calibration import fit_calibrated
 from ich_mil.gp.inference.kernel_choice import choose_kernel
+from ich_mil.gp.inference.report import FitReport
+from ich_mil.gp.modes import usual_tensors
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.predict import Predictions, predict
-from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.settings import HeadSettings, Update
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
 
 SAMPLES = 1000
 """Number of posterior samples of a prediction."""
 
-
-@contextmanager
-def _usual_tensors() -> Iterator[None]:
-    """Disable inference mode and autocast, and make the CPU the default device.
-
-    Lightning validates in inference mode, whose tensors autograd never accepts, and in autocast, which
-    computes float32 products in bfloat16.
-    """
-    on_cpu = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
-    whole = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]
-    with torch.inference_mode(False), on_cpu, whole[0], whole[1]:
-        yield
-
-
-def _pack_held(validation: Held) -> Bags:
-    """Pack the validation scans; error messages name them as the validation scans."""
-    if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):
-        raise ValueError("validation must be (X, bags, labels), or (X, bags, labels, positions)")
-    try:
-        return pack_labelled(*validation)
-    except DataError as error:
-        raise DataError(f"validation: {error}") from error
+Tables = Values | Sequence[Values]
+"""(N, D) features, or a list of the features (n, D) of each bag."""
 
 
 class Head(BaseEstimator):
-    """Gaussian-process head of the VGPMIL family; every field of `HeadSettings` is a parameter.
+    """Gaussian-process head of the VGPMIL family, with the interface of scikit-learn.
 
-    `density` is a name or an object with `theta`, `log_psi` and `bounded`, such as a `LogDensity` of
-    `gp.observations.densities`. `kernel` is a name or a GPyTorch kernel, used without scale or bias.
+    Parameters:
+        family: `psi` (ψ-VGPMIL), `large_margin` (LM-VGPMIL), `probit` (MIL-GP-Probit by variational
+            inference) or `gibbs` (the same model by Gibbs sampling).
+        preset: `default`, `paper` or `public` (`PRESETS`), for ψ-VGPMIL.
+        density: ψ: `logistic` (VGPMIL), `gamma` (G-VGPMIL), or an object such as `LogDensity`.
+        alpha, beta: α and β of the Gamma density.
+        logistic_tail: give the Gamma density a logistic tail, without which fits can diverge. None: preset.
+        log_h: log H, the weight of a scan label, for ψ-VGPMIL and LM-VGPMIL. None: preset.
+        update: update of π within a bag; with `gauss_seidel` the ELBO never decreases. None: preset.
+        margin_c, margin_v: C and V of LM-VGPMIL, steepness and width of the margin.
+        chains, burn_in, draws: number of Gibbs chains, and of discarded and kept draws of each.
+        n_inducing: number of inducing points M, half of them for the slices of positive scans.
+        kernel: name of a class of `gpytorch.kernels`, which is scaled by a variance; or a GPyTorch kernel,
+            used without scale or bias.
+        ard: one length scale per feature.
+        variance: v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: `fit` chooses among the preset
+            and larger values on held-out folds (`gp.inference.kernel_choice`).
+        bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far from
+            all training slices, which is above its values in negative scans. None: as for `variance`.
+        lengthscale_squared: ℓ. None: as for `variance`; that of the preset is a multiple of D.
+        learn: parameters learned by maximising the objective of Eq. 29 (`gp.inference.hyperparameters`).
+        outer: rounds of kernel learning; each follows a coordinate ascent of up to `sweeps` sweeps.
+        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out.
+        sweeps: maximum number of sweeps.
+        patience: stop after this many sweeps without a lower validation loss.
+        tolerance: the fit has converged when no μ changes by this much in a sweep.
+        precision: `mixed` multiplies in float32 and factorises in float64.
+        jitter: ε on the diagonal of K_ZZ, and nugget of the prior at every slice.
+        smooth_mm: width s in mm of the smoothing of latent values along z, with weights exp(-d² / (2 s²)) at
+            distance d (`gp.smoothing`); it needs positions. 0: none.
+        rule: from slices to scan: `max`, `noisy_or`, `top_3` (any number), `top_20%` (any share). None:
+            preset.
+        calibration: `platt`, `temperature`, `isotonic` or `none`, fitted to held-out scans.
+        calibration_folds: folds for calibration without validation scans, and for the choice of the kernel.
+        seed: seed of k-means, random starts, Gibbs chains and the Fourier features of log Z.
 
     Attributes:
         model_: fitted `SparseGP`, with its calibration and the chosen settings.
         report_: report of the fit.
         n_features_in_: D.
         feature_names_in_: column names (D,) if `X` was a DataFrame; a DataFrame given to `predict` must have
-            the same columns.
+            the same columns in the same order.
         classes_: [0, 1].
     """
 
@@ -100,22 +108,45 @@ class Head(BaseEstimator):
     report_: FitReport
     n_features_in_: int
 
-    def __init__(self, **parameters: Any) -> None:
-        """Set parameters by name; their values are checked in `fit`.
-
-        Raises:
-            TypeError: an unknown name.
-        """
-        defaults = vars(HeadSettings())
-        unknown = sorted(set(parameters) - set(defaults))
-        if unknown:
-            raise TypeError(f"Head has no parameter {unknown[0]!r}; it has {', '.join(defaults)}")
-        for name, value in (defaults | parameters).items():
-            setattr(self, name, value)
-
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        return sorted(HeadSettings.names())
+    def __init__(
+        self,
+        *,
+        family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi",
+        preset: Literal["default", "paper", "public"] = "default",
+        density: Literal["gamma", "logistic"] | Density = "logistic",
+        alpha: float = 1.0,
+        beta: float = 2.5,
+        logistic_tail: bool | None = None,
+        log_h: float | None = None,
+        update: Update | None = None,
+        margin_c: float = 0.5,
+        margin_v: float = 0.5,
+        chains: int = 4,
+        burn_in: int = 500,
+        draws: int = 500,
+        n_inducing: int = 100,
+        kernel: str | gpytorch.kernels.Kernel = "RBFKernel",
+        ard: bool = False,
+        variance: float | None = None,
+        bias: float | None = None,
+        lengthscale_squared: float | None = None,
+        learn: Literal["nothing", "kernel", "kernel_and_inducing"] = "nothing",
+        outer: int = 5,
+        log_z: int = 0,
+        sweeps: int = 50,
+        patience: int = 10,
+        tolerance: float = 1e-5,
+        precision: Literal["double", "mixed"] = "double",
+        jitter: float = 1e-6,
+        smooth_mm: float = 0.0,
+        rule: Rule | None = None,
+        calibration: Literal["platt", "temperature", "isotonic", "none"] = "platt",
+        calibration_folds: int = 5,
+        seed: int = 0,
+    ) -> None:
+        parameters = locals()
+        for name in HeadSettings.names():
+            setattr(self, name, parameters[name])
 
     def _parts(self) -> tuple[HeadSettings, Density | None, gpytorch.kernels.Kernel | None]:
         """Validated settings, and density and kernel if they are objects."""
@@ -123,47 +154,41 @@ class Head(BaseEstimator):
         density = None if isinstance(parameters["density"], str) else parameters.pop("density")
         kernel = None if isinstance(parameters["kernel"], str) else parameters.pop("kernel")
         if "density" not in parameters and not isinstance(density, Density):
-            raise ValueError(
-                "density must be one of gamma, logistic, or an object with theta, log_psi, bounded; got "
-                f"{density!r}"
-            )
+            allowed = "one of gamma, logistic, or an object with theta, log_psi, bounded"
+            raise ValueError(f"density must be {allowed}; got {density!r}")
         if "kernel" not in parameters and not isinstance(kernel, gpytorch.kernels.Kernel):
-            raise ValueError(
-                "kernel must be the name of a class in gpytorch.kernels, or a kernel made of one; got "
-                f"{kernel!r}"
-            )
+            allowed = "the name of a class in gpytorch.kernels, or a kernel made of one"
+            raise ValueError(f"kernel must be {allowed}; got {kernel!r}")
         return HeadSettings(**parameters), density, kernel
 
-    @_usual_tensors()
+    @usual_tensors()
     def fit(
         self,
-        X: Values,
-        bags: Values,
-        labels: Values,
+        X: Tables,
+        bags: Values | None = None,
+        labels: Values | None = None,
         *,
         positions: Values | None = None,
-        validation: Held | None = None,
+        validation: Sequence[Any] | None = None,
         groups: Sequence[str] | None = None,
         calibrates: Values | None = None,
     ) -> Self:
         """Fit the head and its calibration.
 
         Args:
-            X: (N, D) features in any unit; they are standardised internally.
+            X: (N, D) features in any unit; they are standardised internally. Or a list of B tables (n, D),
+                one for each bag, without `bags`.
             bags: offsets (B + 1,) or the bag of each row (N,).
-            labels: (B,) in {0, 1}, in the order of the offsets, or of `np.unique(bags)`.
+            labels: (B,) in {0, 1}, in the order of the list, of the offsets, or of `np.unique(bags)`.
             positions: (N,) mm along the scan of each row; needed if the head smooths along z.
             validation: X, bags, labels (and positions) of other scans, for early stopping and for
-                calibration. Without them the fit runs until convergence or the sweep limit, and the
-                calibration is fitted to held-out folds of the training scans.
+                calibration; bags is None for a list. Without them the fit runs until convergence or the sweep
+                limit, and the calibration is fitted to held-out folds of the training scans.
             groups: (B,) patient of each bag, in the order of the labels; the scans of a patient stay in one
                 fold.
             calibrates: (B,) boolean, in the order of the labels: whether the calibration is fitted to this
                 bag; None: to all. If some bags are single labelled instances, select only the bags of
                 several instances.
-
-        Returns:
-            self.
 
         Raises:
             DataError: input that cannot be used.
@@ -171,37 +196,27 @@ class Head(BaseEstimator):
             ValueError: a parameter out of range, or a malformed `validation`.
         """
         settings, density, kernel = self._parts()
-        train = pack_labelled(X, bags, labels, positions)
+        if labels is None:
+            raise DataError("labels must be given, one for each bag: fit(X, bags, labels), fit(X, labels=)")
+        train, _ = pack(X, bags, labels, positions)
         check_order(groups, bags, "groups")
         names = column_names(X)
-        held = None if validation is None else _pack_held(validation)
+        held = None if validation is None else pack_held(validation)
         if validation is not None:
             check_columns(validation[0], names)
-        check_bags(*train[:3], "training scans")
+        check_both_labels(train, "training scans")
         if kernel is None:
             settings = choose_kernel(train, settings, patients=groups, density=density)
-        calibration = None
-        if held is None:  # before the fit, so that too few scans for the folds raise at once
-            calibration = cross_fit(
-                train,
-                settings,
-                patients=groups,
-                samples=SAMPLES,
-                density=density,
-                kernel=kernel,
-                places=None if calibrates is None else torch.as_tensor(calibrates).nonzero().squeeze(1),
-            )
-        model, report = fit(
-            *train[:3],
-            settings=settings,
-            positions=train.positions,
+        model, self.report_ = fit_calibrated(
+            train,
+            settings,
             validation=held,
+            patients=groups,
+            calibrates=None if calibrates is None else torch.as_tensor(calibrates).nonzero().squeeze(1),
             density=density,
             kernel=kernel,
         )
-        model.calibration = calibration if held is None else calibrate(model, held, samples=SAMPLES)
         model.feature_names = names
-        self.report_ = report
         self._adopt(model)
         return self
 
@@ -213,28 +228,23 @@ class Head(BaseEstimator):
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
 
     def predict(
-        self,
-        X: Values,
-        bags: Values,
-        *,
-        positions: Values | None = None,
+        self, X: Tables, bags: Values | None = None, *, positions: Values | None = None
     ) -> np.ndarray:
         """Label (B,) of each bag: 1 from a calibrated probability of ½."""
         return (self._predictions(X, bags, positions)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
 
     def predict_bag_proba(
         self,
-        X: Values,
-        bags: Values,
+        X: Tables,
+        bags: Values | None = None,
         *,
         positions: Values | None = None,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (B,) that each bag is positive; with `return_std` also its std (B,).
 
-        Bags come in the order of the offsets, or of `np.unique(bags)`. Mean and standard deviation are over
-        `SAMPLES` posterior samples. Their noise is seeded by the values of the bag's rows, so the result does
-        not depend on the other bags or on the order of the rows.
+        Bags come in the order of the list, of the offsets, or of `np.unique(bags)`. Values are of `SAMPLES`
+        posterior samples; they depend neither on the other bags nor on the order of the rows.
         """
         predictions, _ = self._predictions(X, bags, positions)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
@@ -242,8 +252,8 @@ class Head(BaseEstimator):
 
     def predict_instance_proba(
         self,
-        X: Values,
-        bags: Values,
+        X: Tables,
+        bags: Values | None = None,
         *,
         positions: Values | None = None,
         return_std: bool = False,
@@ -256,35 +266,25 @@ class Head(BaseEstimator):
 
     def score(
         self,
-        X: Values,
-        bags: Values,
-        labels: Values,
+        X: Tables,
+        bags: Values | None = None,
+        labels: Values | None = None,
         *,
         positions: Values | None = None,
     ) -> float:
         """Accuracy of `predict` over bags."""
-        said = self.predict(X, bags, positions=positions)
-        return float(accuracy_score(pack_labelled(X, bags, labels).labels.cpu().numpy(), said))
+        check_order(labels, bags, "labels")
+        return float(accuracy_score(np.asarray(labels), self.predict(X, bags, positions=positions)))
 
-    @_usual_tensors()
+    @usual_tensors()
     def _predictions(
-        self, X: Values, bags: Values, positions: Values | None
+        self, X: Tables, bags: Values | None, positions: Values | None
     ) -> tuple[Predictions, np.ndarray]:
         check_is_fitted(self, "model_")
         check_columns(X, self.model_.feature_names)
-        x, offsets, order = pack(X, bags)
-        place = canonical_rows(x, offsets)
-        x, order = x[place], order[place]
-        said = predict(
-            self.model_,
-            x,
-            offsets,
-            None,
-            positions=pack_positions(positions, order),
-            samples=SAMPLES,
-            calibration=self.model_.calibration,
-        )
-        return said, order.numpy()
+        packed, order = pack(X, bags, positions=positions)
+        calibration = self.model_.calibration
+        return predict(self.model_, packed, samples=SAMPLES, calibration=calibration), order.numpy()
 
     def save(self, folder: Path) -> None:
         """Write the fitted head to a folder, as safetensors and JSON.
@@ -296,12 +296,11 @@ class Head(BaseEstimator):
         save_head(self.model_, Path(folder))
 
     @classmethod
-    @_usual_tensors()
+    @usual_tensors()
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
         """Load a head written by `save`; its predictions are the same, bit for bit.
 
-        The report of the fit and a density object are not stored; the parameter `density` of a head that was
-        fitted with a density object is then `logistic`.
+        The report of the fit and a density object (the parameter is then `logistic`) are not stored.
 
         Args:
             folder: folder of a saved head.
@@ -314,8 +313,3 @@ class Head(BaseEstimator):
         head = cls(**vars(model.settings) | ({} if kernel is None else {"kernel": kernel}))
         head._adopt(model)
         return head
-
-
-Head.__signature__ = Signature(
-    [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in vars(HeadSettings()).items()]
-)

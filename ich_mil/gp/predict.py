@@ -1,8 +1,7 @@
 """Predict slice and scan probabilities with uncertainty, by sampling from the posterior of a head.
 
-In: a fitted head, packed raw features and scan ids. Out: mean, standard deviation and 95 % interval of the
-probability of each slice and each scan (Castro-Macías et al. 2024, Eq. 30-37), from joint samples of f over
-the slices of a scan:
+In: a fitted head and packed bags. Out: mean, standard deviation and 95 % interval of the probability of each
+slice and each scan (Castro-Macías et al. 2024, Eq. 30-37), from joint samples of f over the slices of a scan:
 
     w_l ~ q(w)        f_l = Φᵀ w_l + e_l        e_l ~ N(0, K_XX + εI - ΦᵀΦ)
 
@@ -10,34 +9,35 @@ f_l has the mean and the covariance of q(f) (Eq. 30), so the correlation between
 (`ich_mil.reproduce.statistics.independent` drops it, as in Eq. 36). All scans share the samples w_l. For a
 head fitted by Gibbs sampling, w_l are its posterior draws.
 
-Scans are processed one by one, so memory is bounded by the longest scan. The noise e_l is a function of
-(seed, scan id), on a GPU as on a CPU. The result for a scan therefore depends only on the scan, the head, the
-seed and the number of samples; on a CPU bit for bit. A head that smooths along z uses f~_l = W f_l
-(`ich_mil.gp.smoothing`) and needs the positions of the slices.
+`draw` samples each scan once; probabilities, intervals and counterfactuals (`ich_mil.gp.counterfactual`)
+follow from its samples. The noise e_l is a function of (seed, scan id, order of the slices by their
+features), on a GPU as on a CPU. The result for a scan therefore depends neither on the other scans nor on the
+order of its slices nor on the float format of the features; on a CPU bit for bit. A head that smooths along z
+uses f~_l = W f_l (`ich_mil.gp.smoothing`) and needs the positions of the slices.
 
 Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing points, L samples.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.aggregation import latent_logit, mean_logit, sampled_scan_logit
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.inference.projection import Projection
-from ich_mil.gp.smoothing import blocks_of, make_smoother
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.smoothing import blocks_of, make_smoother, smoothing_weights
+from ich_mil.gp.sparse_gp import CLIP, SparseGP
 from ich_mil.kernels.counter import normals, scan_key
-from ich_mil.kernels.rbf_gram import LARGEST, measurable
-from ich_mil.kernels.segments import bag_index
 
 INTERVAL = (0.025, 0.975)
 """Quantile levels of the reported interval."""
-
 
 FURTHEST = 1e8
 """Distance from the training mean, in training standard deviations, above which a feature value is rejected.
@@ -63,6 +63,58 @@ class Predictions:
     scan_low: Tensor
     scan_high: Tensor
 
+    @classmethod
+    def join(cls, parts: Sequence["Predictions"]) -> "Predictions":
+        """Concatenate the predictions of several scans."""
+        return cls(*map(torch.cat, zip(*(vars(one).values() for one in parts), strict=True)))
+
+
+class Sampled(NamedTuple):
+    """Sampled probabilities of one scan: of its slices (L, n), and of the scan (L, 1)."""
+
+    slices: Tensor
+    scan: Tensor
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Joint posterior samples of the latent values of one scan.
+
+    Attributes:
+        f: (L, n) float64 samples before smoothing along z.
+        settings: settings of the head.
+        positions: (n,) mm along the scan; None if the head does not smooth.
+    """
+
+    f: Tensor
+    settings: HeadSettings
+    positions: Tensor | None = None
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """Slice logits (L, n); with a logistic link the latent values after smoothing."""
+        smooth = self.f
+        if self.positions is not None:
+            smooth = self.f @ smoothing_weights(self.positions, self.settings.smooth_mm).to(self.f).mT
+        return latent_logit(smooth, self.settings.link)
+
+    @cached_property
+    def scan_logit(self) -> Tensor:
+        """Scan logit (L, 1) by the rule of the head."""
+        return sampled_scan_logit(self.logits, self.settings.variant.rule)
+
+    def probabilities(self, calibration: Calibration | None) -> Sampled:
+        """Calibrated samples of the probabilities; uncalibrated with None."""
+        if calibration is None:
+            return Sampled(torch.sigmoid(self.logits), torch.sigmoid(self.scan_logit))
+        scan = calibration.scan(self.scan_logit)
+        return Sampled(calibration.slices(self.logits, scan), scan)
+
+    def keep(self, slices: Tensor) -> "Draw":
+        """The same samples of the scan with the slices at the indices `slices` alone."""
+        z = None if self.positions is None else self.positions[slices]
+        return Draw(self.f[:, slices], self.settings, z)
+
 
 def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
     """Draw whitened inducing values w_l ~ q(w), (L, M); they depend on the seed, not on the scan."""
@@ -74,9 +126,7 @@ def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
 
 
 def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
-    """Latent samples without the residual e_l: f_l = Φ(x)ᵀ w_l. Differentiable in `x`.
-
-    They are not smoothed along z: each value depends on its slice alone.
+    """Latent samples without the residual e_l: f_l = Φ(x)ᵀ w_l. Differentiable in `x`, not smoothed along z.
 
     Args:
         model: the head.
@@ -86,164 +136,128 @@ def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     Returns:
         (L, n), or (n,) for w (M,).
     """
-    return w @ model.project(x, model.prior_root())[0]
+    return w @ model.project(model.standardise(x), model.prior_root())[0]
 
 
 def _check_width(model: SparseGP, x: Tensor) -> None:
-    """Raise `DataError` unless x is a table (N, D) with the number of features of the head."""
     n_features = len(model.x_mean)
     if x.ndim != 2 or x.shape[1] != n_features:
         raise DataError(f"the head takes {n_features} features a slice, got features {tuple(x.shape)}")
 
 
 @torch.no_grad()
-def mean_logits(
-    models: Sequence[SparseGP],
-    x: Tensor,
-    offsets: Tensor | None = None,
-    *,
-    positions: Tensor | None = None,
-) -> Tensor:
-    """Slice logits of E p(f) without sampling: MacKay's μ / √(1 + π σ²/8), or exact for a probit link.
+def mean_logits(models: Sequence[SparseGP], bags: Bags) -> Tensor:
+    """Slice logits of E p(f) without sampling (`mean_logit`).
 
     Args:
         models: R heads that share kernel and inducing points, such as a group of `fit_many`.
-        x: (N, D) raw features.
-        offsets: (B + 1,); needed if the heads smooth along z.
-        positions: (N,) mm along the scan; needed if the heads smooth along z.
+        bags: the scans, with positions if the heads smooth along z.
 
     Returns:
         (R, N).
 
     Raises:
-        DataError: a number of features that differs from that of the heads; the heads smooth along z and
-            positions are unknown.
-        ValueError: positions without offsets.
+        DataError: a number of features that differs from that of the heads; unknown positions.
     """
-    _check_width(models[0], x)
-    if offsets is None and positions is not None:
-        raise ValueError("positions need the offsets of the scans they lie in")
-    whole = torch.tensor([0, len(x)]) if offsets is None else offsets
-    projection = Projection(
-        models[0], models[0].clip(x), smoother=make_smoother(models[0].settings, positions, whole)
-    )
-    means, roots = (
-        torch.stack(list(part)) for part in zip(*((m.q_mean, m.q_root.mT) for m in models), strict=True)
-    )
-    return mean_logit(*projection.moments(means, roots), models[0].settings.link)
+    first = models[0]
+    _check_width(first, bags.x)
+    smoother = make_smoother(first.settings, bags)
+    projection = Projection(first, first.clip(bags.x), smoother=smoother)
+    means, roots = torch.stack([m.q_mean for m in models]), torch.stack([m.q_root.mT for m in models])
+    return mean_logit(*projection.moments(means, roots), first.settings.link)
 
 
-def _content_id(x: Tensor) -> str:
-    """Digest of the features x, used as the id of a scan without one."""
-    return hashlib.sha256(x.detach().cpu().double().contiguous().numpy().tobytes()).hexdigest()
-
-
-def rows_and_keys(
-    model: SparseGP, x: Tensor, offsets: Tensor, scans: list[str] | None
-) -> Iterator[tuple[Tensor, int]]:
-    """Iterate over scans: clipped features (n, D) on the device of the head, and the key of the noise.
+def standardised_scans(model: SparseGP, bags: Bags) -> Iterator[tuple[Tensor, int]]:
+    """Iterate over scans: standardised, clipped features (n, D) on the device of the head, and the noise key.
 
     Raises:
-        ScanError, DataError: as in `sample_scans`.
+        ScanError: the scans have no ids, and a feature of a scan is NaN or further than `FURTHEST`.
+        DataError: the same for a scan with an id; a number of features that differs from that of the head.
     """
-    try:
-        bag_index(offsets)
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    _check_width(model, x)
-    n_scans = len(offsets) - 1 if scans is None else len(scans)
-    if len(x) != int(offsets[-1]) or n_scans != len(offsets) - 1:
-        raise DataError(
-            f"{len(x)} slices and {n_scans} scan ids do not fit offsets of {len(offsets) - 1} scans and "
-            f"{int(offsets[-1])} slices"
-        )
-    for b, rows in enumerate(x.to(model.x_mean.device).split(offsets.diff().tolist())):
-        scan = _content_id(rows) if scans is None else scans[b]
-        away = model.standardise(rows).abs()  # (n, D)
-        if not bool((measurable(rows) & (away <= FURTHEST).all(1)).all()):  # one GPU sync per scan
-            reason = _unusable(rows, away)
-            raise ScanError(b, reason) if scans is None else DataError(f"scan {scan!r}: {reason}")
-        yield model.clip(rows), scan_key(scan)
+    _check_width(model, bags.x)
+    if bags.ids is not None and len(bags.ids) != len(bags.offsets) - 1:
+        raise DataError(f"{len(bags.ids)} scan ids do not fit offsets of {len(bags.offsets) - 1} scans")
+    for b, rows in enumerate(bags.x.to(model.x_mean.device).split(bags.offsets.diff().tolist())):
+        z = model.standardise(rows)
+        away = z.abs()
+        if not bool((away <= FURTHEST).all()):  # false for NaN; one GPU sync per scan
+            n, d = divmod(int((~(away <= FURTHEST)).flatten().nonzero()[0]), away.shape[1])
+            reason = (
+                f"feature {d} of slice {n} is {float(rows[n, d]):.3g}, NaN or more than {FURTHEST:.0e} "
+                "training deviations from its mean; correct it, or leave the slice out"
+            )
+            raise ScanError(b, reason) if bags.ids is None else DataError(f"scan {bags.ids[b]!r}: {reason}")
+        yield z.clamp(-CLIP, CLIP), scan_key("" if bags.ids is None else bags.ids[b])
 
 
-def _unusable(rows: Tensor, away: Tensor) -> str:
-    """Reason why the features of a scan are rejected.
-
-    Args:
-        rows: (n, D) raw features.
-        away: (n, D) distances from the training mean, in training standard deviations.
-    """
-    if not bool(measurable(rows).all()):
-        return f"a feature is NaN or infinite, or beyond {LARGEST}"
-    n, d = divmod(int(away.argmax()), away.shape[1])
-    return (
-        f"feature {d} of slice {n} lies {float(away[n, d]):.1e} training deviations from its mean, beyond "
-        f"{FURTHEST:.0e}; correct it, or leave the slice out"
-    )
-
-
-def sample_latents(
-    model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-) -> Iterator[Tensor]:
-    """Joint samples of f, scan by scan, before smoothing along z.
-
-    Arguments and errors are those of `sample_scans`, without `positions`.
-
-    Yields:
-        (L, n) float64 for each scan.
-    """
-    if samples < 2:
-        raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
-    w = draw_weights(model, samples, seed)  # (L, M)
-    root = model.prior_root()
-    for rows, key in rows_and_keys(model, x, offsets, scans):
-        phi, residual = model.project(rows, root)
-        noise = normals(seed, key, len(rows), samples=samples, device=rows.device)  # (L, n)
-        yield w @ phi + noise @ model.residual_root(rows, phi, residual).mT
-
-
-def sample_scans(
-    model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
-    *,
-    positions: Tensor | None = None,
-    samples: int = 1000,
-    seed: int = 0,
-) -> Iterator[Tensor]:
-    """Sampled slice logits, scan by scan; with a logistic link they are the latent values f.
+@torch.no_grad()
+def draw(model: SparseGP, bags: Bags, *, samples: int = 1000, seed: int = 0) -> Iterator[Draw]:
+    """Joint posterior samples of f, scan by scan, so that memory is bounded by the longest scan.
 
     Args:
         model: the head.
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        scans: B ids, which seed the noise; None: the noise is seeded by the features of the scan.
-        positions: (N,) mm along the scan; needed if the head smooths along z.
+        bags: the scans, with positions if the head smooths along z.
         samples: L.
         seed: seed of the samples.
 
-    Yields:
-        (L, n) float64 for each scan.
-
     Raises:
-        ScanError: `scans` is None, and the features of a scan are not `measurable` or are beyond `FURTHEST`.
-        DataError: the same for a scan with an id; a number of features that differs from that of the head;
-            offsets or ids that do not fit; the head smooths along z and positions are unknown; a covariance
-            that cannot be factorised.
+        ScanError, DataError: as in `standardised_scans`; unknown positions; a covariance that cannot be
+            factorised.
         ValueError: fewer than 2 samples.
     """
-    smoother = make_smoother(model.settings, positions, offsets, scans=scans)
-    whole = sample_latents(model, x, offsets, scans, samples=samples, seed=seed)
-    for f, block in zip(whole, blocks_of(offsets), strict=True):
-        smooth = f if smoother is None else f @ smoother.weights(block).to(f).mT
-        yield latent_logit(smooth, model.settings.link)
+    if samples < 2:
+        raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
+    smoother = make_smoother(model.settings, bags)
+    w, root = draw_weights(model, samples, seed), model.prior_root()
+    direction = torch.randn(len(model.x_mean), generator=torch.Generator().manual_seed(0)).to(model.x_mean)
+    blocks = blocks_of(bags.offsets)
+    for (x, key), block in zip(standardised_scans(model, bags), blocks, strict=True):
+        order = (x @ direction).argsort()  # by the values of the slices, so that their order has no effect
+        x = x[order]
+        phi, residual = model.project(x, root)
+        noise = normals(seed, key, len(x), samples=samples, device=x.device)  # (L, n)
+        f = torch.empty_like(noise)
+        f[:, order] = w @ phi + noise @ model.residual_root(x, phi, residual).mT
+        yield Draw(f, model.settings, None if smoother is None else smoother.positions[block])
+
+
+def predict(
+    model: SparseGP,
+    bags: Bags,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    calibration: Calibration | None = None,
+) -> Predictions:
+    """Predict slice and scan probabilities with their uncertainty.
+
+    Args:
+        model: the head.
+        bags: the scans, with positions if the head smooths along z.
+        samples: L.
+        seed: seed of the samples.
+        calibration: calibration of each sample, usually `model.calibration`; None: uncalibrated
+            probabilities.
+
+    Raises:
+        ScanError, DataError: as in `draw`.
+        ValueError: a calibration fitted to a rule other than the head's; fewer than 2 samples.
+    """
+    if calibration is not None:
+        calibration.check(model.settings.variant.rule)
+    drawn = draw(model, bags, samples=samples, seed=seed)
+    return summarise(one.probabilities(calibration) for one in drawn)
+
+
+def pool(members: Sequence[Sampled], places: Sequence[Sequence[int] | None]) -> Sampled:
+    """Concatenate the samples of one scan by all members of a mixture, which have equal weight.
+
+    Args:
+        members: samples by each member, of equal L.
+        places: for each member, the indices of the slices that all members have; None: all slices.
+    """
+    slices = [p if own is None else p[:, own] for (p, _), own in zip(members, places, strict=True)]
+    return Sampled(torch.cat(slices), torch.cat([scan for _, scan in members]))
 
 
 def _summary(p: Tensor) -> Tensor:
@@ -253,135 +267,17 @@ def _summary(p: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predict(
-    model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
-    *,
-    positions: Tensor | None = None,
-    samples: int = 1000,
-    seed: int = 0,
-    calibration: Calibration | None = None,
-) -> Predictions:
-    """Predict slice and scan probabilities with their uncertainty.
-
-    Args:
-        model: the head.
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        scans: B ids, which seed the noise; None: the noise is seeded by the features of the scan.
-        positions: (N,) mm along the scan; needed if the head smooths along z.
-        samples: L.
-        seed: seed of the samples.
-        calibration: calibration of each sample, usually `model.calibration`; None: uncalibrated
-            probabilities.
-
-    Returns:
-        The predictions.
-
-    Raises:
-        DataError: input that does not fit, see `sample_scans`.
-        ValueError: a calibration fitted to a rule other than the head's; fewer than 2 samples.
-    """
-    return summarise(
-        sample_probabilities(
-            model,
-            x,
-            offsets,
-            scans,
-            positions=positions,
-            samples=samples,
-            seed=seed,
-            calibration=calibration,
-        )
-    )
-
-
-Sampled = tuple[Tensor, Tensor]
-"""Sampled probabilities of one scan: of its slices (L, n) and of the scan (L, 1)."""
-
-
-def sample_probabilities(
-    model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
-    *,
-    positions: Tensor | None = None,
-    samples: int = 1000,
-    seed: int = 0,
-    calibration: Calibration | None = None,
-) -> Iterator[Sampled]:
-    """Sampled probabilities, scan by scan; arguments and errors are those of `predict`."""
-    rule = model.settings.variant.rule
-    if calibration is not None:
-        calibration.check(rule)
-    for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
-        logit = sampled_scan_logit(f, rule)  # (L, 1)
-        scan = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
-        each = torch.sigmoid(f) if calibration is None else calibration.slices(f, scan)  # (L, n)
-        yield each, scan
-
-
-def pool(
-    members: Sequence[Iterable[Sampled]], places: Sequence[Sequence[Sequence[int]] | None]
-) -> Iterator[Sampled]:
-    """Concatenate the samples of all members of a mixture, scan by scan.
-
-    Members have equal weight if they have equal L.
-
-    Args:
-        members: for each member, the samples of every scan.
-        places: for each member, the indices in every scan of the slices that all members have; None: all
-            slices.
-    """
-    for b, parts in enumerate(zip(*members, strict=True)):
-        slices, scans = zip(*parts, strict=True)
-        common = [p if own is None else p[:, own[b]] for p, own in zip(slices, places, strict=True)]
-        yield torch.cat(common), torch.cat(scans)
-
-
-@torch.no_grad()
 def summarise(sampled: Iterable[Sampled]) -> Predictions:
     """Mean, standard deviation and interval of the sampled probabilities."""
-    slices, bags = [], []
-    for each, scan in sampled:
-        slices.append(_summary(each).cpu())
-        bags.append(_summary(scan).cpu())
-    return Predictions(*torch.cat(slices, 1), *torch.cat(bags, 1))  # (4, N) and (4, B)
+    pairs = [(_summary(slices).cpu(), _summary(scan).cpu()) for slices, scan in sampled]
+    of_slices, of_scans = zip(*pairs, strict=True)
+    return Predictions(*torch.cat(of_slices, 1), *torch.cat(of_scans, 1))  # (4, N) and (4, B)
 
 
-@torch.no_grad()
-def scan_samples(
-    model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
-    *,
-    positions: Tensor | None = None,
-    samples: int = 1000,
-    seed: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """Sampled scan logits by the head's rule and by `SLICE_RULE`, the input of `Calibration.fit`.
-
-    Args:
-        model: the head.
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        scans: B ids, or None.
-        positions: (N,) mm along the scan; needed if the head smooths along z.
-        samples: L.
-        seed: seed of the samples.
-
-    Returns:
-        Two tensors (L, B).
-
-    Raises:
-        ValueError, DataError: as `sample_scans`.
-    """
-    of_scan, of_slices = [], []
-    for f in sample_scans(model, x, offsets, scans, positions=positions, samples=samples, seed=seed):
-        of_scan.append(sampled_scan_logit(f, model.settings.variant.rule))
-        of_slices.append(sampled_scan_logit(f, SLICE_RULE))
-    return torch.cat(of_scan, 1), torch.cat(of_slices, 1)
+def scan_samples(model: SparseGP, bags: Bags, *, samples: int = 1000, seed: int = 0) -> Tensor:
+    """Sampled scan logits (2, L, B) by the head's rule and by `SLICE_RULE`, for `Calibration`."""
+    pairs = [
+        torch.stack([one.scan_logit, sampled_scan_logit(one.logits, SLICE_RULE)])
+        for one in draw(model, bags, samples=samples, seed=seed)
+    ]
+    return torch.cat(pairs, 2)

@@ -125,53 +125,7 @@ for which it applies, with their display names."""
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Settings of the model, the fit and the calibration of a head.
-
-    Attributes:
-        family: `psi` is ψ-VGPMIL, `large_margin` LM-VGPMIL, `probit` MIL-GP-Probit by variational inference
-            and `gibbs` the same model by Gibbs sampling.
-        preset: `default`, `paper` or `public`, for ψ-VGPMIL (`PRESETS`).
-        density: ψ; `gamma` is G-VGPMIL, `logistic` is VGPMIL.
-        alpha: α of the Gamma density.
-        beta: β of the Gamma density.
-        logistic_tail: give the Gamma density of ψ-VGPMIL a logistic tail (`GammaLogisticTail`); without it
-            fits can diverge. None: as in the preset.
-        log_h: log H, the weight of a scan label, for ψ-VGPMIL and LM-VGPMIL. None: as in the preset.
-        update: update of π within a bag, for ψ-VGPMIL and LM-VGPMIL; with `gauss_seidel` the ELBO never
-            decreases. None: as in the preset.
-        margin_c: C of LM-VGPMIL, the steepness of the margin.
-        margin_v: V of LM-VGPMIL, the width of the margin.
-        chains: number of chains of the Gibbs sampler.
-        burn_in: number of discarded draws of each chain.
-        draws: number of kept draws of each chain.
-        n_inducing: number of inducing points M, half of them for the slices of positive scans.
-        kernel: name of a class of `gpytorch.kernels`; it is scaled by a variance.
-        ard: use one length scale per feature.
-        variance: kernel variance v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: as in the
-            preset; `Head.fit` chooses those of v, bias and ℓ that are None (`gp.inference.kernel_choice`).
-        bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far
-            from all training slices, which is above its values in negative scans. None: as for `variance`.
-        lengthscale_squared: squared length scale ℓ. None: as for `variance`; that of the preset is a multiple
-            of the number of features D.
-        learn: parameters learned by maximising the objective of Eq. 29 (`gp.inference.hyperparameters`).
-        outer: number of rounds of kernel learning; each follows a coordinate ascent of up to `sweeps` sweeps.
-        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out, as in the
-            public code.
-        sweeps: maximum number of sweeps.
-        patience: stop after this many sweeps without a lower validation loss.
-        tolerance: the fit has converged when no μ changes by this much in a sweep.
-        precision: `mixed` multiplies in float32 and factorises in float64.
-        jitter: ε on the diagonal of K_ZZ, and nugget of the prior at every slice.
-        smooth_mm: width s in mm of the smoothing along z, which is part of the model: the label of a slice
-            depends on a weighted mean of the latent values around it, with weights exp(-d² / (2 s²)) at
-            distance d (`ich_mil.gp.smoothing`). It needs slice positions. 0: no smoothing.
-        rule: aggregation rule from slices to scan, in early stopping and in prediction: `max`, `noisy_or`,
-            `top_3` (or another number), `top_20%` (or another share). None: as in the preset.
-        calibration: method of calibration on held-out scans: `platt`, `temperature`, `isotonic` or `none`.
-        calibration_folds: number of folds, and of additional heads, for calibration without validation scans;
-            also the number of folds of the choice of kernel.
-        seed: seed of k-means, random starts, Gibbs chains and the Fourier features of log Z.
-    """
+    """Settings of the model, the fit and the calibration: the parameters of `ich_mil.gp.head.Head`."""
 
     family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi"
     preset: Literal["default", "paper", "public"] = "default"

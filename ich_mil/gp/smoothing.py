@@ -18,7 +18,6 @@ are common, but correlates slices of one scan no more than slices of two scans.
 Shapes: B scans, N slices of all, n slices of one scan.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ich_mil.errors import DataError
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.settings import HeadSettings
 
 
@@ -68,21 +68,12 @@ class Smoother:
         return smoothing_weights(self.positions[rows], self.width)
 
 
-def make_smoother(
-    settings: HeadSettings,
-    positions: Tensor | None,
-    offsets: Tensor,
-    *,
-    scans: Sequence[str] | None = None,
-    what: str = "these scans",
-) -> Smoother | None:
+def make_smoother(settings: HeadSettings, bags: Bags, what: str = "these scans") -> Smoother | None:
     """Build the smoother of the settings; None if `smooth_mm` is 0.
 
     Args:
         settings: settings of the head.
-        positions: (N,) mm along the scan, or None if unknown.
-        offsets: (B + 1,).
-        scans: B ids, for error messages.
+        bags: the scans, with positions.
         what: name of these scans in error messages.
 
     Raises:
@@ -92,8 +83,9 @@ def make_smoother(
         return None
     remedy = "give positions in mm (prepared scans have them), or use a head with smooth_mm 0"
     asked = f"head.smooth_mm is {settings.smooth_mm:g}, but"
+    positions, offsets = bags.positions, bags.offsets
     if positions is None:
-        raise DataError(f"{what}: {asked} where the slices lie is not known; {remedy}")
+        raise DataError(f"{what}: {asked} the positions of the slices are unknown; {remedy}")
     if positions.shape != (int(offsets[-1]),):
         raise DataError(
             f"{what}: there are {int(offsets[-1])} slices, but positions of shape {tuple(positions.shape)}"
@@ -102,8 +94,7 @@ def make_smoother(
     if len(bad):
         first = int(bad[0])
         b = int((offsets <= first).sum()) - 1
-        scan = f"scan {b}" if scans is None else f"scan {scans[b]!r}"
-        raise DataError(
-            f"{what}: {asked} where slice {first - int(offsets[b])} of {scan} lies is not known; {remedy}"
-        )
+        scan = f"scan {b}" if bags.ids is None else f"scan {bags.ids[b]!r}"
+        place = first - int(offsets[b])
+        raise DataError(f"{what}: {asked} the position of slice {place} of {scan} is unknown; {remedy}")
     return Smoother(positions, offsets, settings.smooth_mm)

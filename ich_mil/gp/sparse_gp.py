@@ -247,7 +247,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         """Φ and the residual prior variance given the inducing values.
 
         Args:
-            x: (n, D) raw features.
+            x: (n, D) standardised features.
             root: (M, M) from `prior_root`.
             smooth: weights W (n, n) if x is one scan that is smoothed along z (`ich_mil.gp.smoothing`).
 
@@ -255,7 +255,6 @@ class SparseGP(gpytorch.models.ApproximateGP):
             Φ = L⁻¹ K_ZX (M, n) and the residual k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x. With
             W both are those of W f: Φ Wᵀ, and the diagonal of W (K_XX + εI - ΦᵀΦ) Wᵀ.
         """
-        x = self.standardise(x)
         phi = torch.linalg.solve_triangular(root, self.covar_module(self.inducing, x).to_dense(), upper=False)
         residual = (self.prior_variance(x) - phi.square().sum(0)).clamp(min=0.0)
         if smooth is None:
@@ -267,7 +266,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         """Lower Cholesky factor of the residual prior covariance of slices given the inducing values.
 
         Args:
-            x: (n, D) raw features.
+            x: (n, D) standardised features.
             phi: (M, n) from `project`, not smoothed.
             residual: (n,) from `project`, not smoothed.
 
@@ -277,7 +276,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         Raises:
             DataError: the covariance cannot be factorised.
         """
-        R = self._residual_covariance(self.standardise(x), phi, residual)
+        R = self._residual_covariance(x, phi, residual)
         root, failed = torch.linalg.cholesky_ex(R)
         if failed:  # rounding changes eigenvalues by 1e-16 of the variance; the smallest eigenvalue is ε
             root, failed = torch.linalg.cholesky_ex(R + 1e-9 * float(residual.max()) * identity(len(R), R))

@@ -30,6 +30,7 @@ from ich_mil.reproduce.protocol import ProtocolConfig
 from ich_mil.reproduce.statistics.feature_baselines import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.reproduce.statistics.independent import independent_scans
 from ich_mil.reproduce.tasks import Task
+from ich_mil.runs.model import bags_of
 from ich_mil.training.fit_head import fit_to
 
 FORMAT = "ich_mil.scored.3"
@@ -114,21 +115,20 @@ def _score_with_head(model: Model, task: Task, config: ProtocolConfig) -> dict[s
     analysed = model == main_model(config) and task.seed == config.first_seed(task.set)
     found = {}
     for name, one in task.scored.items():
-        scans = head.model_, one.x.double(), one.offsets, one.scans
+        bags = bags_of(one)
         how: dict[str, Any] = {
-            "positions": one.positions_mm,
             "samples": config.samples,
             "seed": task.seed,
             "calibration": head.model_.calibration,
         }
-        joint = predict(*scans, **how)
+        joint = predict(head.model_, bags, **how)
         found[name] = Scores(
             model.title,
             joint.scan_mean.numpy(),
             joint.slice_mean.numpy(),
             slice_is_probability=True,
             scan_std=joint.scan_std.numpy(),
-            scan_std_independent=independent_scans(*scans, **how)[1].numpy() if analysed else None,
+            scan_std_independent=independent_scans(head.model_, bags, **how)[1].numpy() if analysed else None,
         )
     return found
 

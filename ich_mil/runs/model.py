@@ -14,9 +14,9 @@ under-confident. On held-out scans of the RSNA features of three CNN runs the lo
 Shapes: B scans, L samples.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +30,18 @@ from ich_mil.encoders.frozen import stored_features
 from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals, mean_counterfactuals
-from ich_mil.gp.predict import Predictions, pool, sample_probabilities, scan_samples, summarise
+from ich_mil.gp.predict import Draw, Predictions, Sampled, draw, pool, scan_samples, summarise
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.ranks import device
 from ich_mil.runs.predictions import DIGITS, Provenance, read_results
+
+
+def bags_of(features: FeatureSet) -> Bags:
+    """Convert a feature set, which is checked where it is read."""
+    return Bags(features.x, features.offsets, features.labels, features.positions_mm, features.scans)
 
 
 @dataclass(frozen=True)
@@ -63,20 +69,13 @@ class Member:
         """Calibration of the head's logits: `own`, followed by the `joint` calibration of the model."""
         return self.own.then(joint) if self.own and joint else self.own or joint
 
-    def sampled(self, features: FeatureSet, samples: int) -> dict[str, Any]:
-        """Keyword arguments of the sampling functions of `ich_mil.gp`."""
-        return {
-            "x": features.x.double(),
-            "offsets": features.offsets,
-            "scans": features.scans,
-            "positions": features.positions_mm,
-            "samples": samples,
-            "seed": self.seed,
-        }
+    def draw(self, features: FeatureSet, samples: int) -> Iterator[Draw]:
+        """Posterior samples of each scan."""
+        return draw(self.head, bags_of(features), samples=samples, seed=self.seed)
 
     def logits(self, features: FeatureSet, samples: int) -> Tensor:
         """Sampled logits (2, L, B) of `scan_samples`, by scan rule and by slice rule, after `own` if any."""
-        both = torch.stack(scan_samples(self.head, **self.sampled(features, samples)))
+        both = scan_samples(self.head, bags_of(features), samples=samples, seed=self.seed)
         return both if self.own is None else self.own.logits(both)
 
 
@@ -138,17 +137,33 @@ class TrainedModel:
         paths = self.feature_files(folder / "features.safetensors")
         return Views.of([read_features(path) for path in paths], paths)
 
+    def _scans(self, views: Views) -> Iterator[tuple[tuple[Draw, ...], list[list[int] | None], Sampled]]:
+        """Each scan: samples of each member, indices of the common slices, and pooled probabilities."""
+        pairs = zip(self.members, views.members, strict=True)
+        drawn = [member.draw(view, self.samples) for member, view in pairs]
+        calibrations = [member.calibration(self.calibration) for member in self.members]
+        for b, draws in enumerate(zip(*drawn, strict=True)):
+            places = [None if own is None else own[b] for own in views.places]
+            each = [one.probabilities(c) for one, c in zip(draws, calibrations, strict=True)]
+            yield draws, places, pool(each, places)
+
     def predict(self, views: Views) -> Predictions:
         """Calibrated probabilities, with sampled uncertainty, of the scans and slices of `views.features`."""
-        drawn = [
-            sample_probabilities(
-                member.head,
-                **member.sampled(view, self.samples),
-                calibration=member.calibration(self.calibration),
-            )
-            for member, view in zip(self.members, views.members, strict=True)
-        ]
-        return summarise(pool(drawn, views.places))
+        return summarise(sampled for *_, sampled in self._scans(views))
+
+    def explain(self, views: Views) -> tuple[Predictions, Counterfactuals]:
+        """As `predict`, and scan probabilities without each slice or each run of positive slices."""
+        calibrations = [member.calibration(self.calibration) for member in self.members]
+        predictions, without = [], []
+        for draws, places, sampled in self._scans(views):
+            predictions.append(summarise([sampled]))
+            mean = predictions[-1].slice_mean.round(decimals=DIGITS)  # as written to the files
+            members = [
+                counterfactuals(one, mean, threshold=THRESHOLD, places=own, calibration=c)
+                for one, own, c in zip(draws, places, calibrations, strict=True)
+            ]
+            without.append(mean_counterfactuals(members))
+        return Predictions.join(predictions), Counterfactuals.join(without)
 
     def logits(self, views: Views) -> Tensor:
         """Pooled logits (2, L, B) before `calibration`, by scan rule and by slice rule."""
@@ -164,19 +179,3 @@ class TrainedModel:
         pairs = zip(self.members, views.members, strict=True)
         known = [one.likeness.scores(view) / one.likeness.threshold for one, view in pairs if one.likeness]
         return np.mean(known, axis=0) if known else np.full(views.features.n_scans, np.nan)
-
-    def explain(self, views: Views, predictions: Predictions) -> Counterfactuals:
-        """Calibrated scan probability without each slice, and without each run of positive slices."""
-        return mean_counterfactuals(
-            [
-                counterfactuals(
-                    member.head,
-                    **member.sampled(view, self.samples),
-                    slice_mean=predictions.slice_mean.round(decimals=DIGITS),  # as written to the files
-                    places=places,
-                    threshold=THRESHOLD,
-                    calibration=member.calibration(self.calibration),
-                )
-                for member, view, places in zip(self.members, views.members, views.places, strict=True)
-            ]
-        )

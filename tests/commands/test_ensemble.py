@@ -20,8 +20,9 @@ from ich_mil.data.splits import load_splits
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.predict import sample_probabilities
+from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.runs.predictions import DIGITS
 from ich_mil.runs.storage import load_model, samples_each
 from tests import phantoms
 from tests.feature_table import write_features
@@ -110,7 +111,7 @@ def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(t
         variance = stds.square().mean(0) + means.var(0, correction=0)
         torch.testing.assert_close(getattr(mixture, f"{level}_std").square(), variance, rtol=1e-9, atol=1e-14)
     drawn = [
-        sample_probabilities(one.head, **one.sampled(view, model.samples), calibration=one.calibration(None))
+        [scan.probabilities(one.calibration(None)) for scan in one.draw(view, model.samples)]
         for one, view in zip(model.members, views.members, strict=True)
     ]
     pooled = [
@@ -122,15 +123,15 @@ def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(t
 
 
 def test_without_slices_the_mixture_says_the_mean_of_its_members(trained, views):
-    model, said = replace(load_model(trained), calibration=None), members_of(trained, views)
-    mixture = model.predict(views)
-    found = model.explain(views, mixture)
+    model = replace(load_model(trained), calibration=None)
+    mixture, found = model.explain(views)
+    assert torch.equal(mixture.slice_mean, model.predict(views).slice_mean)
+    means = mixture.slice_mean.round(decimals=DIGITS).split(views.features.offsets.diff().tolist())
     each = []
-    for k in range(3):
-        one = load_model(trained / f"member_{k}")
-        each.append(
-            one.explain(Views.of([views.members[k]]), replace(said[k], slice_mean=mixture.slice_mean))
-        )
+    for one, view in zip(model.members, views.members, strict=True):
+        pairs = zip(one.draw(view, model.samples), means, strict=True)
+        scans = [counterfactuals(f, p, threshold=0.5, calibration=one.calibration(None)) for f, p in pairs]
+        each.append(Counterfactuals.join(scans))
     wanted = torch.stack([one.scan_without for one in each]).mean(0)
     torch.testing.assert_close(found.scan_without, wanted, rtol=1e-12, atol=0, equal_nan=True)
     runs = [[run.scan_without for of_scan in one.runs for run in of_scan] for one in each]

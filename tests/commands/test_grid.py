@@ -14,6 +14,7 @@ from ich_mil.config import read_grid
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import ConfigError
 from ich_mil.files import alone, write_text
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
@@ -68,7 +69,7 @@ def test_the_table_is_that_of_single_fits_and_a_killed_grid_completes_it(place, 
     chosen = (table.n_inducing == 8) & (table.beta == 4.0) & (table.seed == 5) & (table.fold == 1)
     (row,) = table[chosen].to_dict("records")
     for name, one in (("held", out), ("external", other)):
-        z = mean_logits([model], one.x)[0]
+        z = mean_logits([model], Bags(one.x, one.offsets))[0]
         scans = [float(scan.max()) for scan in z.split(one.offsets.diff().tolist())]
         assert row[f"{name}_scan_auc"] == pytest.approx(roc_auc_score(one.labels, scans), rel=1e-12)
         assert row[f"{name}_slice_auc"] == pytest.approx(roc_auc_score(one.slice_labels, z), rel=1e-12)
@@ -119,7 +120,10 @@ def test_with_folds_0_it_trains_on_everything(place, words):
     assert not [name for name in table if name.startswith("held_")]
     features, other = (read_feature_csv(place / f"{name}.csv") for name in ("train", "other"))
     model, _ = fitted(features, n_inducing=6, beta=1.0, seed=1)
-    scans = [float(z.max()) for z in mean_logits([model], other.x)[0].split(other.offsets.diff().tolist())]
+    scans = [
+        float(z.max())
+        for z in mean_logits([model], Bags(other.x, other.offsets))[0].split(other.offsets.diff().tolist())
+    ]
     (row,) = table[(table.n_inducing == 6) & (table.beta == 1.0)].to_dict("records")
     assert row["external_scan_auc"] == pytest.approx(roc_auc_score(other.labels, scans), rel=1e-12)
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from test_head_ranks import FAMILIES, agree, with_positions
 
-from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
-from ich_mil.gp.fit_calibration import cross_fit
+from ich_mil.gp.fit_calibration import fit_calibrated
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
 from tests.emulated.elsewhere import AWAY, elsewhere
@@ -21,11 +20,10 @@ NEVER = 1e-300
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "gibbs"])  # needs a generator there
 def test_a_head_is_fitted_where_its_features_are(name):
     settings = replace(FAMILIES[name], sweeps=3)
-    (x, offsets, labels, z), held = with_positions(0, 10), with_positions(3, 6)
-    expected = fit(x, offsets, labels, settings=settings, positions=z, validation=held)[0]
+    bags, held = with_positions(0, 10), with_positions(3, 6)
+    expected = fit(bags, settings, validation=held)[0]
     with elsewhere():
-        # all but the features may be on the CPU, and so may validation scans
-        model, _ = fit(x.to(AWAY), offsets, labels, settings=settings, positions=z, validation=held)
+        model, _ = fit(bags.to(AWAY), settings, validation=held)  # validation scans may be on the CPU
         assert {value.device for value in model.state_dict().values()} == {AWAY}
         agree(model.q_mean.cpu(), expected.q_mean)
         agree(model.q_root.cpu(), expected.q_root)
@@ -35,16 +33,14 @@ def test_a_head_is_fitted_where_its_features_are(name):
 @pytest.mark.parametrize("judges", ["nobody", "training", "validation"])
 @pytest.mark.parametrize("rule", ["max", "noisy_or"])
 def test_the_host_waits_once_a_sweep(judges, rule):
-    (x, offsets, labels, _), held = with_positions(0, 10), with_positions(3, 6)
+    bags, held = with_positions(0, 10), with_positions(3, 6)
     changes = {"density": "gamma", "logistic_tail": False} if judges == "training" else {}
     settings = HeadSettings(n_inducing=8, tolerance=NEVER, patience=99, rule=rule, **changes)
-    held = held[:3] if judges == "validation" else None
+    held = held if judges == "validation" else None
     found = []
     for sweeps in (3, 10):
         with elsewhere() as waits:
-            _, report = fit(
-                x.to(AWAY), offsets, labels, settings=replace(settings, sweeps=sweeps), validation=held
-            )
+            _, report = fit(bags.to(AWAY), replace(settings, sweeps=sweeps), validation=held)
         assert len(report.elbo) == sweeps
         assert len(report.validation_log_loss) == (sweeps if judges == "validation" else 0)
         found.append(waits)
@@ -53,10 +49,10 @@ def test_the_host_waits_once_a_sweep(judges, rule):
 
 def figures(device, folder):
     """Of calibration and heads: fitted on features there, kept, and asked of both."""
-    (x, offsets, labels, z), held = with_positions(0, 12), with_positions(3, 8)
-    x, held_x = x.to(device), held.x.to(device)
-    bags = Bags(x, offsets, labels, z)
-    crossed = cross_fit(bags, HeadSettings(**SHORT, smooth_mm=5.0), samples=20)
+    bags, held = with_positions(0, 12).to(device), with_positions(3, 8)
+    x, offsets, labels, *_ = bags
+    held_x = held.x.to(device)
+    crossed = fit_calibrated(bags, HeadSettings(**SHORT, smooth_mm=5.0))[0].calibration
     rest = Head(**SHORT).fit(x, offsets, labels, validation=held[:3])
     whole = Head(**SHORT).fit(x, offsets, labels)
     whole.save(folder)
@@ -102,8 +98,8 @@ def test_a_gpu_gives_the_head_of_a_cpu():
     device = torch.device("cuda")
     for name, settings in FAMILIES.items():
         if name not in ("mixed", "gibbs"):
-            x, offsets, labels, z = with_positions(0, 12)
-            expected = fit(x, offsets, labels, settings=settings, positions=z)[0]
-            model, _ = fit(x.to(device), offsets, labels, settings=settings, positions=z)
+            bags = with_positions(0, 12)
+            expected = fit(bags, settings)[0]
+            model, _ = fit(bags.to(device), settings)
             assert model.q_mean.device.type == device.type
             agree(model.q_mean.cpu(), expected.q_mean)

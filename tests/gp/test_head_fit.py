@@ -9,11 +9,12 @@ import pytest
 import torch
 from gpytorch.kernels import MultitaskKernel, RBFKernel, RBFKernelGrad
 
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import ConfigError
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.inference import projection
-from ich_mil.gp.inference.ascent import Weights
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import LogDensity, Logistic
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import PRESETS, HeadSettings
@@ -37,9 +38,9 @@ def test_jaakkola_and_polya_gamma_are_one_algorithm():
     # and so both give the same fit, update for update
     x, offsets, labels = scans()
     settings = HeadSettings(n_inducing=12, sweeps=5)
-    model, _ = fit(x, offsets, labels, settings=settings)
+    model, _ = fit(Bags(x, offsets, labels), settings)
     bound = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)))  # what the Jaakkola bound is the tangent of
-    other, _ = fit(x, offsets, labels, settings=settings, density=bound)
+    other, _ = fit(Bags(x, offsets, labels), settings, density=bound)
     close(other.q_mean, model.q_mean)
     close(other.q_root, model.q_root)
 
@@ -77,20 +78,13 @@ def jobs(n_scans):
 
 
 def test_many_fits_equal_single_ones():
-    x, offsets, labels = scans(40)
-    parts = list(x.split(offsets.diff().tolist()))
-
-    def take(chosen):
-        cut = torch.tensor([0] + [len(parts[b]) for b in chosen]).cumsum(0)
-        return torch.cat([parts[b] for b in chosen]), cut, labels[list(chosen)]
-
-    many = jobs(40)
-    found = {one.place: one[1:] for group in fit_many(x, offsets, labels, many) for one in group}
+    data, many = Bags(*scans(40)), jobs(40)
+    found = {one.place: one[1:] for group in fit_many(data, many) for one in group}
     assert sorted(found) == list(range(len(many)))
     means = []
     for place, job in enumerate(many):
-        held = None if job.validation is None else take(job.validation)
-        model, report = fit(*take(job.train), settings=job.settings, validation=held)
+        held = None if job.validation is None else data.take(job.validation)
+        model, report = fit(data.take(job.train), job.settings, validation=held)
         got, told = found[place]
         assert got.settings == job.settings
         assert (told.stopped, told.best_sweep, len(told.elbo)) == (
@@ -110,11 +104,14 @@ def test_many_fits_equal_single_ones():
 def test_features_of_a_network_that_is_trained_are_taken_as_they_are(learned):
     x, offsets, labels = scans()
     settings = HeadSettings(n_inducing=6, sweeps=2, **learned)
-    expected, _ = fit(x, offsets, labels, settings=settings, validation=(x, offsets, labels))
+    expected, _ = fit(Bags(x, offsets, labels), settings, validation=Bags(x, offsets, labels))
     live = x.clone().requires_grad_()
-    model, _ = fit(live, offsets, labels, settings=settings, validation=(live, offsets, labels))
+    model, _ = fit(Bags(live, offsets, labels), settings, validation=Bags(live, offsets, labels))
     assert torch.equal(model.q_mean, expected.q_mean)
-    assert torch.equal(mean_logits([model], live), mean_logits([model], x))
+    assert torch.equal(
+        mean_logits([model], Bags(live, torch.tensor([0, len(live)]))),
+        mean_logits([model], Bags(x, torch.tensor([0, len(x)]))),
+    )
     assert live.grad is None
 
 
@@ -129,8 +126,8 @@ def test_features_of_a_network_that_is_trained_are_taken_as_they_are(learned):
 @pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
 def test_what_cannot_share_a_projection_is_fitted_by_itself(settings):
     x, offsets, labels = scans()
-    found = [one for (one,) in fit_many(x, offsets, labels, [Job(settings), Job(settings)])]
-    alone, _ = fit(x, offsets, labels, settings=settings)
+    found = [one for (one,) in fit_many(Bags(x, offsets, labels), [Job(settings), Job(settings)])]
+    alone, _ = fit(Bags(x, offsets, labels), settings)
     assert [one.place for one in found] == [0, 1]
     for one in found:
         close(one.model.q_mean, alone.q_mean)
@@ -142,10 +139,10 @@ def test_replicates_that_stop_leave_the_others_alone():
     base = HeadSettings(density="gamma", logistic_tail=False, n_inducing=20, sweeps=8, alpha=1.0, beta=2.5)
     bad = replace(base, alpha=50.0, beta=1.0, log_h=0.01)
     with pytest.warns(UserWarning, match="has shrunk to 0") as told:
-        (group,) = fit_many(x, offsets, labels, [Job(base), Job(bad), Job(base)])
+        (group,) = fit_many(Bags(x, offsets, labels), [Job(base), Job(bad), Job(base)])
     # commands show the warnings that come from this package
-    assert [Path(one.filename).parts[-3:] for one in told] == [("ich_mil", "gp", "group.py")]
-    alone, _ = fit(x, offsets, labels, settings=base)
+    assert [Path(one.filename).parts[-3:] for one in told] == [("gp", "inference", "replicates.py")]
+    alone, _ = fit(Bags(x, offsets, labels), base)
     for place in (0, 2):
         close(group[place].model.q_mean, alone.q_mean, rtol=1e-10)
     report = group[1].report
@@ -156,15 +153,15 @@ def test_replicates_that_stop_leave_the_others_alone():
 def test_a_projection_that_is_not_stored_gives_the_same(monkeypatch):
     x, offsets, labels = scans(30)
     settings = HeadSettings(n_inducing=12, sweeps=6)
-    stored, one = fit(x, offsets, labels, settings=settings)
+    stored, one = fit(Bags(x, offsets, labels), settings)
     monkeypatch.setattr(projection, "STORE_BYTES", 0)
     monkeypatch.setattr(projection, "TILE_BYTES", 100)
     monkeypatch.setattr(projection, "ONE_TILE", 0)
     monkeypatch.setattr(projection, "LEAST_ROWS", 7)
-    anew, other = fit(x.float(), offsets, labels, settings=settings)
+    anew, other = fit(Bags(x.float(), offsets, labels), settings)
     # float32 features are what they are: 1e-7 of their value
     close(anew.q_mean, stored.q_mean, rtol=1e-5)
-    anew, other = fit(x, offsets, labels, settings=settings)
+    anew, other = fit(Bags(x, offsets, labels), settings)
     close(anew.q_mean, stored.q_mean, rtol=1e-10)
     assert other.elbo == pytest.approx(one.elbo, rel=1e-10)
 
@@ -173,9 +170,9 @@ def test_a_projection_that_is_not_stored_gives_the_same(monkeypatch):
 def test_mixed_precision_has_the_means_of_float64(smooth_mm):
     x, offsets, labels = scans(60, longest=40)
     settings = HeadSettings(n_inducing=30, sweeps=20, smooth_mm=smooth_mm)
-    place = {"positions": 5.0 * torch.arange(len(x))}
-    model, report = fit(x, offsets, labels, settings=settings, **place)
-    mixed, other = fit(x, offsets, labels, settings=replace(settings, precision="mixed"), **place)
+    data = Bags(x, offsets, labels, 5.0 * torch.arange(len(x)))
+    model, report = fit(data, settings)
+    mixed, other = fit(data, replace(settings, precision="mixed"))
     assert float((mixed(x).mean - model(x).mean).abs().max()) < 1e-5
     assert not torch.equal(mixed.q_mean, model.q_mean)
     assert other.elbo[-1] == pytest.approx(report.elbo[-1], rel=1e-5)
@@ -185,14 +182,14 @@ def test_compression_leaves_out_only_what_moves_nothing(monkeypatch):
     x, offsets, labels = scans(40)
     held = scans(12, seed=9)
     settings = HeadSettings(n_inducing=60, sweeps=12)  # ℓ = 48: smooth
-    model, report = fit(x, offsets, labels, settings=settings, validation=held)
+    model, report = fit(Bags(x, offsets, labels), settings, validation=Bags(*held))
     turns = Turns(offsets)
     short = projection.Projection(model, x, rows=turns.order, compress=True)
     assert short.shape[1] < 50
     Q = short.basis
     torch.testing.assert_close(Q.T @ Q, torch.eye(Q.shape[1]).double(), rtol=0, atol=1e-12)
     monkeypatch.setattr(projection, "COMPRESSION", 0.0)
-    whole, other = fit(x, offsets, labels, settings=settings, validation=held)
+    whole, other = fit(Bags(x, offsets, labels), settings, validation=Bags(*held))
     assert not torch.equal(whole.q_mean, model.q_mean)
     for at in (x, 3 * x, held[0]):  # far from the training slices too, in mean and in variance
         one, two = model(at), whole(at)
@@ -205,7 +202,7 @@ def test_compression_leaves_out_only_what_moves_nothing(monkeypatch):
 def test_slices_that_leave_the_basis_keep_their_variance(monkeypatch):
     monkeypatch.setattr(projection, "COMPRESSION", 0.1)
     x, offsets, labels = scans(40)
-    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=60, sweeps=2))
+    model, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=60, sweeps=2))
     far = x.mean(0) + 2 * (scans(12, seed=9)[0] - x.mean(0))
     basis = projection.Projection(model, x, compress=True).basis
     whole, inside = projection.Projection(model, far), projection.Projection(model, far, basis=basis)
@@ -223,7 +220,7 @@ def test_the_validation_loss_is_that_of_the_returned_state(family, smooth, rule)
     held = scans(12, seed=9)
     settings = HeadSettings(n_inducing=30, family=family, rule=rule, smooth_mm=smooth)
     z, of_held = (4.0 * torch.arange(len(one)).double() for one in (x, held[0]))
-    model, report = fit(x, offsets, labels, settings=settings, positions=z, validation=(*held, of_held))
+    model, report = fit(Bags(x, offsets, labels, z), settings, validation=Bags(*held, of_held))
     q, W = model(held[0]), torch.eye(len(of_held)).double()
     if smooth:
         W = torch.block_diag(
@@ -244,19 +241,21 @@ def test_the_validation_loss_is_that_of_the_returned_state(family, smooth, rule)
 def test_patience_is_that_of_validation_scans():
     # training scans judge which state is kept where this one runs away, not when it stops
     settings = HeadSettings(density="gamma", beta=6.0, logistic_tail=False, n_inducing=8, sweeps=9)
-    plain, impatient = (fit(*scans(), settings=replace(settings, patience=p)) for p in (9, 1))
+    plain, impatient = (fit(Bags(*scans()), replace(settings, patience=p)) for p in (9, 1))
     assert plain[1] == impatient[1]
     assert plain[1].validation_log_loss == ()
     assert torch.equal(plain[0].q_mean, impatient[0].q_mean)
-    assert len(fit(*scans(), settings=replace(settings, patience=1), validation=scans(seed=1))[1].elbo) < 9
+    assert (
+        len(fit(Bags(*scans()), replace(settings, patience=1), validation=Bags(*scans(seed=1)))[1].elbo) < 9
+    )
 
 
 def test_a_random_start_is_the_same_alone_and_in_a_group():
     x, offsets, labels = scans(40)
     one = HeadSettings(preset="public", density="gamma", n_inducing=10, sweeps=4, seed=3)
-    (group,) = fit_many(x, offsets, labels, [Job(replace(one, beta=b)) for b in (1.0, 2.5)])
+    (group,) = fit_many(Bags(x, offsets, labels), [Job(replace(one, beta=b)) for b in (1.0, 2.5)])
     for fitted in group:
-        alone, _ = fit(x, offsets, labels, settings=fitted.model.settings)
+        alone, _ = fit(Bags(x, offsets, labels), fitted.model.settings)
         close(fitted.model.q_mean, alone.q_mean, rtol=1e-10)
 
 
@@ -264,7 +263,7 @@ def test_a_random_start_is_the_same_alone_and_in_a_group():
 def test_a_bounded_fit_may_be_large(family):
     x, offsets, labels = scans(40)
     big = HeadSettings(family=family, kernel="LinearKernel", variance=1e4, n_inducing=10, sweeps=3)
-    model, report = fit(torch.cat([x[:-1], 1e3 * x[-1:]]), offsets, labels, settings=big)
+    model, report = fit(Bags(torch.cat([x[:-1], 1e3 * x[-1:]]), offsets, labels), big)
     assert report.stopped != "diverged"
     assert report.max_abs_mean[-1] > 50
     assert float(model.q_mean.abs().max()) > 0
@@ -273,12 +272,12 @@ def test_a_bounded_fit_may_be_large(family):
 def test_a_bounded_fit_may_be_large_beside_one_that_is_not():
     x, offsets, labels = scans(40)
     settings = HeadSettings(variance=1e5, n_inducing=10, sweeps=3, tolerance=1e-30)
-    alone, report = fit(x, offsets, labels, settings=settings)
+    alone, report = fit(Bags(x, offsets, labels), settings)
     assert report.best_sweep == 3
     assert report.max_abs_mean[-1] > 50
     other = replace(settings, density="gamma", logistic_tail=False)
     with pytest.warns(UserWarning, match="has run away: .* logistic tail keeps it from that"):
-        ((beside, wild),) = fit_many(x, offsets, labels, [Job(settings), Job(other)])
+        ((beside, wild),) = fit_many(Bags(x, offsets, labels), [Job(settings), Job(other)])
     assert (beside.report.stopped, beside.report.best_sweep, wild.report.stopped) == ("sweeps", 3, "diverged")
     close(beside.model.q_mean, alone.q_mean, rtol=1e-10)
 
@@ -296,7 +295,7 @@ def test_a_collapsed_bounded_fit_keeps_its_last_state(small):
     with pytest.warns(
         UserWarning, match="has shrunk to 0: .* the state of sweep [1-9]\\d* is kept, the last finite"
     ):
-        model, report = fit(*scans(80, 0, longest=40), settings=small)
+        model, report = fit(Bags(*scans(80, 0, longest=40)), small)
     assert report.best_sweep == len(report.elbo)
     mean = model(scans(80, 0, longest=40)[0]).mean
     assert float(mean.abs().max()) == pytest.approx(report.max_abs_mean[-1], rel=1e-8, abs=0)
@@ -304,8 +303,8 @@ def test_a_collapsed_bounded_fit_keeps_its_last_state(small):
 
 def test_a_bias_is_a_constant_beside_the_kernel():
     x, offsets, labels = scans()
-    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=2, bias=7.0))
-    plain, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=2))
+    model, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=8, sweeps=2, bias=7.0))
+    plain, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=8, sweeps=2))
     z = plain.inducing
     torch.testing.assert_close(
         model.covar_module(z).to_dense(), plain.covar_module(z).to_dense() + 7, rtol=1e-12, atol=0
@@ -373,7 +372,7 @@ def test_the_public_preset_is_the_public_codes_sweep():
         sweeps=3,
         seed=4,
     )
-    model, _ = fit(x, offsets, labels, settings=settings)
+    model, _ = fit(Bags(x, offsets, labels), settings)
     generator = torch.Generator().manual_seed(4)
     order = sorted(range(len(labels)), key=lambda b: -int(offsets[b + 1] - offsets[b]))
     drawn = torch.rand(len(x), generator=generator, dtype=torch.float64)
@@ -415,7 +414,7 @@ def test_the_paper_preset_equals_the_textbook_from_labels_start(monkeypatch):
     x, offsets, labels = scans()
     monkeypatch.setitem(PRESETS, "paper", replace(PRESETS["paper"], start="labels"))
     settings = HeadSettings(preset="paper", density="gamma", n_inducing=12, sweeps=4)
-    model, _ = fit(x, offsets, labels, settings=settings)
+    model, _ = fit(Bags(x, offsets, labels), settings)
     standard = (x - x.mean(0)) / x.std(0, correction=0)
     mu, var, _ = textbook(standard, offsets, labels, model.inducing, settings)
     close(model(x).mean, mu)
@@ -448,18 +447,18 @@ def test_a_kernel_of_gpytorch_by_name_and_as_object():
 
     x, offsets, labels = scans()
     settings = HeadSettings(kernel="MaternKernel", n_inducing=10, sweeps=4, ard=True)
-    model, _ = fit(x, offsets, labels, settings=settings)
+    model, _ = fit(Bags(x, offsets, labels), settings)
     own = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5)).double()
     own.outputscale = torch.tensor(0.5).double()
     own.base_kernel.lengthscale = torch.tensor(math.sqrt(48)).double()  # 16 D
-    other, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=10, sweeps=4), kernel=own)
+    other, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=10, sweeps=4), kernel=own)
     close(other(x).mean, model(x).mean)
     assert model.covar_module.base_kernel.lengthscale.shape == (1, 3)
     assert other.given == ("kernel",)
     learning = HeadSettings(n_inducing=10, sweeps=4, learn="kernel", outer=1)
-    learned, _ = fit(x, offsets, labels, settings=learning, kernel=own)
+    learned, _ = fit(Bags(x, offsets, labels), learning, kernel=own)
     assert float(learned.covar_module.outputscale) != float(own.outputscale.detach()) == 0.5
-    rbf, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=10, sweeps=4))
+    rbf, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=10, sweeps=4))
     assert not torch.allclose(rbf.q_mean, model.q_mean, rtol=1e-3)
 
 
@@ -467,23 +466,15 @@ def test_constant_features_and_duplicate_points_are_told():
     x, offsets, labels = scans()
     settings = HeadSettings(n_inducing=6, sweeps=2)
     with pytest.warns(UserWarning, match="distinct slices, too few for 3 of the 6 inducing points"):
-        model, report = fit(torch.ones_like(x), offsets, labels, settings=settings)
+        model, report = fit(Bags(torch.ones_like(x), offsets, labels), settings)
     assert bool(torch.isfinite(model.q_mean).all())
     assert math.isfinite(report.elbo[-1])
 
 
-def test_an_empty_bag_is_named():
-    x, offsets, labels = scans()
-    offsets = offsets.clone()
-    offsets[4] = offsets[3]
-    with pytest.raises(DataError, match="training scans: every bag needs at least one instance, bag 3 has 0"):
-        fit(x, offsets, labels, settings=HeadSettings(n_inducing=4, sweeps=1))
-
-
 def test_a_new_q_is_that_of_the_next_prediction():
     x, offsets, labels = scans()
-    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
-    phi, residual = model.project(x, model.prior_root())
+    model, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=8, sweeps=3))
+    phi, residual = model.project(model.standardise(x), model.prior_root())
     model(x)
     mean, root = 2 * model.q_mean, 3 * model.q_root
     model.set_q(mean.clone(), root.clone())
@@ -493,7 +484,7 @@ def test_a_new_q_is_that_of_the_next_prediction():
 
 def test_gradients_of_q_are_those_of_its_own_features():
     x, offsets, labels = scans()
-    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
+    model, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=8, sweeps=3))
 
     def gradient(rows):
         seen = rows.clone().requires_grad_()
@@ -524,23 +515,12 @@ def test_gradients_of_q_are_those_of_its_own_features():
 )
 def test_a_kernel_of_more_than_one_function_is_told(kernel, shape):
     with pytest.raises(ConfigError, match=rf"the kernel gives a matrix {shape} of 2 slices, not \(2, 2\)"):
-        fit(*scans(), settings=HeadSettings(n_inducing=4, sweeps=1), kernel=kernel)
-
-
-def test_labels_that_are_missing_or_unknown_are_named():
-    x, offsets, labels = scans()
-    settings = HeadSettings(n_inducing=4, sweeps=1)
-    with pytest.raises(DataError, match=r"training scans: features .* and 23 labels do not fit"):
-        fit(x, offsets, labels[1:], settings=settings)
-    unknown = labels.clone()
-    unknown[5] = -1
-    with pytest.raises(DataError, match="training scans: labels must be 0 or 1, got -1; leave unlabelled"):
-        fit(x, offsets, unknown, settings=settings)
+        fit(Bags(*scans()), HeadSettings(n_inducing=4, sweeps=1), kernel=kernel)
 
 
 def test_the_sparse_gp_of_a_fit_is_that_of_gpytorch():
     x, offsets, labels = scans()
-    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
+    model, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=8, sweeps=3))
     assert isinstance(model, SparseGP)
     z = model.inducing
     K = 0.5 * torch.exp(-torch.cdist(z, z).square() / (2 * 16 * 3))

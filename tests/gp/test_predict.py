@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, ScanError
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import (
+    draw,
     draw_weights,
     latent_samples,
     mean_logits,
     predict,
-    sample_scans,
     scan_samples,
 )
 from ich_mil.gp.settings import HeadSettings
@@ -23,27 +24,16 @@ from ich_mil.gp.sparse_gp import CLIP
 from ich_mil.kernels.counter import normals, scan_key
 from tests.gp.synthetic import scans
 
-FIELDS = (
-    "slice_mean",
-    "slice_std",
-    "slice_low",
-    "slice_high",
-    "scan_mean",
-    "scan_std",
-    "scan_low",
-    "scan_high",
-)
-
 
 @pytest.fixture(scope="module")
 def head():
-    return fit(*scans(), settings=HeadSettings(n_inducing=12, sweeps=6))[0]
+    return fit(Bags(*scans()), HeadSettings(n_inducing=12, sweeps=6))[0]
 
 
 @pytest.fixture(scope="module")
 def new():
-    x, offsets, labels = scans(9, seed=5)
-    return x, offsets, [f"scan {b}" for b in range(9)], labels
+    x, offsets, _ = scans(9, seed=5)
+    return Bags(x, offsets, ids=[f"scan {b}" for b in range(9)])
 
 
 def quadrature_mean(mu, sigma):
@@ -64,9 +54,8 @@ def test_quadrature_by_hand():
 
 
 def test_sampled_means_lie_within_four_standard_errors_of_quadrature(head, new):
-    x, offsets, ids, _ = new
-    got = predict(head, x, offsets, ids, samples=4000, seed=1)
-    q = head(x)
+    got = predict(head, new, samples=4000, seed=1)
+    q = head(new.x)
     expected = quadrature_mean(q.mean, q.stddev)
     assert float(((got.slice_mean - expected) / (got.slice_std / 4000**0.5)).abs().max()) < 4
     # the deviation too: E[sigmoid²] - E[sigmoid]², a Monte Carlo variance is good to √(2/L) = 2.2 %
@@ -82,11 +71,11 @@ def test_sampled_means_lie_within_four_standard_errors_of_quadrature(head, new):
 
 
 def test_samples_have_the_covariance_of_gpytorchs_q(head, new):
-    part, cut = new[0][:6], torch.tensor([0, 6])
+    part, cut = new.x[:6], torch.tensor([0, 6])
     expected = head(part).covariance_matrix
     scale = float(expected.diagonal().max())
     # the error of a covariance from 20,000 samples is √(2/L) = 1 % of the variance
-    (f,) = sample_scans(head, part, cut, ["a"], samples=20_000, seed=2)
+    ((f, *_),) = [vars(one).values() for one in draw(head, Bags(part, cut), samples=20_000, seed=2)]
     assert float((f.T.cov() - expected).abs().max()) < 0.04 * scale
     off = expected - torch.diag(expected.diagonal())
     assert float(off.abs().max()) > 0.3 * scale
@@ -94,29 +83,30 @@ def test_samples_have_the_covariance_of_gpytorchs_q(head, new):
 
 
 def test_the_residual_root_of_equal_slices_is_finite(head, new):
-    same = new[0][:1].expand(5, -1)
-    root = head.residual_root(same, *head.project(same, head.prior_root()))
+    same = new.x[:1].expand(5, -1)
+    z = head.standardise(same)
+    root = head.residual_root(z, *head.project(z, head.prior_root()))
     assert bool(root.isfinite().all())
-    (f,) = sample_scans(head, same, torch.tensor([0, 5]), ["a"], samples=200)
-    assert float(f.std(1).max()) < 0.02  # √ε = 0.001 is all that tells them apart
+    (drawn,) = draw(head, Bags(same, torch.tensor([0, 5])), samples=200)
+    assert float(drawn.f.std(1).max()) < 0.02  # √ε = 0.001 is all that tells them apart
 
 
 def test_a_kernel_that_is_none_of_several_features_is_told(new):
     """cos(π ‖x - x'‖ / p) is positive definite for one feature only; few inducing points hide it."""
-    model = fit(*scans(), settings=HeadSettings(kernel="CosineKernel", n_inducing=2, sweeps=2))[0]
+    model = fit(Bags(*scans()), HeadSettings(kernel="CosineKernel", n_inducing=2, sweeps=2))[0]
     with pytest.raises(DataError, match=r"slices of a scan cannot be factorised, .* take a larger jitter"):
-        predict(model, *new[:3], samples=2)
+        predict(model, new, samples=2)
 
 
 @pytest.mark.parametrize("preset", ["default", "public"])
 @pytest.mark.parametrize("variance", [0.5, 3.0])
 def test_the_residual_root_is_that_of_the_prior_the_inducing_points_leave(preset, variance):
     short = HeadSettings(preset=preset, n_inducing=4, sweeps=2, lengthscale_squared=0.5, variance=variance)
-    model = fit(*scans(), settings=short)[0]
+    model = fit(Bags(*scans()), short)[0]
     x = scans(3, seed=8)[0][:9]
-    phi, residual = model.project(x, model.prior_root())
-    root = model.residual_root(x, phi, residual)
     standard = model.standardise(x)
+    phi, residual = model.project(standard, model.prior_root())
+    root = model.residual_root(standard, phi, residual)
     K = variance * torch.exp(-torch.cdist(standard, standard).square())
     left = K - phi.T @ phi
     off = ~torch.eye(len(x)).bool()
@@ -126,23 +116,31 @@ def test_the_residual_root_is_that_of_the_prior_the_inducing_points_leave(preset
     assert float(left[off].abs().max()) > 0.1
 
 
-def test_without_ids_a_scans_features_key_its_noise(head, new):
-    x, offsets, ids, _ = new
-    together = predict(head, x, offsets, None, samples=50)
-    part = predict(head, x[int(offsets[3]) : int(offsets[5])], offsets[3:6] - offsets[3], None, samples=50)
-    assert torch.equal(part.scan_mean, together.scan_mean[3:5])
-    assert not torch.equal(together.scan_mean, predict(head, x, offsets, ids, samples=50).scan_mean)
+@pytest.mark.parametrize("named", [True, False])
+def test_the_order_and_precision_of_slices_change_no_number(head, new, named):
+    x, offsets = new.x.float(), new.offsets
+    ids = new.ids if named else None
+    bags = torch.repeat_interleave(torch.arange(9), offsets.diff())
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    order = order[bags[order].argsort(stable=True)]  # within each scan
+    one = predict(head, Bags(x, offsets, ids=ids), samples=50)
+    two = predict(head, Bags(x[order].double(), offsets, ids=ids), samples=50)
+    assert not torch.equal(order, torch.arange(len(x)))
+    assert torch.equal(two.slice_mean, one.slice_mean[order])
+    assert torch.equal(two.scan_mean, one.scan_mean)
+    assert torch.equal(two.scan_std, one.scan_std)
 
 
 @pytest.mark.parametrize("rule", ["max", "noisy_or", "top_3", "top_20%"])
 def test_scan_probability_is_that_of_the_slices_with_the_largest_means(head, new, rule):
-    x, offsets, ids, _ = new
+    offsets = new.offsets
     calibration = Calibration(rule, slope=0.7, intercept=-0.4, slice_slope=0.5, slice_intercept=0.1)
     head = copy.deepcopy(head)
     head.settings = replace(head.settings, rule=rule)
-    got = predict(head, x, offsets, ids, samples=200, calibration=calibration)
-    plain = predict(head, x, offsets, ids, samples=200)
-    for b, f in enumerate(sample_scans(head, x, offsets, ids, samples=200)):
+    got = predict(head, new, samples=200, calibration=calibration)
+    plain = predict(head, new, samples=200)
+    for b, one in enumerate(draw(head, new, samples=200)):
+        f = one.logits
         p = torch.sigmoid(f)
         order = p.mean(0).argsort(descending=True)
         raw = {
@@ -163,48 +161,34 @@ def test_scan_probability_is_that_of_the_slices_with_the_largest_means(head, new
 
 
 def test_a_scan_does_not_depend_on_its_batch_to_the_bit(head, new):
-    x, offsets, ids, _ = new
-    together = predict(head, x, offsets, ids, samples=50)
-    parts = list(x.split(offsets.diff().tolist()))
-    order = [4, 0, 7]
-    part = torch.cat([parts[b] for b in order])
-    cut = torch.tensor([0] + [len(parts[b]) for b in order]).cumsum(0)
-    alone = predict(head, part, cut, [ids[b] for b in order], samples=50)
-    for name in FIELDS:
-        whole = getattr(together, name)
-        if name.startswith("slice"):
-            expected = torch.cat([whole.split(offsets.diff().tolist())[b] for b in order])
-        else:
-            expected = whole[order]
-        assert torch.equal(getattr(alone, name), expected)
-    assert not torch.equal(predict(head, x, offsets, ids, samples=50, seed=1).scan_mean, together.scan_mean)
+    together, order = predict(head, new, samples=50), [4, 0, 7]
+    alone = predict(head, new.take(order), samples=50)
+    for name, whole in vars(together).items():
+        parts = whole.split(new.offsets.diff().tolist()) if name.startswith("slice") else whole[:, None]
+        assert torch.equal(getattr(alone, name), torch.cat([parts[b] for b in order]))
+    assert not torch.equal(predict(head, new, samples=50, seed=1).scan_mean, together.scan_mean)
 
 
 def test_the_residual_is_the_root_times_the_counters_numbers(head, new):
-    x, offsets, ids, _ = new
+    """Noise is keyed by the scan id; slices are in the order of a projection of their features."""
     w = draw_weights(head, 50, seed=3)
-    drawn = sample_scans(head, x, offsets, ids, samples=50, seed=3)
-    for f, scan, rows in zip(drawn, ids, x.split(offsets.diff().tolist()), strict=True):
-        phi, residual = head.project(rows, head.prior_root())
+    direction = torch.randn(3, generator=torch.Generator().manual_seed(0)).double()
+    rows_of = new.x.split(new.offsets.diff().tolist())
+    for one, scan, rows in zip(draw(head, new, samples=50, seed=3), new.ids, rows_of, strict=True):
+        z = head.standardise(rows)
+        order = (z @ direction).argsort()
+        phi, residual = head.project(z[order], head.prior_root())
         noise = normals(3, scan_key(scan), len(rows), samples=50)
-        expected = w @ phi + noise @ head.residual_root(rows, phi, residual).mT
-        torch.testing.assert_close(f, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_noise_is_keyed_by_the_scan_id(head, new):
-    part, cut = new[0][:3], torch.tensor([0, 3, 6])
-    one, two = sample_scans(head, torch.cat([part, part]), cut, ["a", "b"], samples=50)
-    (again,) = sample_scans(head, part, torch.tensor([0, 3]), ["b"], samples=50)
-    assert not torch.equal(one, two)
-    assert torch.equal(two, again)
+        expected = w @ phi + noise @ head.residual_root(z[order], phi, residual).mT
+        torch.testing.assert_close(one.f[:, order], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_latent_samples_are_the_samples_without_residual_and_differentiable(head, new):
-    x, _, _, _ = new
+    x = new.x
     w = draw_weights(head, 5, seed=0)
     part = x[:4].clone().requires_grad_()
     f = latent_samples(head, part, w)
-    phi, _ = head.project(x[:4], head.prior_root())
+    phi, _ = head.project(head.standardise(x[:4]), head.prior_root())
     torch.testing.assert_close(f.detach(), w @ phi, rtol=1e-12, atol=0)
     close = latent_samples(head, x[:4], head.q_mean[None])[0]
     torch.testing.assert_close(close, head(x[:4]).mean, rtol=1e-10, atol=0)
@@ -212,40 +196,33 @@ def test_latent_samples_are_the_samples_without_residual_and_differentiable(head
 
 
 def test_scan_samples_are_the_rules_over_the_samples(head, new):
-    x, offsets, ids, _ = new
-    of_scan, of_slices = scan_samples(head, x, offsets, ids, samples=30)
-    for b, f in enumerate(sample_scans(head, x, offsets, ids, samples=30)):
+    of_scan, of_slices = scan_samples(head, new, samples=30)
+    for b, one in enumerate(draw(head, new, samples=30)):
+        f = one.logits
         order = torch.sigmoid(f).mean(0).argsort(descending=True)
         assert torch.equal(of_scan[:, b], f[:, order[0]])
         top = torch.sigmoid(f)[:, order[: -(-f.shape[1] // 5)]].mean(1)
         torch.testing.assert_close(torch.sigmoid(of_slices[:, b]), top, rtol=1e-12, atol=0)
 
 
-def test_a_calibration_of_another_rule_is_refused(head, new):
-    x, offsets, ids, _ = new
-    with pytest.raises(ValueError, match="fitted to the rule 'top_3', not to 'max'"):
-        predict(head, x, offsets, ids, calibration=Calibration("top_3"))
-
-
 def test_mean_logits_are_mackays(head, new):
-    q = head(new[0])
+    q = head(new.x)
     expected = q.mean / torch.sqrt(1 + torch.pi / 8 * q.variance)
-    got = mean_logits([head, head], new[0])
+    got = mean_logits([head, head], new)
     torch.testing.assert_close(got, expected.expand(2, -1), rtol=1e-9, atol=1e-12)
 
 
 def test_a_probit_head_says_the_probabilities_of_a_probit(new):
     """E Φ(f) = Φ(μ / √(1 + σ²)) for f ~ N(μ, σ²)."""
-    x, offsets, ids, _ = new
-    probit = fit(*scans(), settings=HeadSettings(family="probit", n_inducing=12, sweeps=6))[0]
-    q = probit(x)
+    probit = fit(Bags(*scans()), HeadSettings(family="probit", n_inducing=12, sweeps=6))[0]
+    q = probit(new.x)
     exact = torch.special.ndtr(q.mean / torch.sqrt(1 + q.variance))
-    torch.testing.assert_close(torch.sigmoid(mean_logits([probit], x)[0]), exact, rtol=1e-9, atol=0)
-    got = predict(probit, x, offsets, ids, samples=4000)
+    torch.testing.assert_close(torch.sigmoid(mean_logits([probit], new)[0]), exact, rtol=1e-9, atol=0)
+    got = predict(probit, new, samples=4000)
     assert float(((got.slice_mean - exact) / (got.slice_std / 4000**0.5)).abs().max()) < 4
     sampled = copy.deepcopy(probit)  # the same model, however it was fitted
     sampled.settings = replace(probit.settings, family="gibbs")
-    assert torch.equal(predict(sampled, x, offsets, ids, samples=4000).scan_mean, got.scan_mean)
+    assert torch.equal(predict(sampled, new, samples=4000).scan_mean, got.scan_mean)
 
 
 def test_draws_of_a_sampler_are_taken_from_all_over(head):
@@ -258,44 +235,34 @@ def test_draws_of_a_sampler_are_taken_from_all_over(head):
 
 def test_a_feature_far_out_is_clipped_and_changes_no_other_slice(head, new):
     """A slice so far out has no correlation with any: what is left is the scan without it."""
-    x, cut = new[0][:10].clone(), torch.tensor([0, 10])
+    x, cut = new.x[:10].clone(), torch.tensor([0, 10])
     x[9, 1] = head.x_mean[1] - CLIP * head.x_std[1]
-    part, whole = (head.residual_root(rows, *head.project(rows, head.prior_root())) for rows in (x[:9], x))
+    z = head.standardise(x)
+    part, whole = (head.residual_root(rows, *head.project(rows, head.prior_root())) for rows in (z[:9], z))
     covariance = whole @ whole.T
     torch.testing.assert_close(covariance[:9, :9], part @ part.T, rtol=0, atol=1e-9)
     assert covariance[9].tolist() == pytest.approx([0.0] * 9 + [0.5 + 1e-6], abs=1e-12)  # v + ε
-    clipped = predict(head, x, cut, ["a"], samples=20)
+    clipped, clipped_mean = predict(head, Bags(x, cut), samples=20), mean_logits([head], Bags(x, cut))
     x[9, 1] = head.x_mean[1] - 1e4 * CLIP * head.x_std[1]
-    further = predict(head, x, cut, ["a"], samples=20)
-    assert torch.equal(clipped.slice_mean, further.slice_mean)
-    assert torch.equal(mean_logits([head], x), mean_logits([head], head.clip(x)))
-    assert torch.equal(head.clip(new[0]), new[0])
-    x[9, 1] = -1e38  # stands for a missing value
-    for scans_, name in ((["a"], "'a'"), (None, "0")):
-        told = rf"^scan {name}: feature 1 of slice 9 lies \d\.\de\+3\d training deviations"
-        with pytest.raises(DataError, match=told):
-            predict(head, x, cut, scans_, samples=2)
+    torch.testing.assert_close(predict(head, Bags(x, cut), samples=20).slice_mean, clipped.slice_mean)
+    torch.testing.assert_close(mean_logits([head], Bags(x, cut)), clipped_mean)
+    for value in (-1e38, torch.nan, torch.inf):  # stands for a missing value
+        x[9, 1] = value
+        with pytest.raises(DataError, match="'a': feature 1 of slice 9"):
+            predict(head, Bags(x, cut, ids=["a"]), samples=2)
+        with pytest.raises(ScanError) as caught:
+            predict(head, Bags(x, cut), samples=2)
+        assert caught.value.scan == 0
 
 
 def test_bad_input_is_refused(head, new):
-    x, offsets, ids, _ = new
-    with pytest.raises(DataError, match="slices and 9 scan ids do not fit offsets of 9 scans"):
-        predict(head, x[:-1], offsets, ids)
-    with pytest.raises(ValueError, match="positions need the offsets"):
-        mean_logits([head], x, positions=torch.zeros(len(x)))
-    with pytest.raises(DataError, match=r"the head takes 3 features a slice, got features \(\d+, 2\)"):
-        predict(head, x[:, :2], offsets, ids)
     for width in (1, 2):  # one feature would be taken for all three
-        with pytest.raises(DataError, match=rf"the head takes 3 features a slice, got .* {width}\)"):
-            mean_logits([head], x[:, :width])
-    with pytest.raises(DataError, match="8 scan ids do not fit offsets of 9 scans"):
-        predict(head, x, offsets, ids[:-1])
-    for bad in ([0], [0, 0, len(x)], [0, 9, 5, len(x)]):
-        with pytest.raises(DataError, match=r"offsets must .* name a bag|every bag needs at least one"):
-            predict(head, x, torch.tensor(bad), None)
-    broken = x.clone()
-    broken[-1, 0] = torch.inf
-    with pytest.raises(DataError, match="scan 'scan 8': a feature is NaN or infinite"):
-        predict(head, broken, offsets, ids, samples=2)
+        for call in (predict, lambda model, bags: mean_logits([model], bags)):
+            with pytest.raises(DataError, match=rf"3 features .* {width}\)"):
+                call(head, new._replace(x=new.x[:, :width]))
+    with pytest.raises(DataError, match="8 scan ids"):
+        predict(head, new._replace(ids=new.ids[:-1]))
     with pytest.raises(ValueError, match="samples must be at least 2"):
-        predict(head, x, offsets, ids, samples=1)
+        predict(head, new, samples=1)
+    with pytest.raises(ValueError, match="'top_3', not to 'max'"):
+        predict(head, new, calibration=Calibration("top_3"))

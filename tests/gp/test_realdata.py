@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
 from ich_mil.gp.aggregation import scan_logit
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.head import Head
 from ich_mil.gp.inference.folds import folds_of
@@ -31,7 +32,7 @@ def cq500(cq500_features):
 @pytest.mark.parametrize("length", [8.0, None], ids=["l=D", "default"])
 def test_the_bound_never_falls_on_real_slices(rsna, length):
     settings = HeadSettings(density="logistic", lengthscale_squared=length, tolerance=1e-12)
-    elbo = fit(rsna.x, rsna.offsets, rsna.labels, settings=settings)[1].elbo
+    elbo = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)[1].elbo
     assert len(elbo) == 50
     assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(elbo))
 
@@ -41,7 +42,7 @@ def test_a_student_tail_runs_away_on_real_slices(rsna):
         density="gamma", alpha=1.0, beta=4.0, logistic_tail=False, lengthscale_squared=8.0
     )
     with pytest.warns(UserWarning, match="has run away"):
-        model, report = fit(rsna.x, rsna.offsets, rsna.labels, settings=settings)
+        model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)
     assert report.stopped == "diverged"
     assert 1 <= report.best_sweep < len(report.elbo)
     assert bool(torch.isfinite(model.q_mean).all())
@@ -82,8 +83,8 @@ def test_no_cell_of_the_grid_falls_apart(rsna, cq500):
         for a in (0.5, 1.0)
         for b in (1.0, 2.5, 4.0)
     ]
-    for group in fit_many(rsna.x, rsna.offsets, rsna.labels, jobs):
-        logits = mean_logits([one.model for one in group], cq500.x)
+    for group in fit_many(Bags(rsna.x, rsna.offsets, rsna.labels), jobs):
+        logits = mean_logits([one.model for one in group], Bags(cq500.x, cq500.offsets))
         assert bool(logits.isfinite().all())
         for score in scan_logit(logits, cq500.offsets, "max"):
             assert roc_auc_score(cq500.labels, score) > 0.91
@@ -92,7 +93,5 @@ def test_no_cell_of_the_grid_falls_apart(rsna, cq500):
 def test_mixed_precision_has_the_means_of_float64_on_real_slices(rsna):
     settings = HeadSettings(tolerance=1e-12)
     bags = (rsna.x, rsna.offsets, rsna.labels)
-    one, two = (
-        fit(*bags, settings=replace(settings, precision=p))[0](rsna.x).mean for p in ("double", "mixed")
-    )
+    one, two = (fit(Bags(*bags), replace(settings, precision=p))[0](rsna.x).mean for p in ("double", "mixed"))
     assert float((one - two).abs().max()) < 1e-5

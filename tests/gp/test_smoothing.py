@@ -12,23 +12,20 @@ import torch
 
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import counterfactuals
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.fit_calibration import calibrate
+from ich_mil.gp.fit_calibration import calibrate, fit_calibrated
 from ich_mil.gp.head import Head
-from ich_mil.gp.inference.ascent import Weights
-from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.inference.gibbs import sample_posterior
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.objective import KernelObjective
 from ich_mil.gp.inference.projection import Projection
-from ich_mil.gp.predict import mean_logits, predict, sample_latents, sample_scans, scan_samples
+from ich_mil.gp.inference.weights import Weights
+from ich_mil.gp.predict import draw, mean_logits, predict
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import Smoother, make_smoother, smoothing_weights
+from ich_mil.gp.smoothing import Smoother, smoothing_weights
 from ich_mil.gp.storage import load_head, save_head
 from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.kernels.segments import take_bags
 from tests.gp.observations.test_vgpmil import textbook_bound, theta_and_log_psi
 from tests.gp.synthetic import close, kl_of_prior, scans
 
@@ -54,9 +51,14 @@ def data():
     return Bags(x, offsets, labels, heights(offsets))
 
 
+def bare(data):
+    """The scans without positions."""
+    return data._replace(positions=None)
+
+
 @pytest.fixture(scope="module")
 def head(data):
-    return fit(*data[:3], settings=SETTINGS, positions=data.positions)[0]
+    return fit(data, SETTINGS)[0]
 
 
 def dense_weights(positions, offsets, width):
@@ -113,26 +115,23 @@ def test_weights_have_their_limits():
 
 @pytest.mark.parametrize("family", ["psi", "probit", "large_margin"])
 def test_a_width_that_reaches_no_neighbour_is_the_head_without_smoothing(data, family):
-    plain, report = fit(*data[:3], settings=replace(SETTINGS, smooth_mm=0.0, family=family))
+    plain, report = fit(bare(data), replace(SETTINGS, smooth_mm=0.0, family=family))
     settings = replace(SETTINGS, smooth_mm=0.01, family=family)
-    narrow, other = fit(*data[:3], settings=settings, positions=data.positions)
+    narrow, other = fit(data, settings)
     close(narrow.q_mean, plain.q_mean, rtol=1e-9)
     close(torch.tensor(other.elbo), torch.tensor(report.elbo), rtol=1e-10)
-    ids = [str(b) for b in range(len(data.labels))]
-    one = predict(narrow, *data[:2], ids, positions=data.positions, samples=50)
-    two = predict(plain, *data[:2], ids, samples=50)
+    one, two = predict(narrow, data, samples=50), predict(plain, bare(data), samples=50)
     for name in FIELDS:
         torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-7, atol=0)
 
 
 def test_off_is_bit_identical_with_and_without_positions(data):
     off = replace(SETTINGS, smooth_mm=0.0)
-    bare, report = fit(*data[:3], settings=off)
-    given, other = fit(*data[:3], settings=off, positions=data.positions)
+    plain, report = fit(bare(data), off)
+    given, other = fit(data, off)
     assert report == other
-    assert torch.equal(bare.q_mean, given.q_mean)
-    one = predict(bare, *data[:2], None, samples=20)
-    two = predict(given, *data[:2], None, positions=data.positions, samples=20)
+    assert torch.equal(plain.q_mean, given.q_mean)
+    one, two = predict(plain, bare(data), samples=20), predict(given, data, samples=20)
     assert all(torch.equal(getattr(one, name), getattr(two, name)) for name in FIELDS)
     assert HeadSettings().smooth_mm == 0
 
@@ -177,7 +176,7 @@ def textbook(model, data, W):
 
 def test_the_fit_is_the_textbook_on_smoothed_values(data):
     settings = replace(SETTINGS, log_h=math.log(100))
-    model, report = fit(*data[:3], settings=settings, positions=data.positions)
+    model, report = fit(data, settings)
     W = dense_weights(data.positions, data.offsets, WIDTH)
     mu, var, bound = textbook(model, data, W)
     assert report.elbo[-1] == pytest.approx(bound, rel=1e-9)
@@ -186,7 +185,7 @@ def test_the_fit_is_the_textbook_on_smoothed_values(data):
     close(got[0][0], mu)
     close(got[1][0], var)
     # and it is another model: what the plain head makes of these scans is far from it
-    plain, _ = fit(*data[:3], settings=replace(settings, smooth_mm=0.0))
+    plain, _ = fit(bare(data), replace(settings, smooth_mm=0.0))
     assert float((plain(data.x).mean - mu).abs().max()) > 0.2
 
 
@@ -215,14 +214,12 @@ def short_energy(projection, turns):
 
 
 def test_samples_have_the_covariance_of_dense_algebra(data, head):
-    start, end = 4, 7  # three scans
-    offsets = data.offsets[start : end + 1] - data.offsets[start]
-    rows = slice(int(data.offsets[start]), int(data.offsets[end]))
-    x, z = data.x[rows], data.positions[rows]
-    mean, covariance = dense_q(head, x, dense_weights(z, offsets, WIDTH))
+    part = data.take([4, 5, 6])
+    mean, covariance = dense_q(head, part.x, dense_weights(part.positions, part.offsets, WIDTH))
     scale = float(covariance.diagonal().max())
-    drawn = sample_scans(head, x, offsets, None, positions=z, samples=20_000, seed=2)
-    for f, (first, last) in zip(drawn, pairwise(offsets.tolist()), strict=True):
+    drawn = draw(head, part, samples=20_000, seed=2)
+    for one, (first, last) in zip(drawn, pairwise(part.offsets.tolist()), strict=True):
+        f = one.logits
         # the error of a covariance from 20,000 samples is √(2/L) = 1 % of the variance
         assert float((f.T.cov() - covariance[first:last, first:last]).abs().max()) < 0.04 * scale
         assert float((f.mean(0) - mean[first:last]).abs().max()) < 0.04 * scale**0.5
@@ -233,26 +230,23 @@ def test_samples_have_the_covariance_of_dense_algebra(data, head):
 def test_gauss_seidel_never_lets_the_bound_fall(seed, width):
     x, offsets, labels = scans(30, seed)
     settings = HeadSettings(n_inducing=20, sweeps=40, tolerance=1e-9, smooth_mm=width)
-    elbo = fit(x, offsets, labels, settings=settings, positions=heights(offsets, seed))[1].elbo
+    elbo = fit(Bags(x, offsets, labels, heights(offsets, seed)), settings)[1].elbo
     assert len(elbo) > 5
     assert all(b >= a - 1e-9 * abs(a) for a, b in pairwise(elbo))
     assert elbo[-1] > elbo[0]
 
 
 def test_a_scan_does_not_depend_on_the_others(data, head):
-    ids = [str(b) for b in range(len(data.labels))]
-    whole = predict(head, *data[:2], ids, positions=data.positions, samples=40)
+    whole = predict(head, data, samples=40)
+    parts = whole.slice_mean.split(data.offsets.diff().tolist())
     for b in (0, 5, 11):
-        rows = slice(int(data.offsets[b]), int(data.offsets[b + 1]))
-        own = torch.tensor([0, rows.stop - rows.start])
-        alone = predict(head, data.x[rows], own, [ids[b]], positions=data.positions[rows], samples=40)
+        alone = predict(head, data.take([b]), samples=40)
         assert torch.equal(alone.scan_mean, whole.scan_mean[b : b + 1])
-        assert torch.equal(alone.slice_mean, whole.slice_mean[rows])
+        assert torch.equal(alone.slice_mean, parts[b])
     # but a slice depends on its neighbours
-    x, b = data.x.clone(), int(data.offsets.diff().argmax())
-    first = int(data.offsets[b])
+    x, first = data.x.clone(), int(data.offsets[int(data.offsets.diff().argmax())])
     x[first + 1] += 3
-    moved = predict(head, x, data.offsets, ids, positions=data.positions, samples=40)
+    moved = predict(head, data._replace(x=x), samples=40)
     assert not torch.equal(moved.slice_mean[first], whole.slice_mean[first])
 
 
@@ -264,95 +258,79 @@ def test_the_order_of_slices_has_no_part_in_it(data, head):
             for start, end in pairwise(data.offsets.tolist())
         ]
     )
-    x, z = data.x[order], data.positions[order]
-    logits = mean_logits([head], data.x, data.offsets, positions=data.positions)[0]
-    close(mean_logits([head], x, data.offsets, positions=z)[0], logits[order], rtol=1e-12)
+    other = data._replace(x=data.x[order], positions=data.positions[order])
+    close(mean_logits([head], other)[0], mean_logits([head], data)[0][order], rtol=1e-12)
+    close(predict(head, other, samples=20).slice_mean, predict(head, data, samples=20).slice_mean[order])
     # the fit too, where every slice is an inducing point and all π of a scan are updated at once
     settings = replace(SETTINGS, n_inducing=300, update="jacobi", jitter=1e-4)
     with pytest.warns(UserWarning, match="each is one"):
-        turned, _ = fit(x, data.offsets, data.labels, settings=settings, positions=z)
+        turned, _ = fit(other, settings)
     with pytest.warns(UserWarning, match="each is one"):
-        whole, _ = fit(*data[:3], settings=settings, positions=data.positions)
-    found = mean_logits([turned], x, data.offsets, positions=z)[0]
-    close(found, mean_logits([whole], data.x, data.offsets, positions=data.positions)[0][order], rtol=1e-7)
+        whole, _ = fit(data, settings)
+    close(mean_logits([turned], other)[0], mean_logits([whole], data)[0][order], rtol=1e-7)
 
 
 def test_without_a_slice_its_neighbours_are_smoothed_over_the_others(data, head):
-    b = int(data.offsets.diff().argmax())
-    rows = slice(int(data.offsets[b]), int(data.offsets[b + 1]))
-    x, z, n = data.x[rows], data.positions[rows], rows.stop - rows.start
-    said = torch.zeros(n, dtype=torch.float64)
+    (one,) = draw(head, data.take([int(data.offsets.diff().argmax())]), samples=30, seed=4)
+    n, z = one.f.shape[1], one.positions
+    said = torch.zeros(n)
     said[2:4] = 1.0
-    found = counterfactuals(
-        head, x, torch.tensor([0, n]), ["a"], said, threshold=0.5, positions=z, samples=30, seed=4
-    )
-    (f,) = sample_latents(head, x, torch.tensor([0, n]), ["a"], samples=30, seed=4)
+    found = counterfactuals(one, said, threshold=0.5)
 
     def without(gone):
         left = [i for i in range(n) if i not in gone]
         W = dense_weights(z[left], torch.tensor([0, len(left)]), WIDTH)
-        return float((f[:, left] @ W.T).sigmoid().mean(0).max())
+        return float((one.f[:, left] @ W.T).sigmoid().mean(0).max())
 
     expected = torch.tensor([without([i]) for i in range(n)], dtype=torch.float64)
     torch.testing.assert_close(found.scan_without, expected, rtol=1e-10, atol=0)
     ((run,),) = found.runs
     assert (run.first, run.last) == (2, 3)
     assert run.scan_without == pytest.approx(without([2, 3]), rel=1e-10)
-    with pytest.raises(DataError, match="but where the slices lie is not known"):
-        counterfactuals(head, x, torch.tensor([0, n]), ["a"], said, threshold=0.5, samples=30)
 
 
 def test_a_saved_head_predicts_the_same_bits(data, head, tmp_path):
     save_head(head, tmp_path)
     again = load_head(tmp_path)
     assert again.settings.smooth_mm == WIDTH
-    one, two = (predict(m, *data[:2], None, positions=data.positions, samples=20) for m in (head, again))
+    one, two = (predict(m, data, samples=20) for m in (head, again))
     assert all(torch.equal(getattr(one, name), getattr(two, name)) for name in FIELDS)
 
 
-def some(data, chosen):
-    """These scans of them."""
-    rows, offsets = take_bags(data.offsets, torch.tensor(chosen))
-    return Bags(data.x[rows], offsets, data.labels[list(chosen)], data.positions[rows])
-
-
 def test_every_way_in_passes_positions_on(data):
-    """`fit_many`, cross-fitting, `Head` with rows in any order, early stopping: all as their parts."""
+    """`fit_many`, held-out folds, `Head` with rows in any order, early stopping."""
     settings = replace(SETTINGS, calibration_folds=3)
-    train = tuple(range(18))
-    ((fitted,),) = fit_many(*data[:3], [Job(settings, train, (20, 21, 22, 23))], positions=data.positions)
-    part, held = some(data, train), some(data, (20, 21, 22, 23))
-    alone, report = fit(*part[:3], settings=settings, positions=part.positions, validation=held)
+    train, watch = tuple(range(18)), (20, 21, 22, 23)
+    ((fitted,),) = fit_many(data, [Job(settings, train, watch)])
+    part, held = data.take(train), data.take(watch)
+    alone, report = fit(part, settings, validation=held)
     assert fitted.report == report
     assert torch.equal(fitted.model.q_mean, alone.q_mean)
-
-    head = Head(**vars(settings)).fit(*data[:3], positions=data.positions)
-    raw = torch.empty(2, 1000, len(data.labels), dtype=torch.float64)
-    for seen, out in folds_of(data.labels, None, folds=3, seed=0):
-        learn = some(data, seen)
-        model, _ = fit(*learn[:3], settings=settings, positions=learn.positions)
-        for b in out:
-            own = some(data, [b])
-            raw[0, :, [b]], raw[1, :, [b]] = scan_samples(model, *own[:2], None, positions=own.positions)
-    assert head.model_.calibration == Calibration.fit(*raw, data.labels, rule="max")
-    stopped = Head(**vars(settings)).fit(*part[:3], positions=part.positions, validation=held)
+    x, offsets, labels, z, _ = data
+    head = Head(**vars(settings)).fit(x, offsets, labels, positions=z)
+    assert head.model_.calibration == fit_calibrated(data, settings)[0].calibration
+    assert (
+        head.model_.calibration != fit_calibrated(bare(data), replace(settings, smooth_mm=0.0))[0].calibration
+    )
+    stopped = Head(**vars(settings)).fit(*part[:3], positions=part.positions, validation=held[:4])
     assert stopped.model_.calibration == calibrate(alone, held)
-    p = head.predict_instance_proba(*data[:2], positions=data.positions)
-    scan = head.predict_bag_proba(*data[:2], positions=data.positions)
-    bags = np.repeat(np.arange(len(data.labels)), data.offsets.diff().numpy())
+    p = head.predict_instance_proba(x, offsets, positions=z)
+    scan = head.predict_bag_proba(x, offsets, positions=z)
+    bags = np.repeat(np.arange(len(labels)), offsets.diff().numpy())
     # all first slices, then all second ones: rows of scans interleaved, those of one in their order
-    place = np.arange(len(bags)) - data.offsets.numpy()[bags]
-    ordered = np.argsort(place, kind="stable")
-    got = head.predict_instance_proba(data.x[ordered], bags[ordered], positions=data.positions[ordered])
+    ordered = np.argsort(np.arange(len(bags)) - offsets.numpy()[bags], kind="stable")
+    got = head.predict_instance_proba(x[ordered], bags[ordered], positions=z[ordered])
     np.testing.assert_array_equal(got, p[ordered])
-    assert head.score(*data[:3], positions=data.positions) == np.mean((scan >= 0.5) == data.labels.numpy())
-    np.testing.assert_array_equal(head.predict(*data[:2], positions=data.positions), scan >= 0.5)
+    sizes = offsets.diff().tolist()
+    listed = head.predict_bag_proba(list(x.split(sizes)), positions=list(z.split(sizes)))
+    np.testing.assert_array_equal(listed, scan)
+    assert head.score(x, offsets, labels, positions=z) == np.mean((scan >= 0.5) == labels.numpy())
 
 
 def test_the_gibbs_sampler_draws_from_the_posterior_of_the_smoothed_model(data):
     settings = replace(SETTINGS, family="gibbs", chains=2, burn_in=20, draws=20)
     with pytest.warns(UserWarning, match="chains of the Gibbs sampler disagree"):
-        model, _ = fit(*data[:3], settings=settings, positions=data.positions)
+        model, _ = fit(data, settings)
     # the margins of the sampler have mean W Φᵀw, here from Φ of the plain model and a dense W
     W = dense_weights(data.positions, data.offsets, WIDTH)
     turns = Turns(data.offsets)
@@ -363,10 +341,6 @@ def test_the_gibbs_sampler_draws_from_the_posterior_of_the_smoothed_model(data):
     with pytest.warns(UserWarning, match="chains of the Gibbs sampler disagree"):
         expected, _ = sample_posterior(copy.deepcopy(model), smooth, data.labels[turns.bag_order], turns)
     close(model.draws, expected.draws, rtol=1e-6)
-    (f,) = sample_scans(
-        model, data.x[:3], torch.tensor([0, 3]), ["a"], positions=data.positions[:3], samples=4
-    )
-    assert f.shape == (4, 3)
 
 
 def test_kernel_learning_climbs_the_bound_of_the_smoothed_model(data, head):
@@ -376,7 +350,7 @@ def test_kernel_learning_climbs_the_bound_of_the_smoothed_model(data, head):
     generator = torch.Generator().manual_seed(1)
     target = torch.rand(len(data.x), generator=generator, dtype=torch.float64) - 0.5
     theta = 0.05 + 0.2 * torch.rand(len(data.x), generator=generator, dtype=torch.float64)
-    model = fit(*data[:3], settings=SETTINGS, positions=data.positions)[0]
+    model = fit(data, SETTINGS)[0]
     density = SETTINGS.make_density()
     objective = KernelObjective(model, data.x, turns.order, target, density, smoother=smoother)
     raw = model.covar_module.raw_outputscale
@@ -416,15 +390,15 @@ def test_kernel_learning_climbs_the_bound_of_the_smoothed_model(data, head):
     assert objective.evaluate(objective.projection(), q)[0] > J
 
     learning = replace(SETTINGS, learn="kernel", outer=2)
-    learned, report = fit(*data[:3], settings=learning, positions=data.positions)
-    assert report.elbo[-1] > fit(*data[:3], settings=SETTINGS, positions=data.positions)[1].elbo[-1]
+    learned, report = fit(data, learning)
+    assert report.elbo[-1] > fit(data, SETTINGS)[1].elbo[-1]
     assert float(learned.covar_module.outputscale) != float(head.covar_module.outputscale)
 
 
 def test_the_length_scale_a_fit_learns_is_the_best_of_the_smoothed_model():
     x, offsets, labels = scans(12)
     z, settings = heights(offsets), replace(SETTINGS, n_inducing=6, smooth_mm=12.0)
-    model, _ = fit(x, offsets, labels, settings=replace(settings, learn="kernel", outer=4), positions=z)
+    model, _ = fit(Bags(x, offsets, labels, z), replace(settings, learn="kernel", outer=4))
     variance, length = (
         model.covar_module.outputscale.item(),
         model.covar_module.base_kernel.lengthscale.item(),
@@ -432,42 +406,29 @@ def test_the_length_scale_a_fit_learns_is_the_best_of_the_smoothed_model():
     bounds = []
     for factor in (1 / 1.2, 1.0, 1.2):
         fixed = replace(settings, sweeps=60, variance=variance, lengthscale_squared=(factor * length) ** 2)
-        bounds.append(fit(x, offsets, labels, settings=fixed, positions=z)[1].elbo[-1])
+        bounds.append(fit(Bags(x, offsets, labels, z), fixed)[1].elbo[-1])
     assert bounds[1] == max(bounds)
 
 
-def test_smoothing_needs_to_know_where_slices_lie(data, head):
-    asked = r"head.smooth_mm is 4, but where the slices lie is not known; give positions in mm"
-    with pytest.raises(DataError, match="training scans: " + asked):
-        fit(*data[:3], settings=SETTINGS)
-    with pytest.raises(DataError, match="validation scans: " + asked):
-        fit(*data[:3], settings=SETTINGS, positions=data.positions, validation=data[:3])
-    with pytest.raises(DataError, match=asked):
-        predict(head, *data[:2], None, samples=2)
-    with pytest.raises(DataError, match=asked):
-        mean_logits([head], data.x)
-    with pytest.raises(ValueError, match="positions need the offsets"):
-        mean_logits([head], data.x, positions=data.positions)
-    with pytest.raises(DataError, match=asked):
-        Head(**vars(SETTINGS)).fit(*data[:3])
-    lost = data.positions.clone()
-    lost[int(data.offsets[2]) + 1] = torch.nan
-    with pytest.raises(DataError, match=r"where slice 1 of scan 2 lies is not known"):
-        fit(*data[:3], settings=SETTINGS, positions=lost)
-    with pytest.raises(DataError, match=r"where slice 1 of scan 'c' lies is not known"):
-        make_smoother(SETTINGS, lost, data.offsets, scans="abcdefghijklmnopqrstuvwx")
-    first = data.positions.clone()
-    first[data.offsets[2]] = torch.inf
-    with pytest.raises(DataError, match=r"where slice 0 of scan 2 lies is not known"):
-        make_smoother(SETTINGS, first, data.offsets)
-    with pytest.raises(DataError, match=r"\d+ slices, but positions of shape \(5,\)"):
-        fit(*data[:3], settings=SETTINGS, positions=lost[:5])
-    with pytest.raises(DataError, match=r"\d+ slices, but positions of shape \(\d+, 1\)"):
-        fit(*data[:3], settings=SETTINGS, positions=data.positions[:, None])
-    with pytest.raises(DataError, match=r"rows of X, but positions of shape \(5,\)"):
-        Head(**vars(SETTINGS)).fit(*data[:3], positions=lost[:5])
-    with pytest.raises(DataError, match="positions must be numbers"):
-        Head(**vars(SETTINGS)).fit(*data[:3], positions=["a"] * len(data.x))
+def test_smoothing_needs_positions(data, head):
+    for call in (
+        lambda: fit(bare(data), SETTINGS),
+        lambda: fit(data, SETTINGS, validation=bare(data)),
+        lambda: predict(head, bare(data), samples=2),
+        lambda: mean_logits([head], bare(data)),
+        lambda: Head(**vars(SETTINGS)).fit(*data[:3]),
+    ):
+        with pytest.raises(DataError, match="smooth_mm is 4, but the positions"):
+            call()
+    for b, n, value in ((2, 1, torch.nan), (2, 0, torch.inf)):
+        lost = data.positions.clone()
+        lost[int(data.offsets[b]) + n] = value
+        for ids, name in ((None, "2"), ("abcdefghijklmnopqrstuvwx", "'c'")):
+            with pytest.raises(DataError, match=f"slice {n} of scan {name}"):
+                fit(data._replace(positions=lost, ids=ids), SETTINGS)
+    for bad in (lost[:5], data.positions[:, None], ["a"] * len(data.x)):
+        with pytest.raises(DataError, match="positions"):
+            Head(**vars(SETTINGS)).fit(*data[:3], positions=bad)
 
 
 @pytest.mark.parametrize(

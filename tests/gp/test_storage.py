@@ -9,6 +9,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ich_mil.errors import DataError, ModelError
 from ich_mil.gp import storage
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
@@ -19,7 +20,7 @@ from tests.gp.synthetic import scans
 
 @pytest.fixture
 def saved(tmp_path):
-    head, _ = fit(*scans(), settings=HeadSettings(n_inducing=8, sweeps=4, lengthscale_squared=2.3, seed=5))
+    head, _ = fit(Bags(*scans()), HeadSettings(n_inducing=8, sweeps=4, lengthscale_squared=2.3, seed=5))
     head.calibration = Calibration("max", "platt", 0.123456789012345, -0.3, slice_intercept=1 / 3)
     save_head(head, tmp_path / "run" / "head")
     return head, tmp_path / "run" / "head"
@@ -33,7 +34,10 @@ def test_a_reloaded_head_predicts_the_same_bits(saved):
     assert not again.training
     x, offsets, _ = scans(5, seed=2)
     ids = list("abcde")
-    one, two = (predict(m, x, offsets, ids, samples=20, calibration=m.calibration) for m in (head, again))
+    one, two = (
+        predict(m, Bags(x, offsets, None, None, ids), samples=20, calibration=m.calibration)
+        for m in (head, again)
+    )
     for name in ("slice_mean", "slice_std", "scan_mean", "scan_std", "scan_low", "scan_high"):
         assert torch.equal(getattr(one, name), getattr(two, name))
     assert torch.equal(head(x).mean, again(x).mean)
@@ -44,10 +48,10 @@ def test_a_reloaded_head_predicts_the_same_bits(saved):
 def test_the_jitter_that_a_singular_kernel_needed_is_kept(tmp_path):
     settings = HeadSettings(n_inducing=30, sweeps=3, lengthscale_squared=1e9, jitter=1e-18)
     with pytest.warns(UserWarning, match="is singular at a jitter of 1.0e-18: raised to"):
-        head, _ = fit(*scans(), settings=settings)
+        head, _ = fit(Bags(*scans()), settings)
     save_head(head, tmp_path)
     x, offsets, _ = scans(5, seed=2)
-    one, two = (predict(m, x, offsets, None, samples=20) for m in (head, load_head(tmp_path)))  # none warns
+    one, two = (predict(m, Bags(x, offsets), samples=20) for m in (head, load_head(tmp_path)))  # none warns
     assert torch.equal(one.slice_mean, two.slice_mean)
     assert torch.equal(one.slice_std, two.slice_std)
 
@@ -73,7 +77,7 @@ class Own(RBFKernel):
     ids=["a little", "far away", "other features"],
 )
 def test_a_kernel_that_is_almost_the_one_of_the_fit_is_refused(fitted, given, tmp_path):
-    head, _ = fit(*scans(), settings=HeadSettings(n_inducing=8, sweeps=1), kernel=fitted)
+    head, _ = fit(Bags(*scans()), HeadSettings(n_inducing=8, sweeps=1), kernel=fitted)
     save_head(head, tmp_path)
     assert load_head(tmp_path, kernel=fitted).given == ("kernel",)
     with pytest.raises(ModelError, match="the head was fitted with a kernel unlike kernel="):
@@ -87,11 +91,11 @@ def test_a_kernel_of_some_features_comes_back(smooth, tmp_path):
     # GPyTorch's scale takes over `active_dims` of what it scales: the same tensor under two names
     kernel = ScaleKernel(RBFKernel(active_dims=(0, 2))) + ScaleKernel(RBFKernel(active_dims=(1,)))
     settings = HeadSettings(n_inducing=8, sweeps=2, smooth_mm=smooth)
-    head, _ = fit(x, offsets, labels, settings=settings, positions=z, kernel=kernel)
+    head, _ = fit(Bags(x, offsets, labels, z), settings, kernel=kernel)
     save_head(head, tmp_path)
     fresh = ScaleKernel(RBFKernel(active_dims=(0, 2))) + ScaleKernel(RBFKernel(active_dims=(1,)))
     again = load_head(tmp_path, kernel=fresh)
-    said = [predict(one, x, offsets, None, positions=z, samples=20) for one in (head, again)]
+    said = [predict(one, Bags(x, offsets, None, z, None), samples=20) for one in (head, again)]
     assert torch.equal(said[0].scan_mean, said[1].scan_mean)
 
 

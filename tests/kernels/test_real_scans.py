@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ich_mil.data.features import FeatureSet
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.settings import HeadSettings
@@ -32,7 +33,7 @@ class Fitted(NamedTuple):
 @pytest.fixture(scope="module")
 def rsna(rsna_features):
     scans = rsna_features
-    model, _ = fit(scans.x, scans.offsets, scans.labels, settings=HeadSettings())
+    model, _ = fit(Bags(scans.x, scans.offsets, scans.labels), HeadSettings())
     with torch.no_grad():
         moments = Projection(model, scans.x).moments(model.q_mean[None], model.q_root.mT[None])
     return Fitted(scans, model, *moments)

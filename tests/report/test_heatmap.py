@@ -8,6 +8,7 @@ import torch
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.encoder_parts import split_encoder
 from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
@@ -23,7 +24,7 @@ def fitted_to_a_patch(cnn, *, size, rows, columns):
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     with torch.no_grad():
         x = cnn.encode(pictures).double()
-    head, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=12, sweeps=15))
+    head, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=12, sweeps=15))
     return head, pictures
 
 

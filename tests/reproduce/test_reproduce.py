@@ -12,6 +12,7 @@ from ich_mil import cli
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.errors import ConfigError
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
 from ich_mil.reproduce import run as reproducing
@@ -110,9 +111,7 @@ def test_numbers_of_the_table_are_those_of_the_estimator(config, done, place):
         model = head.model_
         found = predict(
             model,
-            others.x.double(),
-            others.offsets,
-            others.scans,
+            Bags(others.x.double(), others.offsets, None, None, others.scans),
             samples=50,
             seed=seed,
             calibration=model.calibration,

@@ -13,6 +13,7 @@ from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.evaluate.scores import Scores
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.predict import predict
 from ich_mil.reproduce import scoring
@@ -126,9 +127,8 @@ def test_every_set_is_scored(task, config):
 def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
     test, found = task.scored["away"], scored(MAIN, task, config)
     model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_
-    scans = model, test.x.double(), test.offsets, test.scans
+    scans = model, Bags(test.x, test.offsets, None, test.positions_mm, test.scans)
     how = {
-        "positions": test.positions_mm,
         "samples": 50,
         "seed": 4,
         "calibration": model.calibration,

@@ -18,18 +18,20 @@ Shapes: R replicates, B bags (scans), N instances (slices), M inducing points.
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ich_mil.gp.aggregation import Link, Rule, mean_logit, scan_logit
 from ich_mil.gp.calibration import platt_loss
+from ich_mil.gp.inference.held_out import HeldOut
 from ich_mil.gp.inference.projection import Projection
-from ich_mil.gp.sparse_gp import identity
+from ich_mil.gp.inference.report import FitReport, Stopped
+from ich_mil.gp.inference.weights import Observation, Weights
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks
 
@@ -42,119 +44,6 @@ COLLAPSED = 1e-3
 
 LONGER = "with a longer length scale the kernel reaches more slices (head.lengthscale_squared)"
 """Advice in warnings about a collapsed fit, whose slices may be too far from the inducing points."""
-
-Stopped = Literal["validation", "converged", "sweeps", "diverged"]
-
-
-class Observation(Protocol):
-    """Local factors of a model: the variational posteriors of the slices given μ and σ², for R replicates."""
-
-    @property
-    def bounded(self) -> list[bool]:
-        """For each replicate, whether the model itself keeps |μ| bounded."""
-        ...
-
-    def precision(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """Precisions Θ (R, N) for μ, σ² (R, N)."""
-        ...
-
-    def target(self) -> Tensor:
-        """Targets r (R, N). Call `precision` of the same sweep first."""
-        ...
-
-    def update(self, mu: Tensor, variance: Tensor) -> None:
-        """Update the local posteriors for new μ, σ² (R, N)."""
-        ...
-
-    def bound(self, mu: Tensor, variance: Tensor) -> Tensor:
-        """ELBO (R,) without its term KL(q(w) ‖ p(w))."""
-        ...
-
-    def keep(self, alive: Tensor) -> None:
-        """Drop all replicates except those at the indices `alive`."""
-        ...
-
-
-class Weights(NamedTuple):
-    """Gaussian q(w) = N(m, S) of R replicates: m (R, M), W (R, M, M) with WᵀW = S, and log det S (R,)."""
-
-    mean: Tensor
-    root: Tensor
-    log_det: Tensor
-
-    @classmethod
-    def prior(cls, replicates: int, m: int, *, like: Tensor) -> "Weights":
-        """Prior N(0, I) with M = `m`, in the dtype and on the device of `like`."""
-        zero = like.new_zeros(replicates, m)
-        return cls(zero, identity(m, like).repeat(replicates, 1, 1), zero[:, 0])
-
-    @classmethod
-    def solve(cls, gram: Tensor, pull: Tensor) -> "Weights":
-        """Solve for q(w): S⁻¹ = I + `gram` (R, M, M) and S⁻¹ m = `pull` (R, M).
-
-        A replicate whose S⁻¹ is not positive definite is filled with NaN.
-        """
-        eye = identity(gram.shape[-1], gram)
-        C, failed = torch.linalg.cholesky_ex(gram + eye)  # A = C Cᵀ
-        C.masked_fill_((failed != 0)[:, None, None], torch.nan)
-        root = torch.linalg.solve_triangular(C, eye, upper=False)
-        mean = (root.mT @ (root @ pull[..., None]))[..., 0]
-        return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
-
-    def one(self, replicate: int) -> "Weights":
-        """q(w) of one replicate, with R = 1: a copy if R > 1, so that the other replicates can be freed."""
-        if len(self.mean) == 1:
-            return self
-        return Weights(*(value[replicate : replicate + 1].clone() for value in self))
-
-    def within(self, basis: Tensor | None) -> "Weights":
-        """Marginal of q(w) in the directions of `basis` (M, r). None returns q(w) itself."""
-        if basis is None:
-            return self
-        half = self.root @ basis  # (R, M, r)
-        upper = torch.linalg.cholesky(half.mT @ half).mT
-        return Weights(self.mean @ basis, upper, 2 * upper.diagonal(dim1=-2, dim2=-1).log().sum(-1))
-
-    def beyond(self, basis: Tensor | None) -> "Weights":
-        """Extend q(w) from the directions of `basis` (M, r) to all M; the other directions keep the prior."""
-        if basis is None:
-            return self
-        # W = I + Q (W_r - I) Qᵀ has WᵀW = I + Q (S_r - I) Qᵀ
-        grown = basis @ (self.root - identity(basis.shape[1], basis)) @ basis.mT
-        return Weights(self.mean @ basis.mT, grown + identity(len(basis), basis), self.log_det)
-
-    def kl(self) -> Tensor:
-        """KL(q(w) ‖ N(0, I)) (R,)."""
-        trace = self.root.square().sum((-2, -1))
-        return 0.5 * (trace + self.mean.square().sum(-1) - self.mean.shape[-1] - self.log_det)
-
-
-@dataclass(frozen=True)
-class FitReport:
-    """History of a fit by sweep (the first entry is sweep 1), and the reason it stopped.
-
-    Attributes:
-        elbo: ELBO after each sweep. Exact for the logistic density; for other densities of ψ-VGPMIL up to a
-            constant and log Z (Eq. 20), which depends on the kernel. For the family large_margin it is the
-            objective that is maximised, which bounds no evidence. Empty for gibbs, which samples.
-        max_abs_mean: largest |μ| of a training slice after each sweep.
-        validation_log_loss: loss of the validation scans after Platt scaling on them (`platt_loss`); empty
-            without validation scans. With a learned kernel, of the last ascent only.
-        best_sweep: the sweep whose q(w) was returned; 0 is the start.
-        stopped: the reason the fit ended.
-        message: the reason as a sentence.
-        r_hat: largest rank-normalised split R-hat of μ over the monitored slices; None without sampling.
-        effective_samples: smallest bulk effective sample size of μ over these slices; None without sampling.
-    """
-
-    elbo: tuple[float, ...]
-    max_abs_mean: tuple[float, ...]
-    validation_log_loss: tuple[float, ...]
-    best_sweep: int
-    stopped: Stopped
-    message: str
-    r_hat: float | None = None
-    effective_samples: float | None = None
 
 
 class Watched(NamedTuple):
@@ -305,6 +194,7 @@ def ascend(
     limits: Limits,
     training: Watched,
     watched: Watched | None = None,
+    held_out: HeldOut | None = None,
     ranks: Ranks = ALONE,
 ) -> list[tuple[Weights, FitReport]]:
     """Run sweeps until each replicate has converged, stopped improving, diverged or reached the sweep limit.
@@ -325,6 +215,7 @@ def ascend(
         limits: stopping criteria.
         training: the training scans; they score unbounded models where there are no validation scans.
         watched: validation scans.
+        held_out: folds to update beside a single replicate.
         ranks: the ranks among which the scans are divided.
 
     Returns:
@@ -336,11 +227,12 @@ def ascend(
         _Trace(start.one(r), limits, math.inf if bounded[r] else RUNAWAY, watched is not None) for r in alive
     ]
     judges = training if watched is None and not all(bounded) else watched
+    sums = projection.gram if held_out is None else held_out.gram
     mu, variance = projection.moments(start.mean, start.root)
     for number in range(1, limits.sweeps + 1):
         before = mu
         theta = observation.precision(mu, variance)
-        weights = Weights.solve(*projection.gram(theta, observation.target()))
+        weights = Weights.solve(*sums(theta, observation.target()))
         mu, variance = projection.moments(weights.mean, weights.root)
         observation.update(mu, variance)
         bound = ranks.total(observation.bound(mu, variance)) - weights.kl()
@@ -360,7 +252,9 @@ def ascend(
             trace = traces[alive[i]]
             if judges is training and bounded[alive[i]]:
                 loss = None  # a bounded model cannot run away, so its training loss is not needed
-            if trace.goes_on(_Sweep(number, elbo, largest, change, loss), partial(weights.one, i)):
+            if trace.goes_on(
+                _Sweep(number, elbo, largest, change, loss), partial(_state, weights, i, held_out)
+            ):
                 going.append(i)
             elif trace.stopped == "diverged":
                 hint = "a logistic tail keeps it from that (head.logistic_tail)"
@@ -378,13 +272,8 @@ def ascend(
     return [(trace.best, trace.report()) for trace in traces]
 
 
-def join_reports(reports: Sequence[FitReport]) -> FitReport:
-    """Concatenate the reports of consecutive ascents; the reason of the end is that of the last."""
-    last = reports[-1]
-    before = sum(len(report.elbo) for report in reports[:-1])
-    return replace(
-        last,
-        elbo=tuple(value for report in reports for value in report.elbo),
-        max_abs_mean=tuple(value for report in reports for value in report.max_abs_mean),
-        best_sweep=before + last.best_sweep,
-    )
+def _state(weights: Weights, replicate: int, held_out: HeldOut | None) -> Weights:
+    """q(w) of a replicate that is to be kept; the held-out replicates of this sweep are kept with it."""
+    if held_out is not None:
+        held_out.keep()
+    return weights.one(replicate)

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, ScanError
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.predict import FURTHEST
 
 Fold = tuple[tuple[int, ...], tuple[int, ...]]
 """Indices of the training scans and of the held-out scans."""
@@ -51,3 +54,25 @@ def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed
     else:
         parts = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, y, groups)
     return [(tuple(train.tolist()), tuple(held.tolist())) for train, held in parts]
+
+
+def check_distances(train: Bags, folds: Sequence[Fold]) -> None:
+    """Raise `ScanError` for a feature further than `FURTHEST` from the slices of the other folds."""
+    centre = train.x.median(0).values.double()  # keeps sums of squares exact beside a value far out
+    parts = [train.take(out).x.double() - centre for _, out in folds]
+    sums = torch.stack([torch.stack([y.sum(0), y.square().sum(0)]) for y in parts])  # (F, 2, D)
+    for f, (y, (_, out)) in enumerate(zip(parts, folds, strict=True)):
+        others = [g for g in range(len(folds)) if g != f]
+        mean, square = sums[others].sum(0) / sum(len(parts[g]) for g in others)
+        std = (square - mean.square()).clamp(min=0.0).sqrt()
+        away = (y - mean).abs() / torch.where(std <= 1e-12 * centre.abs(), 1.0, std)
+        if bool((away <= FURTHEST).all()):
+            continue
+        n, d = divmod(int((away > FURTHEST).flatten().nonzero()[0]), away.shape[1])
+        ends = train.take(out).offsets.tolist()
+        b = next(b for b, end in enumerate(ends[1:]) if n < end)
+        reason = (
+            f"feature {d} of slice {n - ends[b]} lies {float(away[n, d]):.1e} deviations from the slices of "
+            "the other folds; correct it, or leave the slice out"
+        )
+        raise ScanError(out[b], reason)

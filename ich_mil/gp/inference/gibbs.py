@@ -8,7 +8,7 @@ section 2) is
     w | m ~ N(A⁻¹ Φ m, A⁻¹)          A = I + Φ Φᵀ, constant, factorised once
 
 followed by one elliptical slice move of w with m integrated out. A margin has mean φᵀw and variance 1, as in
-the paper; `probit` approximates the same posterior. (A variance of 1 + residual would be a different model.)
+the paper; `probit` approximates the same posterior.
 
 The sampler departs from the paper in two ways, neither of which changes the posterior:
 
@@ -36,8 +36,10 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from ich_mil.convergence import bulk_ess, r_hat
-from ich_mil.gp.inference.ascent import COLLAPSED, LONGER, FitReport, Stopped, Weights
+from ich_mil.gp.inference.ascent import COLLAPSED, LONGER
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.report import FitReport, Stopped
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.probit import log_evidence, log_hazard, margin_mean
 from ich_mil.gp.sparse_gp import SparseGP, lower_root
 from ich_mil.kernels.leave_one_out import Turns
@@ -95,17 +97,7 @@ def draw_sided(mu: Tensor, side: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Generator) -> Tensor:
-    """Draw the margins of all scans from their exact joint distribution given w and the scan labels.
-
-    Args:
-        mu: (R, N) Φᵀ w, in the order of `turns`.
-        labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
-        turns: order of the slices.
-        generator: random generator.
-
-    Returns:
-        (R, N).
-    """
+    """Draw the margins (R, N) of all scans from their exact joint distribution given Φᵀ w and the labels."""
     bags, log_not = turns.bags, log_ndtr(-mu)
     before, running = torch.empty_like(mu), mu.new_zeros(len(mu), len(labels))  # Σ_{i<k} log P(m_i < 0)
     position = torch.empty_like(bags)
@@ -127,33 +119,8 @@ def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Gene
     return draw_sided(mu, side.to(mu), generator)
 
 
-def _pull(projection: Projection, values: Tensor) -> Tensor:
-    """Φ v (R, M) for v (R, N)."""
-    out = values.new_zeros(len(values), projection.shape[1])
-    for rows, phi in projection.tiles(len(values)):
-        out += values[:, rows].to(phi) @ phi
-    return out
-
-
-def _push(projection: Projection, w: Tensor) -> Tensor:
-    """Φᵀ w (R, N) for w (R, M)."""
-    out = w.new_empty(len(w), projection.shape[0])
-    for rows, phi in projection.tiles(len(w)):
-        out[:, rows] = (w.to(phi) @ phi.mT).to(out)
-    return out
-
-
 def draw_weights(pull: Tensor, root: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw w ~ N(A⁻¹ p, A⁻¹).
-
-    Args:
-        pull: (R, M) p = Φ m.
-        root: (M, M) W with WᵀW = A⁻¹.
-        generator: random generator.
-
-    Returns:
-        The draws (R, M) and their means A⁻¹ p (R, M).
-    """
+    """Draw w ~ N(A⁻¹ p, A⁻¹) for p = Φ m (R, M) and W (M, M) with WᵀW = A⁻¹; also the means A⁻¹ p."""
     mean = pull @ root.mT @ root
     noise = torch.randn(pull.shape, generator=generator, dtype=pull.dtype, device=pull.device)
     return mean + noise @ root, mean
@@ -175,10 +142,10 @@ def near_gaussian(projection: Projection, labels: Tensor, bags: Tensor, S: Tenso
     """
     w = S.new_zeros(1, len(S))
     for _ in range(ASCENT):  # w ← A⁻¹ Φ E[m] never lowers the log-posterior, but converges slowly
-        w = _pull(projection, margin_mean(_push(projection, w), labels, bags)) @ S
+        w = projection.pull(margin_mean(projection.push(w), labels, bags)) @ S
     best, root = -torch.inf, S
     for _ in range(NEWTON):
-        mu = _push(projection, w)
+        mu = projection.push(w)
         level = float(log_evidence(mu, labels, bags) - w.square().sum() / 2)
         if level <= best:
             break
@@ -302,22 +269,22 @@ def sample_posterior(
     S = root.mT @ root  # A⁻¹
     mode, W = near_gaussian(projection, labels, turns.bags, S)
     W = WIDER * W
-    mode_mu = _push(projection, mode)
+    mode_mu = projection.push(mode)
 
     def log_ratio(v: Tensor, mu: Tensor) -> Tensor:
         prior = -(mode + v @ W).square().sum(1) / 2
         return log_evidence(mode_mu + mu, labels, turns.bags) + prior + v.square().sum(1) / 2
 
-    mu = _push(projection, normal())
+    mu = projection.push(normal())
     kept, centres = (like.new_empty(chains, settings.draws, m) for _ in range(2))
     largest = []
     for sweep in range(sweeps):
         margins = draw_margins(mu, labels, turns, generator)
-        w, centre = draw_weights(_pull(projection, margins), root, generator)
+        w, centre = draw_weights(projection.pull(margins), root, generator)
         # w = mode + v W, so v ~ N(0, I) under the Gaussian approximation
         v = torch.linalg.solve_triangular(W, w - mode, upper=False, left=False)
         other = normal()
-        v_mu, other_mu = _push(projection, torch.cat([v, other]) @ W).split(chains)
+        v_mu, other_mu = projection.push(torch.cat([v, other]) @ W).split(chains)
         v, v_mu = elliptical_move(v, v_mu, other, other_mu, generator, log_ratio)
         w, mu = mode + v @ W, mode_mu + v_mu
         largest.append(float(mu.abs().max()))

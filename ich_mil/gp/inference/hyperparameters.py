@@ -21,8 +21,8 @@ from gpytorch.constraints import Positive
 from torch import Tensor
 
 from ich_mil.errors import ConfigError
-from ich_mil.gp.inference.ascent import Weights
 from ich_mil.gp.inference.objective import KernelObjective
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.smoothing import Smoother
 from ich_mil.gp.sparse_gp import SparseGP

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ich_mil.errors import DataError
-from ich_mil.gp.bags import CHUNK, Bags, check_bags
+from ich_mil.gp.bags import CHUNK, Bags, check_both_labels
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import bag_index
 from ich_mil.ranks import these_ranks
@@ -103,8 +103,8 @@ def place_points(train: Bags, settings: HeadSettings) -> Points:
     Every rank computes them from all scans and then takes those of rank 0, because two machines may round
     differently.
     """
-    x, offsets, labels, _ = train
-    check_bags(x, offsets, labels, "training scans")
+    x, offsets, labels = train.x, train.offsets, train.truth
+    check_both_labels(train, "training scans")
     ranks = these_ranks()
     mean, std = (ranks.same(value) for value in standardisation(x))
     inducing = choose_inducing(

@@ -18,14 +18,12 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ich_mil.errors import DataError
-from ich_mil.gp.aggregation import scan_logit
-from ich_mil.gp.bags import Bags, take
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import platt, smoothed_targets
-from ich_mil.gp.fit import Job, fit_many
-from ich_mil.gp.inference.devices import on_device
+from ich_mil.gp.fit_calibration import fit_with_folds
 from ich_mil.gp.inference.folds import Fold, folds_of
+from ich_mil.gp.inference.inducing import place_points
 from ich_mil.gp.observations.densities import Density
-from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
 
 VARIANCE, BIAS = 10.0, 10.0
@@ -66,7 +64,7 @@ def choose_kernel(
         return candidates[0]
     chosen, keys = _some(train, patients, seed=settings.seed)
     try:
-        folds = folds_of(chosen.labels, keys, folds=settings.calibration_folds, seed=settings.seed)
+        folds = folds_of(chosen.truth, keys, folds=settings.calibration_folds, seed=settings.seed)
     except DataError:
         return candidates[0]
     losses = _held_out_losses(chosen, candidates, folds, density)  # (C, B)
@@ -98,10 +96,10 @@ def _some(train: Bags, patients: Sequence[str] | None, *, seed: int) -> tuple[Ba
     """Random subset of the bags with at most about `MOST` instances, and their patients."""
     if len(train.x) <= MOST:
         return train, patients
-    order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(train.truth), generator=torch.Generator().manual_seed(seed))
     within = train.offsets.diff().cpu()[order].cumsum(0) <= MOST
     bags = tuple(sorted(order[within].tolist()))
-    return take(train, bags), None if patients is None else [patients[b] for b in bags]
+    return train.take(bags), None if patients is None else [patients[b] for b in bags]
 
 
 @torch.no_grad()
@@ -109,22 +107,13 @@ def _held_out_losses(
     train: Bags, candidates: Sequence[HeadSettings], folds: Sequence[Fold], density: Density | None
 ) -> Tensor:
     """Held-out log-loss (C, B) of each bag, after Platt scaling of the held-out logits of each candidate."""
-    jobs = [
-        Job(replace(one, sweeps=min(one.sweeps, SWEEPS)), seen) for one in candidates for seen, _ in folds
-    ]
-    bags = on_device(train, train.x.device)
-    logits = torch.empty(len(candidates), len(train.labels), dtype=torch.float64)
-    for group in fit_many(*bags[:3], jobs, positions=bags.positions, density=density):
-        for place, model, _ in group:
-            number, fold = divmod(place, len(folds))
-            held = folds[fold][1]
-            x, offsets, _, positions = take(bags, held)
-            each = mean_logits([model], x, offsets, positions=positions)
-            logits[number, list(held)] = scan_logit(each, offsets, model.settings.variant.rule)[0].cpu()
-    target = smoothed_targets(train.labels.cpu())
+    labels = train.truth.cpu()
+    target, points = smoothed_targets(labels), place_points(train, candidates[0])
     losses = []
-    for row in logits:
-        slope, intercept, _ = platt(row, train.labels)
-        z = slope * row + intercept if slope > 0 else torch.logit(target.mean()).expand(len(row))
+    for one in candidates:
+        short = replace(one, sweeps=min(one.sweeps, SWEEPS))
+        logits = fit_with_folds(train, short, points, folds, density).scores(short)
+        slope, intercept, _ = platt(logits, labels)
+        z = slope * logits + intercept if slope > 0 else torch.logit(target.mean()).expand(len(labels))
         losses.append(softplus(z) - target * z)
     return torch.stack(losses)

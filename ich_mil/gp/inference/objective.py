@@ -31,8 +31,8 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from ich_mil.errors import ConfigError
-from ich_mil.gp.inference.ascent import Weights
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density, Logistic
 from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP, identity, lower_root

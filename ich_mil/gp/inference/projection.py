@@ -15,6 +15,7 @@ Sweeps then work on QᵀΦ, and q(w) stays at its prior in the dropped direction
 Shapes: N slices, n of a tile, D features, M inducing points, r directions kept (M if none is dropped).
 """
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -144,7 +145,7 @@ class Projection:
     def _parts(self, width: int) -> Iterator[slice]:
         """Iterate over the row slices of the tiles."""
         n, size = self.shape[0], self._tile(width)
-        for start in range(0, n, size):
+        for start in range(0, n, max(size, 1)):
             yield slice(start, min(start + size, n))
 
     def _plain(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -156,14 +157,14 @@ class Projection:
         """Iterate over scans: rows, Φ~ᵀ and residual~."""
         place = None if self._rows is None else torch.argsort(self._rows)
         for block in blocks_of(smoother.offsets):
-            x, W = self._x[block].to(self._root.device), smoother.weights(block).to(self._root)
+            x, W = self.model.standardise(self._x[block]), smoother.weights(block).to(self._root)
             phi, residual = self.model.project(x, self._root, smooth=W)
             yield block if place is None else place[block], *self._within(phi, residual)
 
     def _compute(self, part: slice) -> tuple[Tensor, Tensor]:
         """Φᵀ (n, r) and the residual (n,) of the slices `part`, computed from their features in float64."""
         x = self._x[part if self._rows is None else self._rows[part]]
-        return self._within(*self.model.project(x.to(self._root.device), self._root))
+        return self._within(*self.model.project(self.model.standardise(x), self._root))
 
     def _within(self, phi: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Φᵀ (n, r) in the directions of `basis`, and the residual (n,) plus Σ Φ² in the other directions."""
@@ -216,6 +217,28 @@ class Projection:
             )
         both = self._ranks.total(torch.cat([sums[0], sums[1][:, None]], dim=1))
         return both[:, :width], both[:, width]
+
+    def select(self, rows: Tensor) -> "Projection":
+        """Projection of some of these slices: `rows` (n,) in the order of the tiles."""
+        part = copy.copy(self)
+        part.shape, part.residual = (len(rows), self.shape[1]), self.residual[rows]
+        part._rows = rows if self._rows is None else self._rows[rows]
+        part._stored = None if self._stored is None else self._stored[rows]
+        return part
+
+    def pull(self, values: Tensor) -> Tensor:
+        """Φ v (R, r) for v (R, N), summed over the slices of this rank."""
+        out = values.new_zeros(len(values), self.shape[1])
+        for rows, phi in self.tiles(len(values)):
+            out += values[:, rows] @ phi.to(values)
+        return out
+
+    def push(self, w: Tensor) -> Tensor:
+        """Φᵀ w (R, N) for w (R, r)."""
+        out = w.new_empty(len(w), self.shape[0])
+        for rows, phi in self.tiles(len(w)):
+            out[:, rows] = w @ phi.to(w).mT
+        return out
 
     def moments(self, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
         """μ = Φᵀ m and σ² = diag(Φᵀ S Φ) + residual for replicates that share Φ.

@@ -14,19 +14,23 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import gpytorch
 import torch
 from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.gp.bags import Bags, check_bags
-from ich_mil.gp.inference.ascent import FitReport, Limits, Observation, Watched, Weights, ascend, join_reports
-from ich_mil.gp.inference.devices import Share, share_of
+from ich_mil.gp.bags import Bags, check_both_labels
+from ich_mil.gp.inference.ascent import Limits, Watched, ascend
 from ich_mil.gp.inference.gibbs import sample_posterior
+from ich_mil.gp.inference.held_out import HeldOut
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.inducing import Points
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.report import FitReport, join_reports
+from ich_mil.gp.inference.share import Share, share_of
+from ich_mil.gp.inference.weights import Observation, Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.observations.large_margin import MarginObservation
 from ich_mil.gp.observations.probit import ProbitObservation
@@ -35,6 +39,20 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP, check_kernel, lower_root
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks, these_ranks
+
+
+class Group(NamedTuple):
+    """Fitted replicates, each a head and its report; and the held-out folds, if there are any.
+
+    Attributes:
+        results: the heads in eval mode, and their reports.
+        held_out: q(w) of the folds.
+        share: this rank's training scans.
+    """
+
+    results: list[tuple[SparseGP, FitReport]]
+    held_out: HeldOut | None
+    share: Share
 
 
 @torch.no_grad()
@@ -46,7 +64,8 @@ def fit_group(
     *,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
-) -> list[tuple[SparseGP, FitReport]]:
+    fold_of: Tensor | None = None,
+) -> Group:
     """Fit replicates whose settings differ only in `ich_mil.gp.fit.OWN`.
 
     The arguments are checked before the scans are divided among the ranks, so that an error is raised on
@@ -59,30 +78,44 @@ def fit_group(
         points: inducing points, and mean and standard deviation of the features.
         density: ψ of all replicates, in place of the densities in the settings.
         kernel: kernel of all replicates, in place of the kernels in the settings.
-
-    Returns:
-        The heads in eval mode, and their reports.
+        fold_of: (B,) fold of each training scan, to compute held-out posteriors beside a single replicate
+            whose kernel is not learned, of the families psi and probit.
 
     Raises:
-        DataError: as in `ich_mil.gp.fit.fit`.
-        ConfigError: likewise.
+        DataError, ConfigError: as in `ich_mil.gp.fit.fit`.
     """
     shared = settings[0]
-    _check(train, validation, shared, density)
+    if validation is not None:
+        check_both_labels(validation, "validation scans")
+        if validation.x.shape[1] != train.x.shape[1]:
+            raise DataError(
+                f"validation scans: {validation.x.shape[1]} features a slice, training scans have "
+                f"{train.x.shape[1]}"
+            )
+    if density is not None and shared.family != "psi":
+        raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
     ranks = ALONE if shared.family == "gibbs" else these_ranks()
     share = share_of(train, shared, ranks, "training scans")
     held = None if validation is None else share_of(validation, shared, ranks, "validation scans")
     model = _model(points, shared, kernel, like=train.x)
     turns = Turns(share.bags.offsets)
     if shared.family == "gibbs":
-        return [_sampled(model, share, turns)]
+        return Group([_sampled(model, share, turns)], None, share)
     ascent = _Ascent(model, share, turns, ranks)
-    observe = partial(_observation, settings, train.offsets, share, turns, density)
-    observation, start, reports = observe(), _start(settings, points), list[FitReport]()
+    observe = partial(_observation, offsets=train.offsets, share=share, turns=turns, density=density)
+    observation, start, reports = observe(settings), _start(settings, points), list[FitReport]()
     if shared.learn != "nothing":
-        observation, start, reports = _learn(ascent, observe, start, density or shared.make_density())
+        fresh = partial(observe, settings)
+        observation, start, reports = _learn(ascent, fresh, start, density or shared.make_density())
+    projection = ascent.project()
+    held_out = None
+    if fold_of is not None:
+        of_folds = observe([shared] * (int(fold_of.max()) + 1))
+        own = fold_of.to(share.numbers.device)[share.numbers]
+        held_out = HeldOut(projection, of_folds, own, turns, ranks)
     results = []
-    for one, (weights, report) in zip(settings, ascent.climb(observation, start, held), strict=True):
+    found = ascent.climb(projection, observation, start, held, held_out)
+    for one, (weights, report) in zip(settings, found, strict=True):
         head = copy.deepcopy(model)
         head.settings = one
         if density is not None:
@@ -92,20 +125,7 @@ def fit_group(
         head.set_q(weights.mean[0], lower_root(S))
         ranks.agree(head)
         results.append((head, join_reports([*reports, report])))
-    return results
-
-
-def _check(train: Bags, validation: Bags | None, shared: HeadSettings, density: Density | None) -> None:
-    """Raise if validation scans do not match the training scans, or if the family takes no density."""
-    if validation is not None:
-        check_bags(*validation[:3], "validation scans")
-        if validation.x.shape[1] != train.x.shape[1]:
-            raise DataError(
-                f"validation scans: {validation.x.shape[1]} features a slice, training scans have "
-                f"{train.x.shape[1]}"
-            )
-    if density is not None and shared.family != "psi":
-        raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
+    return Group(results, held_out, share)
 
 
 def _model(
@@ -120,7 +140,7 @@ def _model(
 def _sampled(model: SparseGP, share: Share, turns: Turns) -> tuple[SparseGP, FitReport]:
     """Head fitted by Gibbs sampling, the same on every rank."""
     projection = Projection(model, share.bags.x, rows=turns.order, smoother=share.smoother)
-    head, report = sample_posterior(model, projection, share.bags.labels[turns.bag_order], turns)
+    head, report = sample_posterior(model, projection, share.bags.truth[turns.bag_order], turns)
     these_ranks().agree(head)
     return head, report
 
@@ -150,13 +170,14 @@ def _random_start(offsets: Tensor, share: Share, turns: Turns, seed: int) -> Ten
 
 def _observation(
     settings: Sequence[HeadSettings],
+    *,
     offsets: Tensor,
     share: Share,
     turns: Turns,
     density: Density | None,
 ) -> Observation:
     """Observation model of the replicates for this rank's share of the scans of `offsets` (B + 1,)."""
-    shared, labels = settings[0], share.bags.labels[turns.bag_order]
+    shared, labels = settings[0], share.bags.truth[turns.bag_order]
     if shared.family == "large_margin":
         return MarginObservation(settings, labels, turns)
     if shared.family == "probit":
@@ -185,37 +206,49 @@ class _Ascent:
     turns: Turns
     ranks: Ranks
 
-    def climb(
-        self, observation: Observation, start: Weights, held: Share | None = None
-    ) -> list[tuple[Weights, FitReport]]:
-        """Run the ascent in compressed directions.
-
-        Args:
-            observation: local factors, changed in place.
-            start: q(w) in all M directions.
-            held: validation scans for early stopping.
-
-        Returns:
-            q(w) in all M directions and the report, for each replicate.
-        """
-        one, bags = self.model.settings, self.share.bags
-        dtype = torch.float32 if one.precision == "mixed" else torch.float64
-        projection = Projection(
+    def project(self) -> Projection:
+        """Φ of the training slices with the current kernel, in compressed directions."""
+        return Projection(
             self.model,
-            bags.x,
+            self.share.bags.x,
             rows=self.turns.order,
-            dtype=dtype,
+            dtype=self._dtype,
             compress=True,
             smoother=self.share.smoother,
             ranks=self.ranks,
         )
-        basis = projection.basis
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float32 if self.model.settings.precision == "mixed" else torch.float64
+
+    def climb(
+        self,
+        projection: Projection,
+        observation: Observation,
+        start: Weights,
+        held: Share | None = None,
+        held_out: HeldOut | None = None,
+    ) -> list[tuple[Weights, FitReport]]:
+        """Run the ascent in compressed directions.
+
+        Args:
+            projection: Φ from `project`.
+            observation: local factors, changed in place.
+            start: q(w) in all M directions.
+            held: validation scans for early stopping.
+            held_out: folds to update beside.
+
+        Returns:
+            q(w) in all M directions and the report, for each replicate.
+        """
+        one, basis = self.model.settings, projection.basis
         training = Watched(
-            projection, bags.offsets.cpu(), self.share.all_labels, self.turns, self.share.numbers
+            projection, self.share.bags.offsets.cpu(), self.share.all_labels, self.turns, self.share.numbers
         )
         watched = None
         if held is not None:
-            seen = Projection(self.model, held.bags.x, dtype=dtype, basis=basis, smoother=held.smoother)
+            seen = Projection(self.model, held.bags.x, dtype=self._dtype, basis=basis, smoother=held.smoother)
             watched = Watched(seen, held.bags.offsets.cpu(), held.all_labels, numbers=held.numbers)
         found = ascend(
             projection,
@@ -224,6 +257,7 @@ class _Ascent:
             limits=Limits(one.sweeps, one.patience, one.tolerance, one.variant.rule, one.link),
             training=training,
             watched=watched,
+            held_out=held_out,
             ranks=self.ranks,
         )
         return [(weights.beyond(basis), report) for weights, report in found]
@@ -239,7 +273,7 @@ def _learn(
     """
     observation, reports = observe(), []
     for _ in range(ascent.model.settings.outer):
-        ((start, report),) = ascent.climb(observation, start)
+        ((start, report),) = ascent.climb(ascent.project(), observation, start)
         reports.append(report)
         if report.stopped == "diverged":  # π is that of the diverged sweep, so the kernel must not be learned
             return observe(), start, reports

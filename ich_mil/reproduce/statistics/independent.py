@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from ich_mil.gp.aggregation import latent_logit, scan_logit
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.predict import rows_and_keys
+from ich_mil.gp.predict import standardised_scans
 from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals
@@ -25,11 +26,8 @@ from ich_mil.kernels.counter import normals
 @torch.no_grad()
 def independent_scans(
     model: SparseGP,
-    x: Tensor,
-    offsets: Tensor,
-    scans: list[str] | None,
+    bags: Bags,
     *,
-    positions: Tensor | None = None,
     samples: int = 1000,
     seed: int = 0,
     calibration: Calibration | None = None,
@@ -38,10 +36,7 @@ def independent_scans(
 
     Args:
         model: the head.
-        x: (N, D) raw features.
-        offsets: (B + 1,).
-        scans: B ids, the keys of the noise. None: the features of a scan are its key.
-        positions: (N,) mm along the scan; required if the head smooths along z.
+        bags: B scans.
         samples: L, at least 2.
         seed: seed of the samples.
         calibration: applied to each sample; None gives uncalibrated probabilities.
@@ -51,10 +46,10 @@ def independent_scans(
         calibration.check(rule)
     if samples < 2:
         raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
-    smoother = make_smoother(model.settings, positions, offsets, scans=scans)
+    smoother = make_smoother(model.settings, bags)
     root = model.prior_root()
     moments = []
-    for (rows, key), block in zip(rows_and_keys(model, x, offsets, scans), blocks_of(offsets), strict=True):
+    for (rows, key), block in zip(standardised_scans(model, bags), blocks_of(bags.offsets), strict=True):
         smooth = None if smoother is None else smoother.weights(block).to(root)
         phi, residual = model.project(rows, root, smooth=smooth)
         mu, sigma = model.q_mean @ phi, ((model.q_root.mT @ phi).square().sum(0) + residual).sqrt()  # (n,)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ich_mil.gp.inference import ascent
-from ich_mil.gp.inference.ascent import Limits, Watched, Weights, ascend
+from ich_mil.gp.inference.ascent import Limits, Watched, ascend
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.ranks import Ranks
 
 LIMITS = Limits(sweeps=6, patience=2, tolerance=0.5, rule="max", link="logistic")

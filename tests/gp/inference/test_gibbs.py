@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.gp.aggregation import scan_logit
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.inference.gibbs import (
     draw_margins,
@@ -147,7 +148,7 @@ def test_an_elliptical_move_keeps_its_target():
 
 def exact_posterior(model, x, offsets, labels):
     """Mean and covariance of w, two inducing points, by a grid."""
-    phi, _ = model.project(x, model.prior_root())
+    phi, _ = model.project(model.standardise(x), model.prior_root())
     grid = torch.linspace(-6, 6, 241, dtype=torch.float64)
     w = torch.cartesian_prod(grid, grid)
     log_joint = log_evidence(w @ phi, labels, bag_index(offsets)) - w.square().sum(1) / 2
@@ -162,7 +163,7 @@ def test_the_chain_has_the_exact_posterior(single):
     if single:  # every label known: ordinary probit regression
         offsets, labels = torch.arange(len(x) + 1), (x[:, 0] > 6.0).long()
     settings = replace(GIBBS, n_inducing=2, chains=8, burn_in=50, draws=500)
-    model, report = fit(x, offsets, labels, settings=settings)
+    model, report = fit(Bags(x, offsets, labels), settings)
     mean, covariance = exact_posterior(model, x, offsets, labels)
     draws = model.draws.view(8, 500, 2)
     error = covariance.diagonal().sqrt() / bulk_ess(draws).sqrt()
@@ -183,8 +184,8 @@ def test_a_positive_scan_of_one_is_a_truncated_normal():
     # w given one slice: p(w | m ≥ 0) ∝ N(w) Φ(φᵀw), whose mean along φ is √(2/π) |φ| / √(1 + |φ|²)
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     settings = replace(GIBBS, n_inducing=2, lengthscale_squared=0.01, variance=4.0, chains=8, draws=500)
-    model, _ = fit(x, torch.tensor([0, 1, 2]), torch.tensor([1, 0]), settings=settings)
-    phi, _ = model.project(x, model.prior_root())
+    model, _ = fit(Bags(x, torch.tensor([0, 1, 2]), torch.tensor([1, 0])), settings)
+    phi, _ = model.project(model.standardise(x), model.prior_root())
     size = phi.square().sum(0)  # both 4, and so far apart that they know nothing of each other
     assert float((phi[:, 0] @ phi[:, 1]).abs()) < 1e-12
     expected = math.sqrt(2 / math.pi) * size / torch.sqrt(1 + size) * row(1.0, -1.0)
@@ -195,9 +196,9 @@ def test_a_positive_scan_of_one_is_a_truncated_normal():
 
 def test_seeds_and_the_report():
     x, offsets, labels = scans()
-    first, report = fit(x, offsets, labels, settings=GIBBS)
-    again, _ = fit(x, offsets, labels, settings=GIBBS)
-    other, _ = fit(x, offsets, labels, settings=replace(GIBBS, chains=3))
+    first, report = fit(Bags(x, offsets, labels), GIBBS)
+    again, _ = fit(Bags(x, offsets, labels), GIBBS)
+    other, _ = fit(Bags(x, offsets, labels), replace(GIBBS, chains=3))
     assert torch.equal(first.draws, again.draws)
     assert first.draws.shape == (1600, 12)
     assert first.draws.untyped_storage().nbytes() == first.draws.nbytes  # and holds no other memory
@@ -215,15 +216,15 @@ def test_few_draws_are_told(burn_in, draws, largest):
     x, offsets, labels = scans()
     settings = replace(GIBBS, burn_in=burn_in, draws=draws, chains=2)
     with pytest.warns(UserWarning, match=rf"disagree \(2 chains of {draws} draws .*take more") as told:
-        model, report = fit(x, offsets, labels, settings=settings)
+        model, report = fit(Bags(x, offsets, labels), settings)
     assert 1.05 < report.r_hat < largest
     # draws are kept chain after chain, and with so few slices all are watched
-    watched = model.draws.view(2, draws, 12) @ model.project(x, model.prior_root())[0]
+    watched = model.draws.view(2, draws, 12) @ model.project(model.standardise(x), model.prior_root())[0]
     assert report.r_hat == pytest.approx(float(r_hat(watched).max()), rel=1e-8)
     assert report.effective_samples == pytest.approx(float(bulk_ess(watched).min()), rel=1e-8)
     assert report.max_abs_mean[-1] == pytest.approx(float(watched[:, -1].abs().max()), rel=1e-8)
     # commands show the warnings that come from this package
-    assert [Path(one.filename).parts[-3:] for one in told] == [("ich_mil", "gp", "group.py")]
+    assert [Path(one.filename).parts[-3:] for one in told] == [("gp", "inference", "replicates.py")]
     # few draws of 12 weights have a covariance of little use; q(w) has one of full rank
     assert float(torch.linalg.eigvalsh(model.q_root @ model.q_root.mT).min()) > 1e-3
 
@@ -232,7 +233,7 @@ def test_few_draws_are_told(burn_in, draws, largest):
 def test_another_seed_makes_other_draws():
     x, offsets, labels = scans()
     settings = replace(GIBBS, burn_in=0, draws=4)
-    model, _ = fit(x, offsets, labels, settings=settings)
+    model, _ = fit(Bags(x, offsets, labels), settings)
     first, turns = model.draws, Turns(offsets)
     model.settings = replace(settings, seed=1)  # and the same inducing points
     sample_posterior(model, Projection(model, x, rows=turns.order), labels[turns.bag_order], turns)
@@ -242,7 +243,7 @@ def test_another_seed_makes_other_draws():
 def test_chains_that_the_kernel_takes_to_no_slice_are_told():
     settings = replace(GIBBS, lengthscale_squared=1e-7, n_inducing=2, burn_in=0, draws=4)
     with pytest.warns(UserWarning, match=r"chains have shrunk to 0: .*longer length scale") as told:
-        _, report = fit(*scans(), settings=settings)
+        _, report = fit(Bags(*scans()), settings)
     assert len(told) == 1
     assert report.stopped == "diverged"
 
@@ -250,11 +251,11 @@ def test_chains_that_the_kernel_takes_to_no_slice_are_told():
 @pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
 def test_the_chain_is_the_same_tile_by_tile(monkeypatch):
     settings = replace(GIBBS, burn_in=2, draws=6)
-    whole, report = fit(*scans(), settings=settings)
+    whole, report = fit(Bags(*scans()), settings)
     monkeypatch.setattr("ich_mil.gp.inference.projection.TILE_BYTES", 6)
     monkeypatch.setattr("ich_mil.gp.inference.projection.ONE_TILE", 0)
     monkeypatch.setattr("ich_mil.gp.inference.projection.LEAST_ROWS", 7)
-    tiled, other = fit(*scans(), settings=settings)
+    tiled, other = fit(Bags(*scans()), settings)
     close(tiled.draws, whole.draws)
     assert other.r_hat == pytest.approx(report.r_hat, rel=1e-8)
 
@@ -263,9 +264,9 @@ def test_agrees_with_variational_inference():
     # Means agree where data are many; Q(m) Q(w) are independent, so the Gaussian bound is too narrow, never
     # too wide: A⁻¹ is the posterior covariance if the margins themselves were seen.
     x, offsets, labels = scans(60, 1)
-    gibbs, _ = fit(x, offsets, labels, settings=replace(GIBBS, draws=600))
-    bounded, _ = fit(x, offsets, labels, settings=replace(PROBIT, sweeps=1000))
-    phi, _ = gibbs.project(x, gibbs.prior_root())
+    gibbs, _ = fit(Bags(x, offsets, labels), replace(GIBBS, draws=600))
+    bounded, _ = fit(Bags(x, offsets, labels), replace(PROBIT, sweeps=1000))
+    phi, _ = gibbs.project(gibbs.standardise(x), gibbs.prior_root())
     exact, approximate = gibbs.q_mean @ phi, bounded.q_mean @ phi
     spread = (gibbs.q_root.mT @ phi).square().sum(0).sqrt()
     assert float(torch.corrcoef(torch.stack([exact, approximate]))[0, 1]) > 0.995
@@ -279,10 +280,10 @@ def test_agrees_with_variational_inference():
 
 def test_the_gaussian_of_the_move_is_that_of_the_mode():
     x, offsets, labels = scans()
-    model, _ = fit(x, offsets, labels, settings=PROBIT)
+    model, _ = fit(Bags(x, offsets, labels), PROBIT)
     turns = Turns(offsets)
     projection = Projection(model, x, rows=turns.order)
-    phi = model.project(x, model.prior_root())[0]
+    phi = model.project(model.standardise(x), model.prior_root())[0]
     S = torch.linalg.inv(torch.eye(12) + phi @ phi.mT)
     mode, root = near_gaussian(projection, labels[turns.bag_order], turns.bags, S)
     w = mode[0].clone().requires_grad_()
@@ -348,9 +349,9 @@ def test_real_slices(rsna_features, cq500_features):
     settings = HeadSettings(family="gibbs", burn_in=100, draws=150)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # so few draws are near the limit
-        model, report = fit(rsna.x, rsna.offsets, rsna.labels, settings=settings)
+        model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)
     assert report.r_hat < 1.2
     assert report.effective_samples > 20  # 2,000 draws of the two blocks alone are worth 9
-    phi, _ = model.project(cq500.x, model.prior_root())
+    phi, _ = model.project(model.standardise(cq500.x), model.prior_root())
     logits = scan_logit(model.q_mean @ phi, cq500.offsets, "max")
     assert roc_auc_score(cq500.labels, logits) >= 0.915

@@ -14,10 +14,11 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import ich_mil.gp.inference.objective as objective_module
 from ich_mil.errors import ConfigError
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
-from ich_mil.gp.inference.ascent import Weights
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.objective import KernelObjective, expected_log_psi
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
@@ -263,7 +264,7 @@ def labelled(n_bags=24, m=8, sweeps=8):
     """The state of a short fit: a head, its slices, q(w), and π - ½ that follow the scans' labels."""
     x, offsets, labels = scans(n_bags)
     settings = replace(KERNEL, n_inducing=m, sweeps=sweeps, lengthscale_squared=3.0)
-    model, _ = fit(x, offsets, labels, settings=replace(settings, learn="nothing"))
+    model, _ = fit(Bags(x, offsets, labels), replace(settings, learn="nothing"))
     root = torch.linalg.inv(torch.linalg.cholesky(torch.linalg.inv(model.q_root @ model.q_root.mT)))
     weights = Weights(model.q_mean[None], root[None], 2 * model.q_root.diagonal().log().sum()[None])
     model.settings = settings
@@ -441,13 +442,13 @@ def test_what_requires_no_gradient_is_not_learned():
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
     kernel.raw_outputscale.requires_grad_(False)
     settings = replace(KERNEL, n_inducing=16, sweeps=5, outer=1)
-    model, _ = fit(x, offsets, labels, settings=settings, kernel=kernel)
+    model, _ = fit(Bags(x, offsets, labels), settings, kernel=kernel)
     assert torch.equal(model.covar_module.raw_outputscale, kernel.raw_outputscale.double())
     length = model.covar_module.base_kernel.lengthscale.item()
     assert length != pytest.approx(kernel.base_kernel.lengthscale.item(), rel=0.1)
     kernel.requires_grad_(False)
     with pytest.raises(ConfigError, match=r"ScaleKernel has no parameters to learn \(one that requires no"):
-        fit(x, offsets, labels, settings=settings, kernel=kernel)
+        fit(Bags(x, offsets, labels), settings, kernel=kernel)
 
 
 def test_a_prior_is_refused_where_the_kernel_is_learned():
@@ -457,30 +458,30 @@ def test_a_prior_is_refused_where_the_kernel_is_learned():
         ConfigError, match=r"the kernel has a prior \(base_kernel.lengthscale_prior\), which J"
     ):
         learn_hyperparameters(*problem(kernel=kernel), Logistic())
-    model, _ = fit(*scans(), settings=HeadSettings(n_inducing=6, sweeps=2), kernel=kernel)
+    model, _ = fit(Bags(*scans()), HeadSettings(n_inducing=6, sweeps=2), kernel=kernel)
     assert torch.equal(model.covar_module.base_kernel.lengthscale, kernel.base_kernel.lengthscale.double())
 
 
 def test_fit_learns_and_its_bound_ends_higher():
     x, offsets, labels = scans(40)
     settings = HeadSettings(n_inducing=8, sweeps=30)
-    fixed = fit(x, offsets, labels, settings=settings)[1].elbo[-1]
-    model, report = fit(x, offsets, labels, settings=replace(settings, learn="kernel", outer=3))
+    fixed = fit(Bags(x, offsets, labels), settings)[1].elbo[-1]
+    model, report = fit(Bags(x, offsets, labels), replace(settings, learn="kernel", outer=3))
     assert report.elbo[-1] > fixed + 0.5
     # each ascent goes on from the q(w) and π of the one before, each kernel is learned from those it ended at
     assert np.diff(report.elbo).min() > -1e-9
     assert float(model.covar_module.outputscale) != 0.5
     once = replace(settings, sweeps=1, learn="kernel", outer=3)
-    assert len(fit(x, offsets, labels, settings=once)[1].elbo) == 3 + 1  # a sweep before each, and one after
+    assert len(fit(Bags(x, offsets, labels), once)[1].elbo) == 3 + 1  # a sweep before each, and one after
 
 
 def test_nothing_is_learned_from_a_fit_that_has_run_away():
     settings = HeadSettings(density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=8)
     data = scans(40, longest=20)
     with pytest.warns(UserWarning, match="has run away"):
-        _, plain = fit(*data, settings=settings)
+        _, plain = fit(Bags(*data), settings)
     with pytest.warns(UserWarning, match="has run away"):
-        model, report = fit(*data, settings=replace(settings, learn="kernel", outer=2))
+        model, report = fit(Bags(*data), replace(settings, learn="kernel", outer=2))
     assert float(model.covar_module.outputscale) == pytest.approx(0.5)
     # it goes on from the state that was kept, without the π of the runaway sweep
     ran = len(plain.elbo)
@@ -490,8 +491,8 @@ def test_nothing_is_learned_from_a_fit_that_has_run_away():
 
 def test_validation_scans_stop_the_last_climb_and_have_no_part_in_the_kernel():
     settings = HeadSettings(n_inducing=8, sweeps=6, patience=1, learn="kernel", outer=2)
-    plain, before = fit(*scans(), settings=settings)
-    watched, report = fit(*scans(), settings=settings, validation=scans(seed=1))
+    plain, before = fit(Bags(*scans()), settings)
+    watched, report = fit(Bags(*scans()), settings, validation=Bags(*scans(seed=1)))
     for one, other in zip(watched.covar_module.parameters(), plain.covar_module.parameters(), strict=True):
         assert torch.equal(one, other)
     losses = report.validation_log_loss
@@ -502,8 +503,8 @@ def test_validation_scans_stop_the_last_climb_and_have_no_part_in_the_kernel():
 
 def test_the_kernel_is_learned_with_the_density_of_the_fit():
     settings = HeadSettings(n_inducing=8, sweeps=4, learn="kernel", outer=1)
-    named, report = fit(*scans(), settings=replace(settings, density="gamma"))
-    given, other = fit(*scans(), settings=settings, density=GammaLogisticTail(1.0, 2.5))
+    named, report = fit(Bags(*scans()), replace(settings, density="gamma"))
+    given, other = fit(Bags(*scans()), settings, density=GammaLogisticTail(1.0, 2.5))
     assert other.elbo == report.elbo
     assert torch.equal(given.covar_module.outputscale, named.covar_module.outputscale)
     assert given.given == ("density",)

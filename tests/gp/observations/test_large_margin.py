@@ -10,6 +10,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.gp.aggregation import scan_logit
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.observations.densities import Logistic
 from ich_mil.gp.observations.large_margin import MarginObservation
@@ -137,7 +138,7 @@ def test_the_objective_of_one_negative_slice_for_any_h(log_h):
 def test_equals_the_textbook(c, v, update):
     x, offsets, labels = scans()
     settings = replace(MARGIN, margin_c=c, margin_v=v, update=update)
-    model, report = fit(x, offsets, labels, settings=settings)
+    model, report = fit(Bags(x, offsets, labels), settings)
     mu, var, bound = textbook(model, x, offsets, labels)
     q = model(x)
     close(q.mean, mu)
@@ -152,7 +153,7 @@ def test_equals_the_textbook(c, v, update):
 def test_the_objective_never_falls(c, v, log_h, seed):
     x, offsets, labels = scans(30, seed)
     settings = replace(MARGIN, margin_c=c, margin_v=v, log_h=log_h, n_inducing=20, sweeps=12)
-    elbo = fit(x, offsets, labels, settings=settings)[1].elbo
+    elbo = fit(Bags(x, offsets, labels), settings)[1].elbo
     assert len(elbo) >= 8
     for before, after in pairwise(elbo):
         assert after >= before - 1e-9 * abs(before)
@@ -207,9 +208,11 @@ def test_replicates_and_the_order_of_scans_change_nothing():
     x, offsets, labels = scans()
     settings = [replace(MARGIN, margin_c=c, margin_v=v) for c, v in ((1.0, 0.5), (0.5, 1.0), (2.0, 0.0))]
     jobs = [Job(s) for s in settings]
-    together = {done.place: done.model for group in fit_many(x, offsets, labels, jobs) for done in group}
+    together = {
+        done.place: done.model for group in fit_many(Bags(x, offsets, labels), jobs) for done in group
+    }
     for place, one in enumerate(settings):
-        alone, _ = fit(x, offsets, labels, settings=one)
+        alone, _ = fit(Bags(x, offsets, labels), one)
         close(together[place].q_mean, alone.q_mean, rtol=1e-10)
     turns = Turns(offsets)
     seen = MarginObservation(settings, labels[turns.bag_order], turns)
@@ -244,7 +247,7 @@ def test_replicates_and_the_order_of_scans_change_nothing():
 def test_real_slices(rsna_features, cq500_features):
     rsna, cq500 = rsna_features, cq500_features
     settings = HeadSettings(family="large_margin", margin_c=1.0, margin_v=0.5)
-    model, report = fit(rsna.x, rsna.offsets, rsna.labels, settings=settings)
+    model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)
     assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(report.elbo))
-    phi, _ = model.project(cq500.x, model.prior_root())
+    phi, _ = model.project(model.standardise(cq500.x), model.prior_root())
     assert roc_auc_score(cq500.labels, scan_logit(model.q_mean @ phi, cq500.offsets, "max")) >= 0.905

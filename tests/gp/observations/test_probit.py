@@ -10,9 +10,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.gp.aggregation import scan_logit
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.inference.ascent import Limits, Watched, Weights, ascend
+from ich_mil.gp.inference.ascent import Limits, Watched, ascend
 from ich_mil.gp.inference.projection import Projection
+from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.probit import (
     ProbitObservation,
     log_evidence,
@@ -170,7 +172,7 @@ def test_the_mean_is_the_gradient_of_the_evidence():
 
 def test_equals_the_textbook():
     x, offsets, labels = scans()
-    model, report = fit(x, offsets, labels, settings=PROBIT)
+    model, report = fit(Bags(x, offsets, labels), PROBIT)
     mu, var, bound = textbook(model, x, offsets, labels)
     q = model(x)
     close(q.mean, mu)
@@ -183,7 +185,7 @@ def test_equals_the_textbook():
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_bound_never_falls(seed):
     x, offsets, labels = scans(30, seed)
-    elbo = fit(x, offsets, labels, settings=replace(PROBIT, n_inducing=20, sweeps=40))[1].elbo
+    elbo = fit(Bags(x, offsets, labels), replace(PROBIT, n_inducing=20, sweeps=40))[1].elbo
     assert len(elbo) >= 20
     for before, after in pairwise(elbo):
         assert after >= before - 1e-10 * abs(before)
@@ -194,8 +196,8 @@ def test_the_bound_is_below_the_evidence():
     # out too.
     x, offsets, labels = scans(8, longest=4)
     settings = replace(PROBIT, n_inducing=2, sweeps=200)
-    model, report = fit(x, offsets, labels, settings=settings)
-    phi, residual = model.project(x, model.prior_root())
+    model, report = fit(Bags(x, offsets, labels), settings)
+    phi, residual = model.project(model.standardise(x), model.prior_root())
     grid = torch.linspace(-7, 7, 281, dtype=torch.float64)
     w = torch.cartesian_prod(grid, grid)
     log_joint = log_evidence(w @ phi, labels, bag_index(offsets)) - w.square().sum(1) / 2
@@ -211,7 +213,7 @@ def test_scans_of_one_slice_are_probit_regression():
     offsets, labels = torch.arange(len(x) + 1), (x[:, 0] > 6.0).long()
     settings = replace(PROBIT, sweeps=30)
     # other inducing points would be chosen for other labels: the sweep itself, on one Φ
-    model, _ = fit(x, offsets, labels, settings=settings)
+    model, _ = fit(Bags(x, offsets, labels), settings)
     turns = Turns(offsets)
     projection = Projection(model, x, rows=turns.order)
     means = []
@@ -224,7 +226,7 @@ def test_scans_of_one_slice_are_probit_regression():
         means.append(weights.mean[0])
     close(means[0], model.q_mean, rtol=1e-12)
     close(means[1], -means[0], rtol=1e-12)
-    phi, _ = model.project(x, model.prior_root())
+    phi, _ = model.project(model.standardise(x), model.prior_root())
     w, sign = torch.zeros(12, dtype=torch.float64), (2 * labels - 1).tolist()
     for _ in range(30):
         mu = (w @ phi).tolist()
@@ -235,7 +237,7 @@ def test_scans_of_one_slice_are_probit_regression():
 
 def test_replicates_are_alike_and_kept():
     x, offsets, labels = scans()
-    ((first, second),) = fit_many(x, offsets, labels, [Job(PROBIT), Job(PROBIT)])
+    ((first, second),) = fit_many(Bags(x, offsets, labels), [Job(PROBIT), Job(PROBIT)])
     assert torch.equal(first.model.q_mean, second.model.q_mean)
     turns = Turns(offsets)
     seen = ProbitObservation(3, labels[turns.bag_order], turns)
@@ -260,7 +262,7 @@ def test_permuting_slices_permutes_means_and_other_scans_do_not_matter():
 @pytest.mark.realdata
 def test_real_slices(rsna_features, cq500_features):
     rsna, cq500 = rsna_features, cq500_features
-    model, report = fit(rsna.x, rsna.offsets, rsna.labels, settings=HeadSettings(family="probit"))
+    model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), HeadSettings(family="probit"))
     assert all(after >= before - 1e-10 * abs(before) for before, after in pairwise(report.elbo))
-    phi, _ = model.project(cq500.x, model.prior_root())
+    phi, _ = model.project(model.standardise(cq500.x), model.prior_root())
     assert roc_auc_score(cq500.labels, scan_logit(model.q_mean @ phi, cq500.offsets, "max")) >= 0.915

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ich_mil.errors import DataError
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.observations.vgpmil import PsiObservation
@@ -98,7 +99,7 @@ def test_equals_the_textbook_and_gpytorch_gives_the_same_distribution(density, u
         log_h=math.log(100),
         lengthscale_squared=3.0,
     )
-    model, report = fit(x, offsets, labels, settings=settings)
+    model, report = fit(Bags(x, offsets, labels), settings)
     assert report.stopped == "sweeps"
     standard = (x - x.mean(0)) / x.std(0, correction=0)
     mu, var, bound = textbook(standard, offsets, labels, model.inducing, settings)
@@ -111,7 +112,7 @@ def test_equals_the_textbook_and_gpytorch_gives_the_same_distribution(density, u
     assert float(mu.max()) > 0.1
     assert float(mu.min()) < -0.5
     # the whole covariance, not only its diagonal: ΦᵀSΦ + K - ΦᵀΦ + ε
-    phi, _ = model.project(x, model.prior_root())
+    phi, _ = model.project(model.standardise(x), model.prior_root())
     K = model.covar_module(standard).to_dense() + settings.jitter * torch.eye(len(x))
     root = model.q_root.mT @ phi
     close(q.covariance_matrix, root.mT @ root + K - phi.mT @ phi, rtol=1e-10)
@@ -120,7 +121,7 @@ def test_equals_the_textbook_and_gpytorch_gives_the_same_distribution(density, u
 def test_the_prior_kl_of_gpytorch_is_ours():
     # q(w) is stored so that GPyTorch does not overwrite it on the first call
     x, offsets, labels = scans()
-    model, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=8, sweeps=3))
+    model, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=8, sweeps=3))
     m, S = model.q_mean.clone(), model.q_root @ model.q_root.mT
     model(x)
     assert torch.equal(model.q_mean, m)
@@ -134,7 +135,7 @@ def test_the_prior_kl_of_gpytorch_is_ours():
 def test_gauss_seidel_never_lets_the_bound_fall(density, log_h, seed):
     x, offsets, labels = scans(30, seed)
     settings = HeadSettings(**DENSITIES[density], n_inducing=20, sweeps=12, log_h=log_h)
-    elbo = fit(x, offsets, labels, settings=settings)[1].elbo
+    elbo = fit(Bags(x, offsets, labels), settings)[1].elbo
     assert len(elbo) >= 8
     for before, after in pairwise(elbo):
         assert after >= before - 1e-9 * abs(before)
@@ -177,15 +178,15 @@ def test_each_replicate_is_bounded_as_its_density_is():
 
 def test_validation_stops_early_and_keeps_the_best_sweep():
     x, offsets, labels = scans(24, 0)
-    validation = scans(12, 7)
+    validation = Bags(*scans(12, 7))
     settings = HeadSettings(n_inducing=20, sweeps=40, patience=3)
-    model, report = fit(x, offsets, labels, settings=settings, validation=validation)
+    model, report = fit(Bags(x, offsets, labels), settings, validation=validation)
     assert report.stopped == "validation"
     losses = report.validation_log_loss
     assert len(losses) == report.best_sweep + 3
     assert losses[report.best_sweep - 1] == min(losses)
     # the returned state is that of the best sweep: a fit of just so many sweeps gives it too
-    again, _ = fit(x, offsets, labels, settings=HeadSettings(n_inducing=20, sweeps=report.best_sweep))
+    again, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=20, sweeps=report.best_sweep))
     assert torch.equal(model.q_mean, again.q_mean)
     assert torch.equal(model.q_root, again.q_root)
 
@@ -193,13 +194,13 @@ def test_validation_stops_early_and_keeps_the_best_sweep():
 def test_converges_and_says_so():
     x, offsets, labels = scans()
     settings = HeadSettings(density="logistic", n_inducing=10, sweeps=2000, tolerance=1e-4)
-    report = fit(x, offsets, labels, settings=settings)[1]
+    report = fit(Bags(x, offsets, labels), settings)[1]
     assert report.stopped == "converged"
     assert report.best_sweep == len(report.elbo) < 2000
     assert report.validation_log_loss == ()
     # the first sweep in which no μ has moved by more
     last = [replace(settings, sweeps=report.best_sweep - more) for more in (2, 1, 0)]
-    one, two, three = (fit(x, offsets, labels, settings=shorter)[0](x).mean for shorter in last)
+    one, two, three = (fit(Bags(x, offsets, labels), shorter)[0](x).mean for shorter in last)
     assert float((three - two).abs().max()) < 1e-4 <= float((two - one).abs().max())
 
 
@@ -209,9 +210,9 @@ def test_a_runaway_fit_is_stopped_told_and_returns_a_good_state(with_validation)
     settings = HeadSettings(
         density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=30, patience=50
     )
-    validation = scans(20, 1) if with_validation else None
+    validation = Bags(*scans(20, 1)) if with_validation else None
     with pytest.warns(UserWarning, match=r"has run away: \|μ\| reached .* in sweep"):
-        model, report = fit(x, offsets, labels, settings=settings, validation=validation)
+        model, report = fit(Bags(x, offsets, labels), settings, validation=validation)
     assert report.stopped == "diverged"
     assert "run away" in report.message
     assert 1 <= report.best_sweep < len(report.elbo)
@@ -222,12 +223,12 @@ def test_a_runaway_fit_is_stopped_told_and_returns_a_good_state(with_validation)
 
 
 def test_a_runaway_fit_without_validation_scans_is_judged_by_its_training_scans():
-    data = scans(40, 0, longest=20)
+    data = Bags(*scans(40, 0, longest=20))
     settings = HeadSettings(density="gamma", alpha=0.5, beta=4.0, logistic_tail=False, n_inducing=10)
     found = []
     for judges in (None, data):
         with pytest.warns(UserWarning, match="has run away"):
-            found.append(fit(*data, settings=settings, validation=judges))
+            found.append(fit(data, settings, validation=judges))
     (alone, report), (watched, other) = found
     assert report.best_sweep == other.best_sweep < len(report.elbo) == len(other.elbo)
     close(alone.q_mean, watched.q_mean)
@@ -235,9 +236,9 @@ def test_a_runaway_fit_without_validation_scans_is_judged_by_its_training_scans(
 
 def test_the_logistic_tail_holds_the_same_fit():
     x, offsets, labels = scans(80, 0, longest=40)
-    report = fit(
-        x, offsets, labels, settings=HeadSettings(density="gamma", alpha=0.5, beta=4.0, n_inducing=30)
-    )[1]
+    report = fit(Bags(x, offsets, labels), HeadSettings(density="gamma", alpha=0.5, beta=4.0, n_inducing=30))[
+        1
+    ]
     assert report.stopped != "diverged"
     assert report.max_abs_mean[-1] < 10
 
@@ -248,7 +249,7 @@ def test_a_collapsed_fit_is_told():
         density="gamma", alpha=50.0, beta=1.0, logistic_tail=False, log_h=0.01, n_inducing=20, sweeps=200
     )
     with pytest.warns(UserWarning, match="has shrunk to 0"):
-        report = fit(x, offsets, labels, settings=settings)[1]
+        report = fit(Bags(x, offsets, labels), settings)[1]
     assert report.stopped == "diverged"
 
 
@@ -257,7 +258,7 @@ def test_a_kernel_too_short_to_reach_any_slice_ends_as_a_collapsed_fit(family):
     x, offsets, labels = scans(80, 0, longest=40)
     settings = HeadSettings(family=family, lengthscale_squared=1e-7, n_inducing=2)
     with pytest.warns(UserWarning, match="has shrunk to 0"):
-        model, report = fit(x, offsets, labels, settings=settings, validation=scans(10, 1))
+        model, report = fit(Bags(x, offsets, labels), settings, validation=Bags(*scans(10, 1)))
     assert report.stopped == "diverged"
     assert bool(model.q_mean.isfinite().all())
 
@@ -266,8 +267,8 @@ def test_a_constant_feature_changes_nothing():
     x, offsets, labels = scans()
     constant = torch.cat([x, torch.full((len(x), 1), 0.1).double()], 1)
     plain = HeadSettings(n_inducing=10, sweeps=4, lengthscale_squared=3.0)
-    model, _ = fit(x, offsets, labels, settings=plain)
-    wider, _ = fit(constant, offsets, labels, settings=plain)
+    model, _ = fit(Bags(x, offsets, labels), plain)
+    wider, _ = fit(Bags(constant, offsets, labels), plain)
     assert wider.x_std[3] == 1
     torch.testing.assert_close(wider(constant).mean, model(x).mean, rtol=1e-9, atol=0)
 
@@ -286,18 +287,12 @@ def test_extra_jitter_is_told_with_its_size():
 def test_bad_input_is_refused():
     x, offsets, labels = scans()
     settings = HeadSettings(n_inducing=4, sweeps=1)
-    broken = x.clone()
-    broken[5, 1] = torch.nan
-    with pytest.raises(DataError, match="training scans: a feature of slice 5 is NaN or infinite"):
-        fit(broken, offsets, labels, settings=settings)
     with pytest.raises(DataError, match="labels must be 0 or 1, got -1"):
-        fit(x, offsets, labels - (labels == 0).long(), settings=settings)
+        fit(Bags(x, offsets, labels - (labels == 0).long()), settings)
     with pytest.raises(DataError, match=r"training scans: all 24 are labelled 1, both labels are needed"):
-        fit(x, offsets, torch.ones_like(labels), settings=settings)
-    with pytest.raises(DataError, match="do not fit offsets"):
-        fit(x[:-1], offsets, labels, settings=settings)
+        fit(Bags(x, offsets, torch.ones_like(labels)), settings)
     with pytest.raises(DataError, match="validation scans: all 24"):
-        fit(x, offsets, labels, settings=settings, validation=(x, offsets, torch.zeros_like(labels)))
+        fit(Bags(x, offsets, labels), settings, validation=Bags(x, offsets, torch.zeros_like(labels)))
 
 
 @pytest.mark.parametrize(

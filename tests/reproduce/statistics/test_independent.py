@@ -9,6 +9,7 @@ import torch
 from scipy.special import expit, log_ndtr
 
 from ich_mil.errors import DataError
+from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
@@ -28,14 +29,14 @@ def new():
 
 
 def heads(**how):
-    return fit(*scans(), settings=replace(SETTINGS, **how))[0]
+    return fit(Bags(*scans()), replace(SETTINGS, **how))[0]
 
 
 def test_the_largest_of_independent_slices_has_the_product_of_their_distributions(new):
     x, offsets, ids = new
     head, calibration = heads(), Calibration("max", slope=1.5, intercept=-0.3)
     samples = 20_000
-    mean, std = independent_scans(head, x, offsets, ids, samples=samples, calibration=calibration)
+    mean, std = independent_scans(head, Bags(x, offsets, ids=ids), samples=samples, calibration=calibration)
     q = head(x)
     mu, sigma = q.mean.numpy(), q.stddev.numpy()
     t = np.linspace(-8, 8, 40_001)
@@ -49,7 +50,7 @@ def test_the_largest_of_independent_slices_has_the_product_of_their_distribution
         assert abs(float(mean[b]) - expected) < 4 * spread / samples**0.5
         assert float(std[b]) == pytest.approx(spread, rel=0.04)
     # samples of the whole function know that slices rise together: their largest is lower, and less sure
-    whole = predict(head, x, offsets, ids, samples=samples, calibration=calibration)
+    whole = predict(head, Bags(x, offsets, ids=ids), samples=samples, calibration=calibration)
     longest = int(offsets.diff().argmax())
     assert float(mean[longest]) > float(whole.scan_mean[longest])
     # a scan of one slice is the same either way
@@ -77,10 +78,13 @@ def test_equals_numpy_on_the_samples(new, how, calibration):
     x, offsets, ids = new
     z = at = None
     if "smooth_mm" in how:
-        z, at = torch.arange(len(x)).double() * 5, torch.arange(len(scans()[0])).double() * 5
-    head = fit(*scans(), settings=replace(SETTINGS, **how), positions=at)[0]
+        rows = torch.arange(len(scans()[0])).double()
+        head = fit(Bags(*scans(), rows * 5), replace(SETTINGS, **how))[0]
+        z = torch.arange(len(x)).double() * 5
+    else:
+        head = heads(**how)
     mean, std = independent_scans(
-        head, x, offsets, ids, positions=z, samples=300, seed=4, calibration=calibration
+        head, Bags(x, offsets, None, z, ids), samples=300, seed=4, calibration=calibration
     )
     rule = how.get("rule", "max")
     for b, (start, end) in enumerate(pairwise(offsets.tolist())):
@@ -106,9 +110,11 @@ def test_a_scan_does_not_depend_on_its_batch_to_the_bit(new):
     x, offsets, ids = new
     for how in ({}, {"rule": "top_3"}):
         head = heads(**how)
-        both = independent_scans(head, x, offsets, ids, samples=50)
+        both = independent_scans(head, Bags(x, offsets, ids=ids), samples=50)
         rows = slice(int(offsets[3]), int(offsets[5]))
-        part = independent_scans(head, x[rows], offsets[3:6] - offsets[3], ids[3:5], samples=50)
+        part = independent_scans(
+            head, Bags(x[rows], offsets[3:6] - offsets[3], None, None, ids[3:5]), samples=50
+        )
         for a, b in zip(part, both, strict=True):
             assert torch.equal(a, b[3:5])
 
@@ -117,12 +123,12 @@ def test_bad_input_is_refused(new):
     x, offsets, ids = new
     head = heads()
     with pytest.raises(ValueError, match="fitted to the rule 'top_3', not to 'max'"):
-        independent_scans(head, x, offsets, ids, calibration=Calibration("top_3"))
+        independent_scans(head, Bags(x, offsets, ids=ids), calibration=Calibration("top_3"))
     with pytest.raises(ValueError, match="samples must be at least 2"):
-        independent_scans(head, x, offsets, ids, samples=1)
-    with pytest.raises(DataError, match="8 scan ids do not fit offsets of 9 scans"):
-        independent_scans(head, x, offsets, ids[:-1])
-    x = x.clone()
-    x[-1, 0] = torch.nan
-    with pytest.raises(DataError, match="scan 'scan 8': a feature is NaN or infinite"):
-        independent_scans(head, x, offsets, ids)
+        independent_scans(head, Bags(x, offsets, ids=ids), samples=1)
+    for bad in (
+        Bags(x, offsets, ids=ids[:-1]),
+        Bags(x.index_fill(0, offsets[:1], torch.nan), offsets, ids=ids),
+    ):
+        with pytest.raises(DataError):
+            independent_scans(head, bad)
