@@ -50,8 +50,7 @@ def change(place, **changes):
 
 
 def fitted(part, **settings):
-    settings = HeadSettings(density="gamma", sweeps=5, **settings)
-    return fit(part.x, part.offsets, part.labels, settings=settings)
+    return fit(Bags(part.x, part.offsets, part.labels), HeadSettings(density="gamma", sweeps=5, **settings))
 
 
 def test_the_table_is_that_of_single_fits_and_a_killed_grid_completes_it(place, words, monkeypatch, capsys):

@@ -76,7 +76,7 @@ ISOTONIC = Calibration("noisy_or", "isotonic", slope=0.4, knots=((0.2, 0.05), (0
 )
 def test_equals_numpy_on_the_samples(new, how, calibration):
     x, offsets, ids = new
-    z = at = None
+    z = None
     if "smooth_mm" in how:
         rows = torch.arange(len(scans()[0])).double()
         head = fit(Bags(*scans(), rows * 5), replace(SETTINGS, **how))[0]
