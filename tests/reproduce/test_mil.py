@@ -189,7 +189,7 @@ def test_mnist_is_read_plain_and_compressed(mnist):
         ("t10k-images-idx3-ubyte", bytes((0, 0, 8, 3)) + bytes(7), "it holds 0"),
         ("t10k-images-idx3-ubyte", bytes((0, 0, 8, 3)) + b"\xff" * 12 + bytes(5), "it holds 5"),
         ("t10k-labels-idx1-ubyte.gz", b"\x1f\x8b\x08", "cannot be read"),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(bytes(99, mtime=0))[:20], "cannot be read"),
+        ("t10k-labels-idx1-ubyte.gz", gzip.compress(bytes(99), mtime=0)[:20], "cannot be read"),
         ("train-labels-idx1-ubyte", bytes((0, 0, 8, 1, 0, 0, 0, 1, 7)), "holds 3 images, .* 1 labels"),
         ("train-labels-idx1-ubyte", bytes((0, 0, 8, 1, 0, 0, 0, 3, 7, 7, 77)), "0 to 9, got 77"),
     ],
