@@ -6,16 +6,27 @@ P(positive) = Φ(α + Σ δ x β). b = (1, ..., 1), d = γ = (-.5 x 8, .5 x 8), 
 the wanted shares of primary instances: x b is N(0, 16), z d N(0, 4). The thesis names no α: 0 here.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import process_time
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
+from sklearn.metrics import log_loss, roc_auc_score
+
+from ich_mil.multimodal.inputs import Method
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SIGNS = np.r_[-np.ones(8), np.ones(8)]
+PPI = (0.35, 0.35)
+"""Shares of primary instances in the basic setting (thesis, section 2.3.1), and in the authors' set."""
+
 INNER = (np.ones(16), 0.5 * SIGNS)
 OUTER = (SIGNS, 0.5 * SIGNS)
+
+
+FAST: tuple[Method, ...] = ("variational", "laplace")
 
 
 class Set(NamedTuple):
@@ -32,6 +43,32 @@ class Set(NamedTuple):
     bags: list[np.ndarray]
     labels: np.ndarray
     primary: list[np.ndarray]
+
+
+def auc_of_instances(test: Set, p: Sequence[np.ndarray]) -> float:
+    """AUC of primary instances, both modalities together."""
+    return float(roc_auc_score(np.concatenate(test.primary), np.concatenate(list(p))))
+
+
+def timed(work: Callable[[], object]) -> tuple[object, float]:
+    began = process_time()
+    return work(), process_time() - began
+
+
+def number(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def auc(y: np.ndarray, p: object) -> str:
+    return number(float(roc_auc_score(y, np.asarray(p))))
+
+
+def bag_loss(y: np.ndarray, p: np.ndarray) -> float:
+    return float(log_loss(y, np.clip(p, 1e-12, 1 - 1e-12)))
+
+
+def command(part: str, replicates: int) -> str:
+    return f"python -m benchmarks.multimodal --parts {part} --replicates {replicates}"
 
 
 def authors_set() -> tuple[Set, Set]:

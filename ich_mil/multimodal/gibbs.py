@@ -95,7 +95,7 @@ class Chains:
                 if block is None or delta is None:
                     effects.append(None)
                     continue
-                effect = self.outer[:, at] @ block.h[:, columns.first :].mT  # (R, n) hβ
+                effect = self.outer[:, at] @ block.x.mT  # (R, n) hβ
                 eta.index_add_(1, block.bags, delta * effect)
                 effects.append(effect)
             g = [torch.ones_like(eta)[..., None]]
@@ -108,7 +108,7 @@ class Chains:
                 mu = self.inner[m] @ block.h.mT
                 drawn = self._draw_primary(block, mu, own, parts[m], eta, signs)
                 parts[m] = drawn
-                total.index_add_(1, block.bags, drawn[..., None] * block.h[:, columns.first :])
+                total.index_add_(1, block.bags, drawn[..., None] * block.x)
                 u = draw_signed(mu, 2 * drawn - 1, self.generator)
                 inner_pull[m] += u @ block.h
                 inner_square[m] += u.square().sum(1)

@@ -6,21 +6,41 @@ In: lists of arrays, as `MultimodalMIL` documents them. Out: numbered bags and f
 Shapes: B bags, N_m instances and D_m features of modality m.
 """
 
+import math
 import warnings
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.bags import Values, check_columns, column_names
 from ich_mil.multimodal.layout import Rows
 
+Method = Literal["variational", "laplace", "gibbs"]
 SHOWN = 5
 """Bags that an error names."""
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` unless the parameters of `MultimodalMIL` are in range; others are ignored."""
+    if parameters.get("method", "gibbs") not in get_args(Method):
+        raise ConfigError(
+            f"method must be one of {', '.join(get_args(Method))}; got {parameters['method']!r}"
+        )
+    for name in ("tolerance", "intercept_variance", "slope_variance"):
+        value = parameters.get(name, 1.0)
+        if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < math.inf:
+            raise ConfigError(f"{name} must be a finite number above 0, got {value!r}")
+    least = {"restarts": 1, "screen": 10, "sweeps": 1, "samples": 2, "random_state": 0}
+    for name, low in (least | {"chains": 2, "burn_in": 0, "draws": 4}).items():
+        value = parameters.get(name, low)
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < low:
+            raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
 
 
 class Scaling(NamedTuple):
@@ -40,6 +60,10 @@ class Scaling(NamedTuple):
     def varies(self) -> Tensor:
         """(D,) whether a column takes part."""
         return self.deviation > 0
+
+    def name(self, column: int) -> str:
+        """Name of a column: that of the DataFrame, else x0, x1, ..."""
+        return self.names[column] if self.names else f"x{column}"
 
     def apply(self, x: Tensor) -> Tensor:
         """Standardised columns that vary (N, D')."""
@@ -63,7 +87,7 @@ def scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
     if len(constant) == len(mean):
         raise DataError(f"modality {m}: every column is constant; leave the modality out")
     if constant:
-        told = ", ".join(names[d] if names else str(d) for d in constant[:SHOWN])
+        told = ", ".join(names[d] if names else f"x{d}" for d in constant[:SHOWN])
         warnings.warn(f"modality {m}: {len(constant)} constant column(s) take no part ({told})", stacklevel=4)
     return Scaling(mean, deviation, names)
 

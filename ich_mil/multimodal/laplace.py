@@ -37,7 +37,7 @@ def log_likelihood(model: Model, inner: Sequence[Tensor], outer: Tensor) -> Tens
         mean, variance = outer[0].expand(n_bags), outer.new_ones(n_bags)
         for b, at, block in zip(inner, columns.places, chunk.blocks, strict=True):
             if block is not None:
-                p, c = ndtr(block.h @ b), block.h[:, columns.first :] @ outer[at]
+                p, c = ndtr(block.h @ b), block.x @ outer[at]
                 mean = mean.index_add(0, block.bags, p * c)
                 variance = variance.index_add(0, block.bags, p * (1 - p) * c.square())
         total = total + log_ndtr(model.signs[chunk.bags] * mean / variance.sqrt()).sum()

@@ -201,7 +201,7 @@ class Model:
         Returns:
             New q(δ = 1) and Σ_j p_j h_j.
         """
-        here, h = block.bag_order, block.h[:, self.columns.first :]  # h (n, P)
+        here, h = block.bag_order, block.x  # h (n, P)
         v = torch.linalg.solve_triangular(root.mT, others, upper=True, left=False)  # L⁻¹ others, as rows
         v -= mean[:, here] @ root
         z = h @ root  # (R, n, P)
@@ -236,7 +236,7 @@ class Model:
 
     def _spread(self, block: Block, p: Tensor) -> Tensor:
         """Σ p (1 - p) h hᵀ (R, P, P): the part of E[g gᵀ] that is the variance of δ."""
-        h = block.h[:, self.columns.first :]
+        h = block.x
         return h.mT @ ((p * (1 - p))[..., None] * h)
 
     def _add_outer(self, sums: Statistics, means: Sequence[Tensor], latent: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class Model:
         for block, p, at in zip(chunk.blocks, primary, self.columns.places, strict=True):
             mean = self.signs.new_zeros(replicates, n_bags, at.stop - at.start)
             if block is not None and p is not None:
-                mean.index_add_(1, block.bags, p[..., None] * block.h[:, self.columns.first :])
+                mean.index_add_(1, block.bags, p[..., None] * block.x)
             means.append(mean)
         return means
 

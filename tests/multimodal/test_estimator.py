@@ -17,7 +17,7 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.multimodal import MICProB, MultimodalMIL
 from tests.multimodal.bags import simulated
 
-QUICK = {"restarts": 2, "sweeps": 400, "samples": 400}
+QUICK = {"method": "variational", "restarts": 2, "sweeps": 400, "samples": 400}
 Bags = tuple[list[NDArray[np.float64]], list[NDArray[np.int64]], NDArray[np.int64]]
 
 
@@ -91,7 +91,7 @@ def test_samples_and_plug_in_against_their_definitions(fitted, test):
                 total += np.prod(np.where(d, probs, 1 - probs)) * ndtr(theta[0] + d @ effects)
             values.append(total)
         assert abs(got - np.mean(values)) < 4 * 0.5 / np.sqrt(400)  # δ is sampled, one draw for each of θ
-    m = fitted._means()[0], fitted._means()[1].numpy()
+    m = fitted.posterior_.means[0], fitted.posterior_.means[1].numpy()
     eta = np.full(len(np.unique(np.concatenate(bags))), m[1][0])
     for k, (x, b, s) in enumerate(zip(X, bags, fitted.scalings_, strict=True)):
         one = np.c_[np.ones(len(x)), (x - s.mean.numpy()) / s.deviation.numpy()]
