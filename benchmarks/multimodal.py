@@ -4,8 +4,8 @@
         [--replicates 5] [--cells 0,1,2] [--write]
 
 The grid (`benchmarks.multimodal_grid`) goes on from the replicates that it has kept. Simulated bags are
-those of `benchmarks.multimodal_data`, baselines those of `benchmarks.mil_baselines`. Processor seconds are of one
-thread. No bag is scored by a model that has seen it.
+those of `benchmarks.multimodal_data`, baselines those of `benchmarks.mil_baselines`. Processor seconds are of
+one thread. No bag is scored by a model that has seen it.
 """
 
 import resource
@@ -13,19 +13,21 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pandas as pd
 import torch
-from sklearn.metrics import log_loss, roc_auc_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.metrics import roc_auc_score
 
-from benchmarks.heads_data import DATA, cq500, musk, rsna
 from benchmarks.mil_baselines import BASELINES, joined
-from benchmarks.multimodal_data import FAST, auc, bag_loss, number, command, (
+from benchmarks.multimodal_data import (
+    FAST,
     INNER,
     OUTER,
     PPI,
+    auc,
     auc_of_instances,
     authors_set,
+    bag_loss,
+    command,
+    number,
     oracle,
     simulate,
     timed,
@@ -33,9 +35,8 @@ from benchmarks.multimodal_data import FAST, auc, bag_loss, number, command, (
 from benchmarks.multimodal_grid import GRID, grid
 from benchmarks.multimodal_real import musk2, single, two_modalities
 from benchmarks.record import command_line, record, table
-from ich_mil.gp.head import Head
 from ich_mil.multimodal import MultimodalMIL
-from ich_mil.multimodal.inputs import Method
+
 
 def authors(replicates: int, write: bool) -> None:
     """One fit a seed, and baselines, on 500 training and 300 test bags."""
