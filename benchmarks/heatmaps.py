@@ -254,6 +254,7 @@ def of_phantoms(run: Path, out: Path) -> str:
         training=replace(TrainingSettings(**config["training"]), fixed_epochs=True),
         seed=config["seed"],
     )
+    assert isinstance(model.head, SparseGP)
     models = {
         "trained": (model.cnn, model.head),
         "random weights": with_head(untrained(encoder, settings), prepared),

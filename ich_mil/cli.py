@@ -17,11 +17,14 @@ from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError, IchMilError
 from ich_mil.progress import say
+
+if TYPE_CHECKING:
+    from ich_mil.multimodal.extras import ExtraSources
 
 LABELLED = ("rsna", "cq500", "folder")
 PROMISE: dict[str, Any] = {
@@ -82,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--kinds", type=Path, metavar="DIR", help="add the kinds of bleed of 'ich-mil subtype'")
     _add_shown(one)
     _add_reading(one)
+    _add_extras(one)
 
     one = commands.add_parser("validate", help="measure a model on a labelled set it was not trained on")
     one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
@@ -89,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
     _add_reading(one)
+    _add_extras(one)
 
     one = commands.add_parser("recalibrate", help="recalibrate a model on labelled scans of a site")
     one.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
@@ -96,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--model", type=Path, required=True, help="folder of a run")
     one.add_argument("--out", type=Path, required=True, help="folder of the new run")
     _add_reading(one)
+    _add_extras(one)
 
     one = commands.add_parser("ensemble", help="join finished runs to one model with pooled predictions")
     one.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
@@ -176,6 +182,21 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--contrast-words", type=Path, metavar="CSV", help="phrases of the site: columns phrase,meaning"
     )
+
+
+def _add_extras(parser: argparse.ArgumentParser) -> None:
+    own = parser.add_argument_group("inputs beside the slices, of a model with head.family multimodal")
+    own.add_argument("--requests", type=Path, help="CSV scan,text, or a folder of texts from before the scan")
+    own.add_argument("--reports", type=Path, help="the same, of texts that may state the result")
+    own.add_argument(
+        "--covariates", type=Path, help="CSV: column scan, and a column per covariate; header: age and sex"
+    )
+
+
+def _extras(chosen: argparse.Namespace) -> "ExtraSources":
+    from ich_mil.multimodal.extras import ExtraSources
+
+    return ExtraSources(chosen.requests, chosen.reports, chosen.covariates)
 
 
 def _jobs(text: str) -> int:
@@ -275,6 +296,7 @@ def _run(chosen: argparse.Namespace) -> None:
                 triage=chosen.triage,
                 contrast_words=chosen.contrast_words,
                 kinds=chosen.kinds,
+                extras=_extras(chosen),
                 shown=Shown(dicom=chosen.dicom, names=chosen.names),
             )
         case "validate":
@@ -288,6 +310,7 @@ def _run(chosen: argparse.Namespace) -> None:
                 out=out,
                 jobs=chosen.jobs,
                 contrast_words=chosen.contrast_words,
+                extras=_extras(chosen),
             )
         case "recalibrate":
             from ich_mil.commands.recalibrate import recalibrate_run
@@ -299,6 +322,7 @@ def _run(chosen: argparse.Namespace) -> None:
                 out=chosen.out,
                 jobs=chosen.jobs,
                 contrast_words=chosen.contrast_words,
+                extras=_extras(chosen),
             )
         case "ensemble":
             from ich_mil.commands.ensemble import join_runs

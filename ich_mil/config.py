@@ -20,6 +20,8 @@ from ich_mil.encoders.attention_cnn import CnnSettings
 from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.multimodal.extras import ExtraSources
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
 
@@ -41,6 +43,10 @@ class SetSettings:
         slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
             each, in the CNN and in the head; other scans keep their scan label.
         networks: train networks on this set; heads are trained on every set.
+        requests: table or folder of request texts of the scans, for `head.family` multimodal
+            (`ich_mil.multimodal.extras`).
+        reports: the same for texts that may state the result, which `requests` refuses.
+        covariates: table of scan covariates, or `header` for age and sex of the DICOM headers.
     """
 
     layout: SetLayout
@@ -49,9 +55,14 @@ class SetSettings:
     window: list[float] | None = None
     slice_labels: bool = False
     networks: bool = True
+    requests: str = ""
+    reports: str = ""
+    covariates: str = ""
 
     def __post_init__(self) -> None:
         _ = self.picture_window
+        if self.requests and self.reports:
+            raise ValueError("requests and reports: name one of them, not both")
 
     @property
     def picture_window(self) -> Window | None:
@@ -62,6 +73,17 @@ class SetSettings:
     def path(self) -> Path:
         """`root` with variables and `~` expanded. Raises `ConfigError` for an unknown one."""
         return filled_path("root", self.root)
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether any input beside the slices is named."""
+        return bool(self.requests or self.reports or self.covariates)
+
+    @property
+    def extras(self) -> ExtraSources:
+        """Files of the inputs beside the slices."""
+        named = {name: getattr(self, name) for name in ("requests", "reports", "covariates")}
+        return ExtraSources(**{name: filled_path(name, path) for name, path in named.items() if path})
 
     def of_member(self, number: int) -> "SetSettings":
         """The settings of this set for member `number` of an ensemble."""
@@ -126,6 +148,10 @@ class GridConfig:
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
         check_seeds("seeds", *self.seeds)
+        if self.head.family == "multimodal" or any(one.has_extras for one in sets):
+            raise ValueError(
+                "a grid is of Gaussian-process heads on slices; compare multimodal heads by runs"
+            )
         if self.head.seed != HeadSettings.seed:
             raise ValueError(f"head.seed is {self.head.seed}, but a grid has a list of its own, seeds")
         if not self.folds and self.external is None:
@@ -175,7 +201,8 @@ class RunConfig:
         encoder: slice encoder and its input images.
         cnn: network after the encoder.
         training: training of the CNN.
-        head: Gaussian-process head.
+        head: Gaussian-process head, or family multimodal.
+        multimodal: settings of the multimodal head.
         members: number of networks, each with a head, whose predictions are pooled. Member k uses `seed` + k
             and `head.seed` + k; all members share one split.
         encoders: encoders of the members in turn; empty: `encoder` for all members.
@@ -201,6 +228,7 @@ class RunConfig:
     cnn: CnnSettings = field(default_factory=CnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
+    multimodal: MultimodalSettings = field(default_factory=MultimodalSettings)
     members: int = 1
     encoders: list[EncoderSettings] = field(default_factory=list)
     start: Path | None = None
@@ -218,6 +246,9 @@ class RunConfig:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         if not any(one.networks for one in self.training_sets.values()):
             raise ValueError("networks is false for every set to train on; no network could be trained")
+        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
+        if self.head.family != "multimodal" and any(one.has_extras for one in sets):
+            raise ValueError("requests, reports and covariates are inputs of head.family multimodal; set it")
         if any(one.layout == "features" for one in self.also):
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
         if self.external and self.external.slice_labels:

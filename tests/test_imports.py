@@ -10,8 +10,8 @@ import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "convergence"]
-LAYERS += ["kernels", "dicom", "synthetic", "data", "encoders", "gp", "multimodal", "multikernel"]
-LAYERS += ["training", "evaluate", "config", "runs", "report", "reports", "commands", "serve", "reproduce"]
+LAYERS += ["kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp", "multimodal", "multikernel"]
+LAYERS += ["training", "evaluate", "config", "runs", "report", "commands", "serve", "reproduce"]
 LAYERS += ["cli", "__main__"]
 
 

@@ -31,6 +31,7 @@ from ich_mil.files import alone, digest, remove_leftovers, write_json
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
+from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
 from ich_mil.runs.model import (
@@ -196,6 +197,9 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
     view = view.as_slices(in_slices(run, view))
     bags = Bags(view.x.double().to(device()), view.offsets, view.labels, view.positions_mm)
     with named(member.folder):
-        both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
+        if isinstance(member.head, MultimodalHead):
+            both = member.head.held_out_logits(view, samples, device=device())
+        else:
+            both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
     assert member.own is not None  # checked by `finish`
     return member.own.logits(both)

@@ -34,6 +34,7 @@ from ich_mil.evaluate.deployment.recalibration import (
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.files import alone, check_apart, copy_files, remove_leftovers, write_json, write_text
 from ich_mil.gp.calibration import Calibration
+from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
 from ich_mil.runs.model import FINISHED, TrainedModel, copy_run, load_model, read_run, save_calibration
 
@@ -54,6 +55,7 @@ def recalibrate_run(
     out: Path,
     jobs: int,
     contrast_words: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
 ) -> None:
     """Write the recalibrated model to `out` and print the change of the metrics.
 
@@ -64,6 +66,7 @@ def recalibrate_run(
         out: folder of the new run; the prepared set and features of the site go to `out/site`.
         jobs: number of worker processes of the preparation.
         contrast_words: site-specific CSV of phrases.
+        extras: files of the inputs beside the slices.
 
     Raises:
         ConfigError: `out` holds a run already, or lies in `root`.
@@ -89,7 +92,8 @@ def recalibrate_run(
             "prepared_in": site / "prepared",
             "features_in": site / "features.safetensors",
         }
-        measured = external_set(trained, layout, root, **places, jobs=jobs, contrast_words=contrast_words)
+        places |= {"contrast_words": contrast_words, "extras": extras}
+        measured = external_set(trained, layout, root, **places, jobs=jobs)
         features = measured.features
         _check_site(features, str(root))
         with named(root):

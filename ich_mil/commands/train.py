@@ -35,6 +35,7 @@ import yaml
 from ich_mil import __version__
 from ich_mil.commands.drift import write_reference
 from ich_mil.config import PLACES, RunConfig
+from ich_mil.data.extras import Extras
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.splits import (
@@ -70,10 +71,11 @@ from ich_mil.runs.training_sets import (
     prepare_training,
     slice_labels_digest,
     trained_on,
+    training_extras,
     unseen_by_network,
 )
 from ich_mil.training.fit_cnn import fit_cnn
-from ich_mil.training.fit_head import fit_to
+from ich_mil.training.fit_head import fit_multimodal, fit_to
 
 MADE = ("cnn", "cnn.json", "features", "head.json")
 """Files and folders of the steps after `run.json`, by which `resume` skips finished steps."""
@@ -109,11 +111,12 @@ def train(config: RunConfig, *, resume: bool) -> None:
                 prepared = (
                     prepare_training(config, jobs=config.workers) if ranks.first else open_training(config)
                 )
-                splits = _start(config, prepared.scans)
-            else:
-                splits = _start(config, features.table, features)
+            scans = prepared.scans if features is None else features.table
+            extras = training_extras(config, scans.index)
+            splits = _start(config, scans, extras, features)
         if features is None:
             features = _cnn_features(config, prepared, splits, ranks, start)
+        features = replace(features, extras=extras)
         if not (config.out / "head.json").is_file():
             fit_head(features, splits, config, ranks)
 
@@ -141,6 +144,8 @@ def check_sets(config: RunConfig) -> None:
 
 def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
     """Check kernel and smoother of the head before the run starts and a CNN is trained."""
+    if config.head.family == "multimodal":
+        return
     width = config.cnn.features if features is None else features.x.shape[1]
     check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
     if features is not None:
@@ -186,12 +191,15 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     return names
 
 
-def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None = None) -> pd.DataFrame:
+def _start(
+    config: RunConfig, scans: pd.DataFrame, extras: Extras, features: FeatureSet | None = None
+) -> pd.DataFrame:
     """Split the scans and write the first files of the run; a resumed run keeps its split.
 
     Args:
         config: configuration of the run.
         scans: index scan id; columns `patient`, `label`, `content`.
+        extras: inputs beside the slices.
         features: features of the scans, for a run on a feature table; None for pictures.
 
     Returns:
@@ -200,6 +208,7 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
     path = config.out / "splits.csv"
     # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
     table = slice_labels_digest(config) if features is None else digest(config.train.path.read_bytes())
+    table += extras.digest
     if path.is_file() and (config.out / "run.json").is_file():
         if read_run(config.out)["table"] != table:
             what = f"{config.prepared}: a label of a slice" if features is None else f"{config.train.path}:"
@@ -254,10 +263,12 @@ def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSe
         return
     if one.layout == "features":
         assert features is not None  # checked by `check_sets`
-        read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
+        unseen = read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
+        one.extras.read(unseen.scans)
         return
     prepared = prepare_set(one, "external", config, jobs=config.workers)
     check_unseen(prepared.scans, learned, str(one.path))
+    one.extras.read(prepared.scans.index, prepared)
 
 
 def _start_network(run: Path, seed: int) -> AttentionCnn:
@@ -316,7 +327,11 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     watch = None if scans.watch is None else features.select(scans.watch)
     learn = features.select(scans.learn).as_slices(in_slices(config, features))
     with named(config.train.path):
-        head = fit_to(learn, watch, config.head, mixed=has_single_slices(config))
+        mixed, head = has_single_slices(config), None
+        if config.head.family == "multimodal":
+            head = fit_multimodal(learn, watch, config.head, config.multimodal, mixed=mixed)
+        else:
+            head = fit_to(learn, watch, config.head, mixed=mixed)
     if not ranks.first:
         return
     calibrates = watch or features.select(scans.learn)
@@ -326,6 +341,7 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
         likeness.save(config.out)
     if unseen := unseen_by_network(features, splits, config):
         write_reference(features.select(unseen), config.out)
+    assert head.report_ is not None  # a head that was just fitted
     write_json(config.out / "head_fit.json", asdict(head.report_))
     head.save(config.out)
     say(f"head: {head.report_.message}")

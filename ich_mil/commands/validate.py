@@ -5,7 +5,7 @@ In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,11 @@ from ich_mil.evaluate.result_table import Scores, evaluate
 from ich_mil.evaluate.table_text import format_table
 from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
+from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
-from ich_mil.runs.model import Member, TrainedModel, check_no_run, load_model
+from ich_mil.runs.model import Member, TrainedModel, check_no_run, load_model, with_extras
 from ich_mil.runs.predictions import make_results, write_results
-from ich_mil.runs.training_sets import head_scans, open_training, whole_scans
+from ich_mil.runs.training_sets import head_scans, open_training, training_extras, whole_scans
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
             jobs=config.workers,
             window=config.external.picture_window,
             contrast_words=config.contrast_words,
+            extras=config.external.extras,
         )
     return sets
 
@@ -136,7 +138,8 @@ def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
     for run, path in zip(runs, paths, strict=True):
         with named(path):
             read = read_feature_csv if run.train.layout == "features" else read_features
-            views.append(read(path).select(scans))
+            features = read(path).select(scans)
+        views.append(replace(features, extras=training_extras(run, scans)))
     return Views.of(views, paths)
 
 
@@ -150,6 +153,7 @@ def external_set(
     jobs: int,
     window: Window | None = None,
     contrast_words: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
 ) -> MeasuredSet:
     """Prepare a labelled set of patients the model was neither trained nor calibrated on, with features.
 
@@ -163,6 +167,7 @@ def external_set(
         jobs: number of worker processes of the preparation.
         window: window of 8-bit pictures, for layout `slices`.
         contrast_words: site-specific CSV of phrases.
+        extras: files of the inputs beside the slices.
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
@@ -194,6 +199,7 @@ def external_set(
                 "whether the model has seen these people cannot be told"
             )
         views = model.features(prepared, features_in)
+    views = with_extras(views, model, extras, prepared)
     return MeasuredSet("external", f"external scans, {root}", root, views, prepared)
 
 
@@ -225,6 +231,7 @@ def validate_folder(
     out: Path,
     jobs: int,
     contrast_words: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
 ) -> None:
     """Evaluate a trained model on a labelled set it has not seen; write and print the table.
 
@@ -242,7 +249,8 @@ def validate_folder(
             "prepared_in": out / "prepared",
             "features_in": out / "features.safetensors",
         }
-        one = external_set(trained, layout, root, **places, jobs=jobs, contrast_words=contrast_words)
+        places |= {"contrast_words": contrast_words, "extras": extras}
+        one = external_set(trained, layout, root, **places, jobs=jobs)
         measure(trained, one, out)
 
 

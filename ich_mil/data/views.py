@@ -17,6 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ich_mil.data.extras import Extras
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
@@ -85,6 +86,11 @@ class Views:
             return common[0]
         scan, each, attention = (torch.stack([getattr(one, name) for one in common]).mean(0) for name in said)
         return replace(common[0], cnn_scan=scan, cnn_slice=each, attention=attention)
+
+    def with_extras(self, extras: Extras) -> Self:
+        """The same views, with these inputs beside the slices."""
+        members = tuple(replace(one, extras=extras) for one in self.members)
+        return type(self)(members, self.places)
 
     def select(self, scans: list[str]) -> Self:
         """Select scans by id, in the order given. `DataError` for an unknown id."""

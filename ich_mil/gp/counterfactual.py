@@ -39,16 +39,35 @@ class SliceRun:
 
 
 @dataclass(frozen=True)
+class ExtraInstance:
+    """A sentence, or the covariates, of a scan (`ich_mil.multimodal`).
+
+    Attributes:
+        kind: `sentence` or `covariates`.
+        text: the sentence, or the values.
+        primary: probability that it counts.
+        scan_without: scan probability without it.
+    """
+
+    kind: str
+    text: str
+    primary: float
+    scan_without: float
+
+
+@dataclass(frozen=True)
 class Counterfactuals:
     """Scan probabilities without single slices and without runs of slices.
 
     Attributes:
         scan_without: (N,) float64 scan probability without the slice; NaN if it is the only slice.
         runs: for each of B scans, its runs in order of the slices.
+        extras: for each of B scans, its sentences and covariates; empty for a head of slices alone.
     """
 
     scan_without: Tensor
     runs: tuple[tuple[SliceRun, ...], ...]
+    extras: tuple[tuple[ExtraInstance, ...], ...] = ()
 
 
 def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
@@ -177,4 +196,16 @@ def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:
         )
         for of_scan in zip(*(member.runs for member in members), strict=True)
     )
-    return Counterfactuals(torch.stack([member.scan_without for member in members]).mean(0), tuple(runs))
+    extras = (
+        tuple(
+            replace(
+                same[0],
+                primary=float(np.mean([one.primary for one in same])),
+                scan_without=float(np.mean([one.scan_without for one in same])),
+            )
+            for same in zip(*of_scan, strict=True)
+        )
+        for of_scan in zip(*(member.extras for member in members), strict=False)  # none if a member has none
+    )
+    mean = torch.stack([member.scan_without for member in members]).mean(0)
+    return Counterfactuals(mean, tuple(runs), tuple(extras))

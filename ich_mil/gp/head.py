@@ -132,7 +132,10 @@ class Head(BaseEstimator):
                 "kernel must be the name of a class in gpytorch.kernels, or a kernel made of one; got "
                 f"{kernel!r}"
             )
-        return HeadSettings(**parameters), density, kernel
+        settings = HeadSettings(**parameters)
+        if settings.family == "multimodal":
+            raise ValueError("family 'multimodal' is no Gaussian process; use MultimodalMIL")
+        return settings, density, kernel
 
     @_usual_tensors()
     def fit(

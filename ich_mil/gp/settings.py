@@ -112,7 +112,8 @@ class HeadSettings:
 
     Attributes:
         family: `psi` is ψ-VGPMIL, `large_margin` LM-VGPMIL, `probit` MIL-GP-Probit by variational inference
-            and `gibbs` the same model by Gibbs sampling.
+            and `gibbs` the same model by Gibbs sampling. `multimodal` is no Gaussian process, but the head of
+            `ich_mil.multimodal`, which uses calibration, calibration_folds and seed of these settings.
         preset: `default`, `paper` or `public`, for ψ-VGPMIL (`PRESETS`).
         density: ψ; `gamma` is G-VGPMIL, `logistic` is VGPMIL.
         alpha: α of the Gamma density.
@@ -156,7 +157,7 @@ class HeadSettings:
         seed: seed of k-means, random starts, Gibbs chains and the Fourier features of log Z.
     """
 
-    family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi"
+    family: Literal["psi", "large_margin", "probit", "gibbs", "multimodal"] = "psi"
     preset: Literal["default", "paper", "public"] = "default"
     density: Literal["gamma", "logistic"] = "logistic"
     alpha: float = 1.0
@@ -251,6 +252,10 @@ class HeadSettings:
             if value != getattr(HeadSettings, name) and chosen not in owners:
                 named = " and ".join(owners.values())
                 raise ValueError(f"{name} {value!r} is of {named}, not of {decides} {chosen!r}")
+        shared = {"family", "calibration", "calibration_folds", "seed"}
+        foreign = [n for n in HeadSettings.names() if getattr(self, n) != getattr(HeadSettings, n)]
+        if self.family == "multimodal" and (foreign := [name for name in foreign if name not in shared]):
+            raise ValueError(f"{foreign[0]} is of Gaussian-process heads, not of family 'multimodal'")
         if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
             raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
         if self.smooth_mm and PRESETS[self.preset].unit_prior:

@@ -27,16 +27,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Values
-from ich_mil.multimodal.coefficients import Prior
-from ich_mil.multimodal.gibbs import sample_posterior
+from ich_mil.multimodal.inference.coefficients import Prior
+from ich_mil.multimodal.inference.gibbs import sample_posterior
+from ich_mil.multimodal.inference.laplace import laplace
+from ich_mil.multimodal.inference.restarts import search
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.inputs import Method, Scaling, check_parameters, rows_of, signs_of
-from ich_mil.multimodal.laplace import laplace
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
 from ich_mil.multimodal.posterior import Posterior, coefficient_table
 from ich_mil.multimodal.predict import CHUNK_NUMBERS, Predictions, plug_in, predict
-from ich_mil.multimodal.restarts import search
 from ich_mil.multimodal.storage import Stored, model_parts, read_pair, stored_model, write_pair
-from ich_mil.multimodal.variational import Model
 
 NAME, FORMAT = "multimodal", "ich_mil.multimodal.1"
 """Name of the two files of a model, and their format."""

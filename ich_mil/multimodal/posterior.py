@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.special import ndtr
 
-from ich_mil.multimodal.coefficients import Coefficients
-from ich_mil.multimodal.gibbs import Draws
+from ich_mil.multimodal.inference.coefficients import Coefficients
+from ich_mil.multimodal.inference.gibbs import Draws
+from ich_mil.multimodal.inference.restarts import Fit, weights_of
 from ich_mil.multimodal.inputs import Scaling
 from ich_mil.multimodal.layout import Columns
-from ich_mil.multimodal.restarts import Fit, weights_of
 
 BISECTIONS = 50
 """Halvings in the search for a quantile."""

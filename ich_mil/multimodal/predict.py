@@ -1,6 +1,6 @@
 """Predictive distribution of new bags and instances, by draws of the coefficients and of δ.
 
-In: a `Posterior` and chunks of bags. Out: for each draw P(primary) = Φ(h b) and the effect δ x β of each
+In: a `Posterior` and chunks of bags. Out: for each draw P(primary) = Φ(h b), δ and the effect x β of each
 instance, and the score α + Σ δ x β of each bag; or their means and deviations. The thesis puts posterior
 means into both (`plug_in`).
 
@@ -32,12 +32,14 @@ class Drawn(NamedTuple):
         chunk: its bags.
         score: (L, b) α + Σ δ x β; P(bag is positive) = Φ(score).
         primary: (L, n) Φ(h b) of each modality; None where the chunk lacks it.
-        effects: (L, n) δ x β likewise.
+        delta: (L, n) draws of δ, likewise.
+        effects: (L, n) x β, the effect of a primary instance, likewise.
     """
 
     chunk: Chunk
     score: Tensor
     primary: list[Tensor | None]
+    delta: list[Tensor | None]
     effects: list[Tensor | None]
 
 
@@ -73,17 +75,17 @@ def draw(posterior: Posterior, chunks: Sequence[Chunk], *, seed: int) -> Iterato
     for chunk in chunks:
         score = outer[:, :1].expand(-1, chunk.bags.stop - chunk.bags.start).clone()
         primary: list[Tensor | None] = [None] * len(places)
-        effects: list[Tensor | None] = [None] * len(places)
+        delta, effects = [*primary], [*primary]
         for m, block in enumerate(chunk.blocks):
             if block is None:
                 continue
             p = ndtr(posterior.inner[m] @ block.h.mT)  # (L, n)
             counts = torch.tensor(block.counts, device=outer.device)
             turn = torch.repeat_interleave(torch.arange(len(block.counts), device=outer.device), counts)
-            effect = torch.where(uniforms[m][turn].mT < p, outer[:, places[m]] @ block.x.mT, 0.0)
-            score.index_add_(1, block.bags, effect)
-            primary[m], effects[m] = p, effect
-        yield Drawn(chunk, score, primary, effects)
+            is_primary, effect = (uniforms[m][turn].mT < p).to(p), outer[:, places[m]] @ block.x.mT
+            score.index_add_(1, block.bags, is_primary * effect)
+            primary[m], delta[m], effects[m] = p, is_primary, effect
+        yield Drawn(chunk, score, primary, delta, effects)
 
 
 def predict(

@@ -23,6 +23,7 @@ from ich_mil.report.words import (
     CODES,
     MARK,
     drivers,
+    extra_names,
     kinds,
     numbers,
     problems,
@@ -91,6 +92,7 @@ def render_study(
         drivers=drivers(scan),
         problems=problems(scan.ledger),
         unlike=unlike(scan),
+        extras=_extras(scan, bool(texts)),
         kinds=kinds(scan),
         routine=routine(scan.ledger),
         codes=CODES,
@@ -119,6 +121,19 @@ def render_study(
             }
         ),
     )
+
+
+def _extras(scan: ScanResult, texts: bool) -> list[dict[str, str]]:
+    """Rows of sentences and covariates; their texts, which may name the patient, only on request."""
+    return [
+        {
+            "name": name[0].upper() + name[1:],
+            "text": one.text if texts else "",
+            "primary": percent(one.primary),
+            "without": percent(one.scan_without),
+        }
+        for one, name in zip(scan.extras, extra_names(scan), strict=True)
+    ]
 
 
 def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:

@@ -16,6 +16,7 @@ Shapes: B scans, L samples.
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from torch import Tensor
 from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.store import PreparedSet
-from ich_mil.data.views import Views
+from ich_mil.data.views import Places, Views
 from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.encoders.frozen import load_cnn, stored_features
 from ich_mil.errors import ConfigError, ModelError
@@ -37,9 +38,12 @@ from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.files import copy_files, digest, write_json
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals, mean_counterfactuals
-from ich_mil.gp.predict import Predictions, pool, sample_probabilities, scan_samples, summarise
+from ich_mil.gp.predict import Predictions, Sampled, pool, sample_probabilities, scan_samples, summarise
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
+from ich_mil.multimodal.extras import ExtraSources
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.progress import say_once
 from ich_mil.ranks import device
 from ich_mil.runs.predictions import DIGITS, Provenance
 
@@ -87,7 +91,7 @@ class Member:
     Attributes:
         folder: folder of its run.
         cnn: frozen CNN; None for a run on public features.
-        head: Gaussian process with its calibration.
+        head: head with its calibration.
         own: for a member of an ensemble, the head's calibration, applied before that of the ensemble; None
             for a single run, or where the head is not calibrated.
         seed: seed of the samples.
@@ -96,7 +100,7 @@ class Member:
 
     folder: Path
     cnn: AttentionCnn | None
-    head: SparseGP
+    head: SparseGP | MultimodalHead
     own: Calibration | None
     seed: int
     likeness: Likeness | None
@@ -118,8 +122,39 @@ class Member:
 
     def logits(self, features: FeatureSet, samples: int) -> Tensor:
         """Sampled logits (2, L, B) of `scan_samples`, by scan rule and by slice rule, after `own` if any."""
-        both = torch.stack(scan_samples(self.head, **self.sampled(features, samples)))
+        if isinstance(self.head, MultimodalHead):
+            both = self.head.logits(features, samples, seed=self.seed)
+        else:
+            both = torch.stack(scan_samples(self.head, **self.sampled(features, samples)))
         return both if self.own is None else self.own.logits(both)
+
+    def probabilities(
+        self, features: FeatureSet, samples: int, joint: Calibration | None
+    ) -> Iterator[Sampled]:
+        """Sampled probabilities of slices and scans, by the calibration `self.calibration(joint)`."""
+        calibration = self.calibration(joint)
+        if isinstance(self.head, MultimodalHead):
+            return self.head.sample_probabilities(features, samples, seed=self.seed, calibration=calibration)
+        return sample_probabilities(self.head, **self.sampled(features, samples), calibration=calibration)
+
+    def explain(
+        self,
+        features: FeatureSet,
+        slice_mean: Tensor,
+        places: Places | None,
+        samples: int,
+        joint: Calibration | None,
+    ) -> Counterfactuals:
+        """Counterfactuals of the member; arguments as in `ich_mil.gp.counterfactual.counterfactuals`."""
+        how: dict[str, Any] = {
+            "threshold": THRESHOLD,
+            "places": places,
+            "calibration": self.calibration(joint),
+        }
+        if isinstance(self.head, MultimodalHead):
+            return self.head.counterfactuals(features, slice_mean, samples, seed=self.seed, **how)
+        sampled = self.sampled(features, samples)
+        return counterfactuals(self.head, **sampled, slice_mean=slice_mean, **how)
 
 
 @dataclass(frozen=True)
@@ -179,11 +214,7 @@ class TrainedModel:
     def predict(self, views: Views) -> Predictions:
         """Calibrated probabilities, with sampled uncertainty, of the scans and slices of `views.features`."""
         drawn = [
-            sample_probabilities(
-                member.head,
-                **member.sampled(view, self.samples),
-                calibration=member.calibration(self.calibration),
-            )
+            member.probabilities(view, self.samples, self.calibration)
             for member, view in zip(self.members, views.members, strict=True)
         ]
         return summarise(pool(drawn, views.places))
@@ -205,22 +236,38 @@ class TrainedModel:
 
     def explain(self, views: Views, predictions: Predictions) -> Counterfactuals:
         """Calibrated scan probability without each slice, and without each run of positive slices."""
+        slice_mean = predictions.slice_mean.round(decimals=DIGITS)  # as written to the files
         return mean_counterfactuals(
             [
-                counterfactuals(
-                    member.head,
-                    **member.sampled(view, self.samples),
-                    slice_mean=predictions.slice_mean.round(decimals=DIGITS),  # as written to the files
-                    places=places,
-                    threshold=THRESHOLD,
-                    calibration=member.calibration(self.calibration),
-                )
+                member.explain(view, slice_mean, places, self.samples, self.calibration)
                 for member, view, places in zip(self.members, views.members, views.places, strict=True)
             ]
         )
 
 
-def _name(head: SparseGP) -> str:
+def with_extras(
+    views: Views, model: TrainedModel, sources: ExtraSources, prepared: PreparedSet | None
+) -> Views:
+    """Add the inputs beside the slices that the user names, if the model uses any.
+
+    Raises:
+        ConfigError: inputs for a model of slices alone.
+        DataError: inputs that cannot be used.
+    """
+    heads = [one.head for one in model.members if isinstance(one.head, MultimodalHead)]
+    kinds = sorted({kind for head in heads for kind in head.modalities.kinds} - {"slice"})
+    if sources and not kinds:
+        raise ConfigError(f"{model.folder}: predicts from slices alone; leave out requests and covariates")
+    if not sources:
+        if kinds:
+            say_once(f"predicted from slices alone, though the model also takes: {', '.join(kinds)}")
+        return views
+    return views.with_extras(sources.read(views.features.scans, prepared))
+
+
+def _name(head: SparseGP | MultimodalHead) -> str:
+    if isinstance(head, MultimodalHead):
+        return head.name
     settings = head.settings
     name = FAMILIES[settings.family]
     if "density" in head.given:
@@ -293,8 +340,10 @@ def load_model(folder: str | Path) -> TrainedModel:
             f"{folder}: its training is not finished, {missing[0]} is not there; go on with --resume"
         )
     cnn = load_cnn(folder) if about["cnn"] else None
-    head = load_head(folder, n_features=None if cnn is None else cnn.settings.features)
     config = about["config"]
+    multimodal = config.get("head", {}).get("family") == "multimodal"
+    load = MultimodalHead.load if multimodal else load_head
+    head = load(folder, n_features=None if cnn is None else cnn.settings.features)
     parts = [path.read_bytes() for path in files]
     parts.append(json.dumps([config[name] for name in ("thickness_mm", "samples", "seed")]).encode())
     return TrainedModel(
@@ -381,7 +430,10 @@ def save_calibration(model: TrainedModel, calibration: Calibration, folder: Path
         return
     head = model.members[0].head
     head.calibration = calibration
-    save_head(head, folder)
+    if isinstance(head, MultimodalHead):
+        head.save(folder)
+    else:
+        save_head(head, folder)
 
 
 def write_ensemble(calibration: Calibration | None, folder: Path) -> None:

@@ -8,7 +8,7 @@ results are written from `Results` alone.
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE, Triage
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.files import digest, write_json, write_text
-from ich_mil.gp.counterfactual import Counterfactuals
+from ich_mil.gp.counterfactual import Counterfactuals, ExtraInstance
 from ich_mil.gp.predict import Predictions
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
@@ -165,6 +165,7 @@ class ScanResult:
         unlikeness: distance of its texture from the training scans, divided by the threshold that at most
             5 % of similar scans exceed (`evaluate.deployment.out_of_distribution`); None without this check.
         kinds: kinds of bleed of a scan that is not called negative; empty where no model of kinds was given.
+        extras: sentences and covariates that a multimodal head used.
     """
 
     scan: str
@@ -180,6 +181,7 @@ class ScanResult:
     pixels: str
     unlikeness: float | None = None
     kinds: tuple[KindResult, ...] = ()
+    extras: tuple[ExtraInstance, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,7 @@ def make_results(
                 ledger=own,
                 pixels="" if prepared is None else _pixels(prepared.slices(scan)),
                 unlikeness=_or_none(float(unlikeness[b])),
+                extras=tuple(map(_extra, explained.extras[b])) if explained.extras else (),
             )
         )
     known = set() if prepared is None else set(prepared.scans.index)
@@ -438,7 +441,9 @@ def _read_scan(content: dict[str, Any]) -> ScanResult:
     if content["decision"] not in DECISIONS:
         raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
     kinds = tuple(KindResult(**{**one, **_numbers(one)}) for one in content["kinds"])
+    extras = tuple(ExtraInstance(**one) for one in content.get("extras", ()))
     changed = {"slices": slices, "runs": runs, "ledger": _entries(content["ledger"]), "kinds": kinds}
+    changed["extras"] = extras
     return ScanResult(**{**content, **_numbers(content), **changed})
 
 
@@ -455,6 +460,10 @@ def _entries(lines: Sequence[dict[str, str]]) -> tuple[LedgerEntry, ...]:
     return tuple(
         LedgerEntry(line["scan"], line["file"], Code(line["code"]), line["detail"]) for line in lines
     )
+
+
+def _extra(one: ExtraInstance) -> ExtraInstance:
+    return replace(one, primary=_rounded(one.primary), scan_without=_rounded(one.scan_without))
 
 
 def _label(value: int) -> int | None:

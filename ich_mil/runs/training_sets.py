@@ -3,12 +3,14 @@
 In: a `RunConfig`. Out: a `PreparedSet` that joins all sets of pictures; ids of selected scans.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ich_mil.config import RunConfig, SetSettings
+from ich_mil.data.extras import Extras
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.joined import joined
 from ich_mil.data.labels import UNKNOWN
@@ -50,6 +52,17 @@ def prepare_training(config: RunConfig, *, jobs: int) -> PreparedSet:
 def open_training(config: RunConfig) -> PreparedSet:
     """Open the joined sets that `prepare_training` has written."""
     return joined([open_prepared(config.prepared / name) for name in config.training_sets])
+
+
+def training_extras(config: RunConfig, scans: Iterable[str]) -> Extras:
+    """Inputs beside the slices of the training scans `scans`, from all training sets."""
+    found, scans = Extras(), list(scans)
+    for name, one in config.training_sets.items():
+        if one.has_extras:
+            prepared = None if one.layout == "features" else open_prepared(config.prepared / name)
+            own = scans if prepared is None else [scan for scan in scans if scan in prepared.scans.index]
+            found |= one.extras.read(own, prepared)
+    return found
 
 
 def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]:

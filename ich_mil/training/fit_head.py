@@ -9,6 +9,8 @@ from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.ranks import device
 
 
@@ -59,3 +61,24 @@ def fit_to(
     except ScanError as error:
         scans = (watch or learn).scans  # the scans of the calibration
         raise DataError(f"scan {scans[error.scan]!r}: {error.reason}") from error
+
+
+def fit_multimodal(
+    learn: FeatureSet,
+    watch: FeatureSet | None,
+    settings: HeadSettings,
+    own: MultimodalSettings,
+    *,
+    mixed: bool = False,
+) -> MultimodalHead:
+    """Fit and calibrate a head of family multimodal; other arguments are those of `fit_to`.
+
+    Args:
+        learn: training scans with their extras.
+        watch: scans to calibrate on.
+        settings: method and folds of the calibration, and the seed.
+        own: settings of the model.
+        mixed: whether `learn` contains single slices.
+    """
+    places = calibrating(learn.offsets, learn.labels) if mixed else None
+    return MultimodalHead.fit(learn, settings, own, watch=watch, places=places, device=device())

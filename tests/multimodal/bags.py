@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from ich_mil.multimodal.coefficients import Prior
+from ich_mil.multimodal.inference.coefficients import Prior
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
-from ich_mil.multimodal.variational import Model
 
 
 def simulated(

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from ich_mil.multimodal.coefficients import Prior
-from ich_mil.multimodal.gibbs import Chains, sample_posterior
+from ich_mil.multimodal.inference.coefficients import Prior
+from ich_mil.multimodal.inference.gibbs import Chains, sample_posterior
 from tests.multimodal.bags import model_of, simulated
 
 

@@ -8,8 +8,8 @@ from scipy.special import ndtr
 from sklearn.metrics import log_loss
 
 from ich_mil.multimodal import MultimodalMIL
-from ich_mil.multimodal.laplace import laplace, log_likelihood
-from ich_mil.multimodal.restarts import fit_variational, random_starts
+from ich_mil.multimodal.inference.laplace import laplace, log_likelihood
+from ich_mil.multimodal.inference.restarts import fit_variational, random_starts
 from tests.multimodal.bags import model_of, simulated
 
 

@@ -8,10 +8,10 @@ import torch
 from scipy.special import log_ndtr
 from torch.special import ndtr
 
-from ich_mil.multimodal.coefficients import Coefficients, Prior
+from ich_mil.multimodal.inference.coefficients import Coefficients, Prior
+from ich_mil.multimodal.inference.restarts import fit_variational, random_starts, search
+from ich_mil.multimodal.inference.variational import Model, State
 from ich_mil.multimodal.layout import Rows
-from ich_mil.multimodal.restarts import fit_variational, random_starts, search
-from ich_mil.multimodal.variational import Model, State
 from tests.multimodal.bags import model_of, simulated
 
 

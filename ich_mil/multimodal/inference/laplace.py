@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtr
 
-from ich_mil.multimodal.coefficients import Coefficients
-from ich_mil.multimodal.restarts import Fit
-from ich_mil.multimodal.variational import Model
+from ich_mil.multimodal.inference.coefficients import Coefficients
+from ich_mil.multimodal.inference.restarts import Fit
+from ich_mil.multimodal.inference.variational import Model
 
 STEPS = 300
 """Most iterations of L-BFGS."""

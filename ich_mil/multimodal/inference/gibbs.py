@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtr
 
 from ich_mil.convergence import bulk_ess, r_hat
+from ich_mil.multimodal.inference.restarts import START_DEVIATION
+from ich_mil.multimodal.inference.truncated import draw_signed
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.layout import Block
-from ich_mil.multimodal.restarts import START_DEVIATION
-from ich_mil.multimodal.truncated import draw_signed
-from ich_mil.multimodal.variational import Model
 
 R_HAT_LIMIT = 1.05
 """Above it the chains disagree."""

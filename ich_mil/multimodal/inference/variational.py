@@ -27,10 +27,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.special import ndtr
 
-from ich_mil.multimodal.coefficients import Coefficients, Prior
-from ich_mil.multimodal.factors import State, Statistics
+from ich_mil.multimodal.inference.coefficients import Coefficients, Prior
+from ich_mil.multimodal.inference.factors import State, Statistics
+from ich_mil.multimodal.inference.truncated import sides, signed_mean
 from ich_mil.multimodal.layout import Block, Chunk, Columns
-from ich_mil.multimodal.truncated import sides, signed_mean
 
 
 class Model:

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ich_mil.multimodal.coefficients import Coefficients
-from ich_mil.multimodal.factors import State
+from ich_mil.multimodal.inference.coefficients import Coefficients
+from ich_mil.multimodal.inference.factors import State
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.layout import Rows, chunks_of
-from ich_mil.multimodal.variational import Model
 
 START_DEVIATION = 0.05
 """Standard deviation of the first inner coefficients."""
