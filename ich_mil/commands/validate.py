@@ -35,10 +35,14 @@ from ich_mil.evaluate.table_text import format_table
 from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
+from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.progress import say
 from ich_mil.runs.model import Member, TrainedModel, check_no_run, load_model, with_extras
 from ich_mil.runs.predictions import make_results, write_results
 from ich_mil.runs.training_sets import head_scans, open_training, training_extras, whole_scans
+
+HEAD_ROWS = ("Gaussian-process head", "multimodal head")
+"""Name of the head in result tables, by whether it is of family multimodal."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +302,7 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
     calibrated = None if cnn_scan is None or sigmoid is None else sigmoid(features.cnn_scan).numpy()
     rows = [
         Scores(
-            "Gaussian-process head",
+            HEAD_ROWS[all(isinstance(one.head, MultimodalHead) for one in model.members)],
             predictions.scan_mean.numpy(),
             predictions.slice_mean.numpy(),
             slice_is_probability=True,

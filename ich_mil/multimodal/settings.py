@@ -70,7 +70,5 @@ class MultimodalReport:
             told = f"R-hat {model.r_hat_:.3f}, {model.effective_samples_:.0f} effective draws"
             return cls((), (), model.r_hat_, f"{used}: {told}")
         bounds = model.bounds_.tolist()
-        told = (
-            f"{len(model.restart_bounds_)} restarts, best bound {bounds[-1]:.2f} after {len(bounds)} sweeps"
-        )
+        told = f"best bound {bounds[-1]:.2f} of {len(model.restart_bounds_)} restarts, {len(bounds)} sweeps"
         return cls(tuple(bounds), tuple(model.restart_bounds_.tolist()), None, f"{used}: {told}")
