@@ -302,7 +302,7 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
     calibrated = None if cnn_scan is None or sigmoid is None else sigmoid(features.cnn_scan).numpy()
     rows = [
         Scores(
-            HEAD_ROWS[all(isinstance(one.head, MultimodalHead) for one in model.members)],
+            HEAD_ROWS[any(isinstance(one.head, MultimodalHead) for one in model.members)],
             predictions.scan_mean.numpy(),
             predictions.slice_mean.numpy(),
             slice_is_probability=True,

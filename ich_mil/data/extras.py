@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-import pandas as pd
-
 from ich_mil.files import digest
 
 
@@ -18,26 +16,22 @@ class Extras:
 
     Attributes:
         sentences: sentences of the request or report of each scan.
-        covariates: index scan id, a column of numbers for each covariate; NaN where unknown.
+        covariates: numbers of each scan by name; NaN where unknown.
     """
 
     sentences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
+    covariates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __or__(self, other: "Extras") -> Self:
         """The extras of two sets of scans together."""
-        tables = [one for one in (self.covariates, other.covariates) if len(one)]
-        return type(self)(
-            {**self.sentences, **other.sentences}, pd.concat(tables) if tables else self.covariates
-        )
+        return type(self)({**self.sentences, **other.sentences}, {**self.covariates, **other.covariates})
 
     def __bool__(self) -> bool:
         """Whether any scan has extras."""
-        return bool(self.sentences) or len(self.covariates) > 0
+        return bool(self.sentences or self.covariates)
 
     @property
     def digest(self) -> str:
         """Digest of all values; '' without any."""
-        if not self:
-            return ""
-        return digest(repr(sorted(self.sentences.items())).encode(), self.covariates.to_csv().encode())
+        values = [sorted(self.sentences.items()), sorted((s, {**v}) for s, v in self.covariates.items())]
+        return digest(repr(values).encode()) if self else ""

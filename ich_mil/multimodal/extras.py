@@ -76,13 +76,14 @@ class ExtraSources:
         texts = self.requests or self.reports
         sentences = {} if texts is None else _sentences(texts, wanted, guarded=self.reports is None)
         if self.covariates is None:
-            covariates = pd.DataFrame()
+            covariates = pd.DataFrame(index=[])
         elif self.covariates == HEADER:
             covariates = _header_covariates(wanted, prepared)
         else:
             covariates = read_covariates(self.covariates)
             covariates = covariates[covariates.index.isin(wanted)]
-        extras = Extras(sentences, covariates)
+        rows = {str(scan): {str(n): float(v) for n, v in row.items()} for scan, row in covariates.iterrows()}
+        extras = Extras(sentences, rows)
         if self and not extras:
             named = ", ".join(str(one) for one in (texts, self.covariates) if one)
             raise DataError(f"{named}: holds nothing of the scans ({name_some(wanted)}); check the scan ids")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import pandas as pd
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError
@@ -41,7 +42,7 @@ class Modalities:
         sentences = [one for scan in learn.scans for one in learn.extras.sentences.get(scan, ())]
         if sentences and embed is None:
             embed = SentenceEmbedding.fit(sentences, features=text_features, seed=seed)
-        table = learn.extras.covariates.reindex(learn.scans)
+        table = _table(learn)
         known = table.columns[table.notna().any()]
         fill = table[known].mean().to_numpy(np.float64)
         return cls(embed if sentences else None, tuple(map(str, known)), fill)
@@ -66,13 +67,13 @@ class Modalities:
             X.append(np.asarray(self.embed([one for several in own for one in several]), np.float64))
             bags.append(np.repeat(index, list(map(len, own))))
         if self.covariates:
-            table = features.extras.covariates
-            if len(table) and (missing := [name for name in self.covariates if name not in table]):
+            table = _table(features)
+            if len(table.columns) and (missing := [name for name in self.covariates if name not in table]):
                 raise DataError(
                     f"the table of covariates lacks {', '.join(missing)}, which the head was trained with; "
                     "add the column, with empty fields where it is not known"
                 )
-            values = table.reindex(index=features.scans, columns=list(self.covariates)).to_numpy(np.float64)
+            values = table.reindex(columns=list(self.covariates)).to_numpy(np.float64)
             known = ~np.isnan(values).all(1)
             X.append(np.where(np.isnan(values), self.fill, values)[known])
             bags.append(index[known])
@@ -82,5 +83,12 @@ class Modalities:
         """Description of each instance of a scan."""
         if kind == "sentence":
             return features.extras.sentences[scan]
-        values = features.extras.covariates.loc[scan, list(self.covariates)]
-        return [", ".join(f"{name} {value:g}" for name, value in values.items() if not np.isnan(value))]
+        values = features.extras.covariates[scan]
+        known = [name for name in self.covariates if not np.isnan(values[name])]
+        return [", ".join(f"{name} {values[name]:g}" for name in known)]
+
+
+def _table(features: FeatureSet) -> pd.DataFrame:
+    """Covariates of the scans, in their order; NaN where unknown."""
+    known = features.extras.covariates
+    return pd.DataFrame([dict(known.get(scan, {})) for scan in features.scans], index=features.scans)

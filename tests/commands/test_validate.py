@@ -30,7 +30,7 @@ def model(tmp_path):
     rows += [("e", 1, "validation"), ("f", 0, "test")]
     splits = pd.DataFrame(rows, columns=["scan", "label", "split"])
     write_splits(splits.assign(patient=splits.scan, content=""), tmp_path / "splits.csv")
-    return SimpleNamespace(folder=tmp_path)
+    return SimpleNamespace(folder=tmp_path, members=())
 
 
 @pytest.fixture
@@ -151,7 +151,11 @@ def test_people_the_files_do_not_name_are_told_also_where_one_is_there_twice(tmp
     scans = pd.DataFrame({"patient": patients, "label": 0, "content": ""}, index=[*"abcdfe"])
     monkeypatch.setattr(validate, "prepare", lambda *_, **__: SimpleNamespace(scans=scans))
     model = SimpleNamespace(
-        folder=tmp_path, thickness_mm=5.0, check_input=lambda **_: None, features=lambda *_: None
+        folder=tmp_path,
+        thickness_mm=5.0,
+        check_input=lambda **_: None,
+        features=lambda *_: None,
+        members=(),
     )
     validate.external_set(
         model, "folder", Path("/site$new"), prepared_in=tmp_path, features_in=tmp_path, jobs=1
