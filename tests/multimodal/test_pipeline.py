@@ -1,6 +1,7 @@
 """A run with a multimodal head: fitted, calibrated, stored, loaded, measured and shown like the others."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from ich_mil.data.views import Views
 from ich_mil.errors import DataError, ModelError
 from ich_mil.files import write_text
 from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.report.words import ranking
 from ich_mil.runs.model import copy_run, load_model, save_calibration
 from ich_mil.runs.predictions import read_results
@@ -156,6 +160,33 @@ def test_a_loaded_model_predicts_the_same_and_can_be_recalibrated(run, features,
     (tmp_path / "copy" / "head.safetensors").write_bytes(b"x")
     with pytest.raises(ModelError, match=r"head\.safetensors"):
         load_model(tmp_path / "copy")
+
+
+def lengths(sentences: Sequence[str]) -> np.ndarray:
+    """An embedding of one's own."""
+    return np.array([[len(one), one.count("a")] for one in sentences], dtype=float).reshape(-1, 2)
+
+
+def test_any_function_of_sentences_embeds_them(features, tmp_path):
+    own = MultimodalSettings(restarts=1, tolerance=1e-3)
+    settings = HeadSettings(family="multimodal", calibration="none")
+    head = MultimodalHead.fit(features, settings, own, embed=lengths)
+    head.save(tmp_path)
+    with pytest.raises(ModelError, match="embed="):
+        MultimodalHead.load(tmp_path)
+    again = MultimodalHead.load(tmp_path, embed=lengths)
+    assert again.name == "vMMIC (laplace), 3 slice features, 2 sentence features, 2 covariates"
+    wanted, got = (one.logits(features, 50, seed=0) for one in (head, again))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    with pytest.raises(ModelError, match="3 features a slice, these have 8"):
+        MultimodalHead.load(tmp_path, n_features=8, embed=lengths)
+
+
+def test_slices_far_from_training_name_their_scan(run, features):
+    x = features.x.clone()
+    x[int(features.offsets[4]) + 1, 2] = 1e12
+    with pytest.raises(DataError, match=f"scan '{features.scans[4]}': a feature of slice 1 "):
+        load_model(run).predict(Views.of([replace(features, x=x)]))
 
 
 def test_a_scan_is_the_same_in_any_company(run, features):
