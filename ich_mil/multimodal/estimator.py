@@ -55,7 +55,7 @@ class MultimodalMIL(BaseEstimator):
         sweeps: most sweeps of a restart.
         tolerance: a restart has converged when its bound rises by less than this share a sweep.
         screen: with more than twice as many bags the restarts see so many, drawn at random, and the best of
-            them goes on with all.
+            them goes on with all; for `laplace` it is the start, and `bounds_` are of these bags.
         chains: of the Gibbs sampler.
         burn_in: sweeps of a chain before its first kept draw.
         draws: kept draws of a chain.
@@ -145,7 +145,7 @@ class MultimodalMIL(BaseEstimator):
             self.posterior_ = Posterior.of_draws(found, self.samples)
         else:
             limits = {name: getattr(self, name) for name in ("restarts", "screen", "sweeps", "tolerance")}
-            fit = search(model, rows, **limits, generator=generator)
+            fit = search(model, rows, **limits, generator=generator, whole=self.method == "variational")
             self.bounds_, self.restart_bounds_ = np.array(fit.bounds[fit.best]), fit.final.numpy()
             if self.method == "laplace":
                 found_modes = laplace(model, fit)
