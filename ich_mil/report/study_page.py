@@ -92,7 +92,7 @@ def render_study(
         drivers=drivers(scan),
         problems=problems(scan.ledger),
         unlike=unlike(scan),
-        extras=_extras(scan, bool(texts)),
+        extras=_extras(scan),
         kinds=kinds(scan),
         routine=routine(scan.ledger),
         codes=CODES,
@@ -123,12 +123,12 @@ def render_study(
     )
 
 
-def _extras(scan: ScanResult, texts: bool) -> list[dict[str, str]]:
-    """Rows of sentences and covariates; their texts, which may name the patient, only on request."""
+def _extras(scan: ScanResult) -> list[dict[str, str]]:
+    """Rows of sentences and covariates; the template withholds their texts unless names are shown."""
     return [
         {
             "name": name[0].upper() + name[1:],
-            "text": one.text if texts else "",
+            "text": one.text,
             "primary": percent(one.primary),
             "without": percent(one.scan_without),
         }
