@@ -8,7 +8,6 @@ table; the true value of a metric is that of 400,000 scans. The coverage of plai
 same resamples, without `of_proportion` and `of_error`, is given for comparison.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,14 +28,7 @@ WHOLE = 400_000
 
 @dataclass(frozen=True)
 class Setting:
-    """Parameters of a simulation.
-
-    Attributes:
-        patients: number of patients per sample.
-        scans: number of scans per patient, all of one class.
-        positive: probability that a patient has a bleed.
-        apart: distance between the classes in standard deviations.
-    """
+    """Patients of a sample, scans of a patient, P(bleed), distance of the classes in standard deviations."""
 
     patients: int
     scans: int
@@ -68,12 +60,12 @@ SETTINGS = (
 )
 
 
-def _measured(labels: np.ndarray, p: np.ndarray) -> Mapping[str, float]:
-    return scan_metrics(labels, p) | calibration_line(labels, p)
+def _measured(labels: np.ndarray, p: np.ndarray) -> dict[str, float]:
+    return {**scan_metrics(labels, p), **calibration_line(labels, p)}
 
 
-def _resampled(labels: np.ndarray, p: np.ndarray, counts: np.ndarray) -> Mapping[str, np.ndarray]:
-    return resampled_scan_metrics(labels, p, counts) | resampled_line(labels, p, counts)
+def _resampled(labels: np.ndarray, p: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    return {**resampled_scan_metrics(labels, p, counts), **resampled_line(labels, p, counts)}
 
 
 def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float, float, float]]:
@@ -94,7 +86,6 @@ def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float,
 
 
 def main() -> None:
-    """Simulate all settings and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--samples", type=int, default=500)
     arguments = parser.parse_args()
@@ -112,12 +103,7 @@ def main() -> None:
         f"The truth, the share of {arguments.samples} samples whose interval held it, and in brackets that "
         f"of percentiles alone; {RESAMPLES:,} resamples.\n\n{table(head, rows)}"
     )
-    record(
-        "Intervals: how often they hold the truth",
-        "python -m benchmarks.intervals",
-        text,
-        write=arguments.write,
-    )
+    record("Intervals: how often they hold the truth", text)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Shapes: n slices, the lowest at the left.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ich_mil.dicom.geometry.spacing import find_gaps, steps_of
+from ich_mil.dicom.geometry.planes import find_gaps, steps_of
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.ledger import Code
 from ich_mil.report.page import percent

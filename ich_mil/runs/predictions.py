@@ -27,7 +27,7 @@ from ich_mil.gp.counterfactual import Counterfactuals, ExtraInstance
 from ich_mil.gp.predict import Predictions
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
-FORMAT = "ich_mil.runs.predictions.5"
+FORMAT = "ich_mil.predictions.5"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
 """Decision rule without triage thresholds, for users."""

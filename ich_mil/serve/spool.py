@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ich_mil.dicom.files.elements import read_elements
-from ich_mil.dicom.files.tags import POSITION, SOP_UID, STUDY_UID
 from ich_mil.errors import DataError, IchMilError
 from ich_mil.files import alone, remove_leftovers, write_json
 from ich_mil.serve.disk import digest_of, sync_file, sync_folder, tree_size
@@ -35,6 +34,7 @@ from ich_mil.serve.outbox import Delivery, Outbox
 
 UID_LENGTH = 64
 """Maximum length of a UID, characters (PS3.5 6.2)."""
+_OF_A_SLICE = ("StudyInstanceUID", "SOPInstanceUID", "ImagePositionPatient")
 _HEAVY = 0.9
 """Fill level of the spool above which finished studies are deleted early."""
 
@@ -372,8 +372,9 @@ class Spool:
 def _names(file: Path) -> tuple[str, str, str]:
     """StudyInstanceUID, SOPInstanceUID and ImagePositionPatient; '' for each if the file cannot be parsed."""
     try:
-        elements = read_elements(file, {STUDY_UID, SOP_UID, POSITION})
-        return elements.text(STUDY_UID), elements.text(SOP_UID), elements.text(POSITION)
+        elements = read_elements(file, _OF_A_SLICE)
+        study, sop, position = map(elements.text, _OF_A_SLICE)
+        return study, sop, position
     except OSError:
         raise
     except Exception:  # malformed input can raise any exception in the parser

@@ -294,7 +294,7 @@ def test_without_pictures_there_are_no_places():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": "ich_mil.runs.predictions.2"}, "of another version"),
+        ({"format": "ich_mil.predictions.2"}, "of another version"),
         ({"scans": []}, "holds no scan"),
         ({"scans": [{"scan": "a"}]}, "cannot be read as predictions"),
         ({"model": {}}, "cannot be read as predictions"),

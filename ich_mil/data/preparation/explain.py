@@ -15,7 +15,7 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.preparation.record import ScanRecord, read_record
 from ich_mil.data.store import open_prepared, scan_file
-from ich_mil.dicom.geometry.spacing import steps_of
+from ich_mil.dicom.geometry.planes import steps_of
 from ich_mil.errors import DataError
 from ich_mil.ledger import CHOICES, CORRECTED, REFUSED, Code
 

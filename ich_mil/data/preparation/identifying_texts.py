@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ich_mil.data.preparation.record import read_record
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.files.elements import CHARACTER_SET, NotDicomError, read_elements, tag_of
-from ich_mil.dicom.files.slice_name import slice_file
+from ich_mil.dicom.files.elements import NotDicomError, read_elements
+from ich_mil.dicom.files.header import slice_file
 from ich_mil.errors import DataError
 
 KEYWORDS = (
@@ -48,12 +48,11 @@ def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:
         DataError: the record or the DICOM file of the scan cannot be read.
     """
     path = source_files(prepared, scan)[0]
-    tags = {keyword: tag_of(keyword) for keyword in KEYWORDS}
     try:
-        elements = read_elements(path, {CHARACTER_SET, *tags.values()})
+        elements = read_elements(path, KEYWORDS)
     except (OSError, NotDicomError, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); put the DICOM files back, or show the page without names"
         ) from error
-    texts = {keyword: elements.text(tag) for keyword, tag in tags.items()}
+    texts = {keyword: elements.text(keyword) for keyword in KEYWORDS}
     return {keyword: text for keyword, text in texts.items() if text}

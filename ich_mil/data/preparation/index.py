@@ -24,8 +24,7 @@ from ich_mil.data.layouts.collection import Collection, Source
 from ich_mil.data.layouts.slice_pictures import is_picture, picture_headers
 from ich_mil.data.preparation.neighbours import Neighbours
 from ich_mil.data.splits import patient_key
-from ich_mil.dicom.files.header import SliceHeader, read_headers
-from ich_mil.dicom.files.header_json import SEPARATORS, header_of, header_text
+from ich_mil.dicom.files.header import SEPARATORS, SliceHeader, header_of, header_text, read_headers
 from ich_mil.errors import DataError, DicomError, DiskFullError
 from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry

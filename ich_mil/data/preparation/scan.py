@@ -23,8 +23,7 @@ from ich_mil.data.preparation.record import ScanRecord, write_record
 from ich_mil.data.store import scan_file
 from ich_mil.dicom.anatomy import head_cut_off, head_refusal
 from ich_mil.dicom.contrast_words import SitePhrases
-from ich_mil.dicom.files.header import SliceHeader
-from ich_mil.dicom.files.slice_name import slice_entry, slice_name
+from ich_mil.dicom.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.dicom.geometry.order import Series
 from ich_mil.dicom.geometry.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.dicom.pixels.read import read_slice

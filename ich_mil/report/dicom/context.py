@@ -26,10 +26,8 @@ from pydicom.uid import CTImageStorage
 
 from ich_mil.data.preparation.record import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.files.elements import CHARACTER_SET, Elements, read_elements, tag_of
-from ich_mil.dicom.files.header import SliceHeader, read_headers
-from ich_mil.dicom.files.slice_name import slice_file
-from ich_mil.dicom.files.tags import SOP_CLASS
+from ich_mil.dicom.files.elements import Elements, read_elements
+from ich_mil.dicom.files.header import SliceHeader, read_headers, slice_file
 from ich_mil.dicom.geometry.planes import heights_along, normal_of
 from ich_mil.errors import DataError, DicomError
 from ich_mil.report.dicom.patient import CARRIED, REQUIRED, patient_and_study
@@ -52,10 +50,7 @@ _THICKNESS_DIGITS = 3
 """Decimals of a thickness in mm: rounding to micrometres makes computed thicknesses of equal slices equal."""
 
 
-_TAGS = frozenset(
-    {CHARACTER_SET, SOP_CLASS}
-    | {tag_of(keyword) for keyword in (*REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)}
-)
+_KEYWORDS = ("SOPClassUID", *REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)
 
 
 @dataclass(frozen=True)
@@ -187,7 +182,7 @@ def _source_slice(
         path, frame = slice_file(root, name)
         if path not in files:
             try:
-                files[path] = read_headers(path), read_elements(path, _TAGS)
+                files[path] = read_headers(path), read_elements(path, _KEYWORDS)
             except (DicomError, OSError) as error:
                 raise DataError(
                     f"{path}: a source image can no longer be read ({_reason(error, path)}); put the study "
@@ -210,12 +205,12 @@ def _reason(error: Exception, path: Path) -> str:
 
 
 def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
-    frame_of_reference = elements.text(tag_of(_FRAME_OF_REFERENCE))
-    sop_class = elements.text(SOP_CLASS)
+    frame_of_reference = elements.text(_FRAME_OF_REFERENCE)
+    sop_class = elements.text("SOPClassUID")
     said = {"SOPClassUID": sop_class, _FRAME_OF_REFERENCE: frame_of_reference}
-    lossy = {_LOSSY: "01"} if elements.text(tag_of(_LOSSY)) == "01" else {}
+    lossy = {_LOSSY: "01"} if elements.text(_LOSSY) == "01" else {}
     if lossy:
-        texts = {keyword: elements.text(tag_of(keyword)) for keyword in _LOSSY_MORE}
+        texts = {keyword: elements.text(keyword) for keyword in _LOSSY_MORE}
         lossy |= {keyword: text for keyword, text in texts.items() if _LOSSY_MORE[keyword].fullmatch(text)}
     return SourceImage(
         sop_class=valid_uid(sop_class or elements.media_sop_class or CTImageStorage),

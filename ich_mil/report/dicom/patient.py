@@ -14,7 +14,7 @@ from functools import partial
 
 from pydicom.dataset import Dataset
 
-from ich_mil.dicom.files.elements import CHARACTER_SET, Elements, tag_of
+from ich_mil.dicom.files.elements import Elements
 from ich_mil.report.dicom.values import (
     SH,
     age,
@@ -59,10 +59,10 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
     """
     elements = Dataset()
     elements.StudyInstanceUID = valid_uid(study_uid)
-    character_sets = first.text(CHARACTER_SET).split("\\")
+    character_sets = first.text("SpecificCharacterSet").split("\\")
     absent = []
     for keyword, valid in (REQUIRED | CARRIED).items():
-        raw = first.values.get(tag_of(keyword), b"")
+        raw = first.values.get(keyword, b"")
         text = decoded(raw, character_sets).strip(" \0")
         value = valid(text)
         if value or keyword in REQUIRED:
@@ -74,7 +74,7 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
             notes.append(f"{keyword} of the source images is not valid: {here} here.")
     if absent:
         notes.append(f"The source images say nothing of {', '.join(absent)}: empty here.")
-    raw = first.values.get(tag_of("AccessionNumber"), b"")
+    raw = first.values.get("AccessionNumber", b"")
     order = identifier(decoded(raw, character_sets).strip(" \0"))
     if order and not elements.AccessionNumber:
         setattr(elements, ORDER, order)

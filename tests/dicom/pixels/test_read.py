@@ -19,6 +19,8 @@ from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, data_set
 from tests.dicom.small_files import STORED, read, refused, write
 
+TWELVE_BITS = {"BitsStored": 12, "HighBit": 11, "PixelRepresentation": 0}
+
 
 @pytest.mark.parametrize(
     ("changes", "code"),
@@ -27,10 +29,7 @@ from tests.dicom.small_files import STORED, read, refused, write
         ({"PixelData": np.array([-2000] * 15 + [-1990], np.int16).tobytes()}, Code.FLAT),
         # Air at 24, brain at 1064 and an intercept of 0: the offset is lost, every value would be bone.
         ({"RescaleIntercept": 0}, Code.NO_HU_SCALE),
-        (
-            {"RescaleIntercept": 0, "BitsStored": 12, "HighBit": 11, "PixelRepresentation": 0},
-            Code.NO_HU_SCALE,
-        ),
+        ({"RescaleIntercept": 0} | TWELVE_BITS, Code.NO_HU_SCALE),
     ],
 )
 def test_refused_by_the_pixels(tmp_path, changes, code):
@@ -85,28 +84,16 @@ def test_more_pixel_data_than_needed_is_read(tmp_path):
         np.testing.assert_array_equal(read(path)[0], STORED - 1024)
 
 
-def test_wrapped_twelve_bit_slice(tmp_path):
+def test_repairs_of_twelve_bits(tmp_path):
     hu = STORED - 1024
-    stored = np.where(hu < 0, hu + 4096, hu).astype(np.uint16)
-    path = write(
-        tmp_path,
-        PixelData=stored.tobytes(),
-        BitsStored=12,
-        HighBit=11,
-        PixelRepresentation=0,
-        RescaleIntercept=1,
-    )
-    got, notes = read(path)
+    wrapped = np.where(hu < 0, hu + 4096, hu).astype(np.uint16)
+    got, notes = read(write(tmp_path, PixelData=wrapped.tobytes(), RescaleIntercept=1, **TWELVE_BITS))
     np.testing.assert_array_equal(got, hu)
     assert [code for code, _ in notes] == [Code.INTERCEPT_12_BIT]
-
-
-def test_padding_30768_survives_decoding(tmp_path):
-    stored = STORED.astype(np.uint16)
-    stored[0, 1] = 30768
-    path = write(tmp_path, PixelData=stored.tobytes(), BitsStored=12, HighBit=11, PixelRepresentation=0)
-    hu, notes = read(path)
-    assert hu[0].tolist() == [-1000, -1024, -984, -1000]
+    padded = STORED.astype(np.uint16)
+    padded[0, 1] = 30768
+    got, notes = read(write(tmp_path, PixelData=padded.tobytes(), **TWELVE_BITS))
+    assert got[0].tolist() == [-1000, -1024, -984, -1000]
     assert [code for code, _ in notes] == [Code.PADDING]
 
 
@@ -119,7 +106,7 @@ def test_noise_in_the_lower_rows_is_refused(tmp_path):
     np.testing.assert_array_equal(hu, stored - 1024)
     stored[333:] = np.random.default_rng(0).integers(-(2**15), 2**15, stored[333:].shape)
     path = write(tmp_path, PixelData=stored.tobytes(), **picture)
-    with pytest.raises(DicomError, match="179 rows from 333 to 511 are noise") as caught:
+    with pytest.raises(DicomError, match="179 rows from 333 to 511") as caught:
         read(path)
     assert caught.value.code == Code.NOISE
 
@@ -138,7 +125,7 @@ def test_zeros_from_some_row_on_are_a_copy_that_failed(tmp_path, kept, filled):
     picture[:, filled:] = 0
     pixels = zero_below(picture, kept)
     path = write(tmp_path, Rows=64, Columns=64, PixelData=pixels.tobytes())
-    with pytest.raises(DicomError, match=f"zeros from row {math.ceil(64 * kept)} on: a copy") as caught:
+    with pytest.raises(DicomError, match=f"zeros from row {math.ceil(64 * kept)} on,") as caught:
         read(path)
     assert caught.value.code == Code.UNREADABLE
 
@@ -161,7 +148,7 @@ def test_a_file_that_was_cut_off_since_its_header_was_read(tmp_path):
     path = write(tmp_path)
     (header,) = read_headers(path)
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DicomError, match="pixel data are cut off: 28 of 32 bytes") as caught:
+    with pytest.raises(DicomError, match="28 of 32 bytes") as caught:
         read_slice(header)
     assert caught.value.code == Code.UNREADABLE
 

@@ -5,15 +5,12 @@ from types import SimpleNamespace
 import pytest
 from pydicom.dataset import Dataset
 
-from ich_mil.dicom.files.elements import tag_of
 from ich_mil.report.dicom.patient import patient_and_study
 
 
 def made_of(character_sets: str = "", **values: bytes) -> tuple[Dataset, list[str]]:
     """Patient and study of an image with these values, and what is told of them."""
-    first = SimpleNamespace(
-        values={tag_of(keyword): raw for keyword, raw in values.items()}, text=lambda tag: character_sets
-    )
+    first = SimpleNamespace(values=values, text=lambda keyword: character_sets)
     notes: list[str] = []
     return patient_and_study(first, "1.2.3", notes), notes
 
