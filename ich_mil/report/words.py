@@ -195,7 +195,9 @@ def drivers(scan: ScanResult) -> list[str]:
     """
     without = "Without {} the scan's probability would be {}."
     if scan.extras:
-        return [without.format(name, percent(value)) for value, name in ranking(scan)[:MAX_DRIVERS]]
+        moving = [one for one in ranking(scan) if percent(one[0]) != percent(scan.probability)]
+        lines = [without.format(name, percent(value)) for value, name in moving[:MAX_DRIVERS]]
+        return lines or ["No slice, sentence or covariate alone changes the scan's probability."]
     sentences = []
     for run in by_drop(scan)[:MAX_RUNS]:
         if run.scan_without is None:

@@ -1,11 +1,14 @@
 """Requests, reports and covariates: what is read, and what states the result and is refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from ich_mil.config import SetSettings, read_config
 from ich_mil.errors import ConfigError, DataError
+from ich_mil.multimodal import extras as module
 from ich_mil.multimodal.embedding import SentenceEmbedding
 from ich_mil.multimodal.extras import ExtraSources, read_covariates, states_result
 from ich_mil.reports.labels import read_sentences
@@ -92,6 +95,15 @@ def test_tables_of_other_scans_and_headers_of_feature_files(tmp_path):
         ExtraSources(requests=path).read(["other"])
     with pytest.raises(ConfigError, match="name a table for feature files"):
         SetSettings("features", "f.csv", covariates="header").extras.read(["a"])
+
+
+def test_age_and_sex_of_dicom_headers(monkeypatch):
+    texts = {"a": {"PatientAge": "063Y", "PatientSex": "F"}, "b": {"PatientAge": "", "PatientSex": "O"}}
+    monkeypatch.setattr(module, "study_texts", lambda _, scan: texts[scan])
+    prepared = SimpleNamespace(part_of=lambda _: None)
+    found = SetSettings("folder", "d", covariates="header").extras.read(["a", "b"], prepared).covariates
+    assert found["a"] == {"age": 63.0, "sex": 1.0}
+    assert np.isnan([*found["b"].values()]).all()
 
 
 def test_the_embedding_is_that_of_scikit_learn_and_forgets_rare_words():

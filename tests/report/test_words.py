@@ -91,6 +91,9 @@ def test_slices_and_sentences_are_ranked_by_how_far_the_probability_would_move(s
     calm = replace(mixed, runs=(), extras=extras[:1])
     assert ranking(calm)[0][1] == "sentence 1"  # no slice matters as much
     assert len(drivers(calm)) == MAX_DRIVERS
+    same = tuple(replace(one, scan_without=scan.probability) for one in scan.slices)
+    still = replace(calm, slices=same, extras=(replace(extras[0], scan_without=scan.probability),))
+    assert plain(drivers(still)) == ["No slice, sentence or covariate alone changes the scan's probability."]
 
 
 def test_problems_are_what_a_reader_must_know_and_the_rest_is_routine():
