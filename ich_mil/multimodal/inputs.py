@@ -221,12 +221,7 @@ def _some(names: list[object]) -> str:
 def rows_of(
     X: Sequence[Values], bags: Sequence[Values], known: Sequence[Scaling] | None
 ) -> tuple[list[Rows], list[Scaling], np.ndarray]:
-    """Check, number and standardise.
-
-    Args:
-        X: features of each modality.
-        bags: ids likewise.
-        known: standardisation of the fit; None to learn it here, where every modality needs a row.
+    """Check, number and standardise the instances; `known` is the standardisation of the fit, if any.
 
     Returns:
         Standardised instances of each modality, their standardisation, and the ids (B,) of the bags.

@@ -91,15 +91,7 @@ def draw(posterior: Posterior, chunks: Sequence[Chunk], *, seed: int) -> Iterato
 def predict(
     posterior: Posterior, chunks: Sequence[Chunk], sizes: Sequence[int], n_bags: int, *, seed: int
 ) -> Predictions:
-    """Mean and deviation of the sampled predictive distribution.
-
-    Args:
-        posterior: of the coefficients.
-        chunks: bags.
-        sizes: number of rows of each modality.
-        n_bags: B.
-        seed: of the draws of δ.
-    """
+    """Mean and deviation of `draw`, for B = `n_bags` and modalities of `sizes` rows."""
     like = posterior.outer
     bag_mean, bag_std = like.new_zeros(n_bags), like.new_zeros(n_bags)
     means, stds = ([like.new_zeros(size) for size in sizes] for _ in range(2))

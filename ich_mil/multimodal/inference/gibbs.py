@@ -164,14 +164,7 @@ class Chains:
 def sample_posterior(
     model: Model, *, chains: int, burn_in: int, draws: int, generator: torch.Generator
 ) -> Draws:
-    """Run the chains.
-
-    Args:
-        model: data and prior.
-        chains: R, at least 2.
-        burn_in: sweeps of each chain before the first kept draw.
-        draws: L, sweeps of each chain that are kept.
-        generator: of all draws.
+    """Run R = `chains` chains and keep L = `draws` sweeps of each after `burn_in`.
 
     Warns:
         UserWarning: the chains disagree.

@@ -39,15 +39,7 @@ class Model:
     def __init__(
         self, chunks: Sequence[Chunk], signs: Tensor, columns: Columns, prior: Prior, widths: Sequence[int]
     ) -> None:
-        """Sum what depends on the features alone.
-
-        Args:
-            chunks: all bags.
-            signs: (B,) -1 or 1, the labels.
-            columns: of the outer tier.
-            prior: of all coefficients.
-            widths: number of inner coefficients P of each modality.
-        """
+        """Sum what depends on the features alone; `signs` (B,) are labels ±1, `widths` P of each modality."""
         self.chunks, self.signs, self.columns, self.prior = chunks, signs, columns, prior
         self.inner_precision = [
             prior.precision(torch.arange(width, device=signs.device) == 0) for width in widths
@@ -185,21 +177,10 @@ class Model:
         root: Tensor,
         newton: bool,
     ) -> tuple[Tensor, Tensor]:
-        """One instance after another: new q(δ, U) of a block, its share of the sums added to `sums`.
+        """New q(δ = 1) (R, n) of a block and Σ_j p_j h_j (R, b, P), one instance after another.
 
-        Args:
-            sums: are added to.
-            m: the modality.
-            block: its instances.
-            b: (R, P) E[b].
-            old: (R, n) q(δ = 1).
-            mean: (R, b, P) Σ_j p_j h_j of all bags of the chunk.
-            others: (R, b', P) from `_others`.
-            root: (R, P, P) L of this modality's block of E[θθᵀ].
-            newton: add to the curvature, too.
-
-        Returns:
-            New q(δ = 1) and Σ_j p_j h_j.
+        `old` (R, n) and `mean` (R, b, P) are the last ones, `b` (R, P) is E[b], `others` is from `_others`,
+        `root` L of E[ββᵀ]. The block's share of the sums is added to `sums`, of the curvature if `newton`.
         """
         here, h = block.bag_order, block.x  # h (n, P)
         v = torch.linalg.solve_triangular(root.mT, others, upper=True, left=False)  # L⁻¹ others, as rows
