@@ -26,7 +26,7 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.evaluate.baselines import position_score
-from ich_mil.evaluate.bootstrap import interval_of, of_proportion, patient_bootstrap, patients_behind
+from ich_mil.evaluate.bootstrap import effective_patients, patient_bootstrap, proportion_interval
 from ich_mil.evaluate.metrics import auc_inside
 from ich_mil.evaluate.resampled_metrics import resampled_ranking
 from ich_mil.files import write_text
@@ -143,8 +143,8 @@ def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
 def ranking(labels: np.ndarray, score: np.ndarray, patients: Sequence[str]) -> str:
     """AUC with its bootstrap interval over scans."""
     found = patient_bootstrap(lambda c: {"auc": resampled_ranking(labels, score, c)["auc"]}, patients, seed=0)
-    auc, behind = float(roc_auc_score(labels, score)), patients_behind(labels, np.asarray(patients))
-    ends = interval_of("auc", auc, found["auc"], behind)
+    auc, behind = float(roc_auc_score(labels, score)), effective_patients(labels, np.asarray(patients))
+    ends = proportion_interval(found["auc"], auc, behind["auc"])
     return with_interval(auc, (ends.low, ends.high))
 
 
@@ -156,7 +156,7 @@ def slice_cells(labels: np.ndarray, score: np.ndarray, index: pd.Index) -> list[
         lambda c: {"mean": inside @ c / c.sum(axis=0)}, [str(k) for k in range(len(inside))], seed=0
     )
     mean = float(inside.mean())
-    ends = of_proportion(found["mean"], mean, len(inside))
+    ends = proportion_interval(found["mean"], mean, len(inside))
     return [ranking(labels, score, scan), with_interval(mean, (ends.low, ends.high))]
 
 

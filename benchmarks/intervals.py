@@ -5,7 +5,7 @@
 Scans are simulated with normal scores, classes a given number of standard deviations apart, and calibrated
 probabilities. Scans of one patient share a part of their noise. Each sample is evaluated as in a result
 table; the true value of a metric is that of 400,000 scans. The coverage of plain percentile intervals of the
-same resamples, without `of_proportion` and `of_error`, is given for comparison.
+same resamples, without `proportion_interval` and `ece_interval`, is given for comparison.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.record import command_line, record, table
-from ich_mil.evaluate.bootstrap import intervals_of, patient_bootstrap, patients_behind
+from ich_mil.evaluate.bootstrap import effective_patients, metric_intervals, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
@@ -77,9 +77,9 @@ def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float,
         labels, p, owner = setting.draw(generator)
         statistic = partial(_resampled, labels, p)
         resampled = patient_bootstrap(statistic, owner, resamples=RESAMPLES, seed=number)
-        behind = patients_behind(labels, owner)
+        behind = effective_patients(labels, owner)
         values = {metric: value for metric, value in _measured(labels, p).items() if not np.isnan(value)}
-        for metric, ends in intervals_of(values, resampled, behind).items():
+        for metric, ends in metric_intervals(values, resampled, behind).items():
             plain, true = resampled[metric], truth[metric]
             hits[metric].append((ends.low <= true <= ends.high, plain.low <= true <= plain.high))
     return {metric: (truth[metric], *np.mean(pairs, axis=0)) for metric, pairs in hits.items() if pairs}

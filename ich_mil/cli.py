@@ -270,7 +270,7 @@ def _reproduce(words: list[str]) -> None:
 
 
 def _serve(words: list[str]) -> None:
-    from ich_mil.serve.model_judge import ModelJudge
+    from ich_mil.serve.judging import ModelJudge
     from ich_mil.serve.node import serve
     from ich_mil.serve.settings import ServeSettings
     from ich_mil.settings import read_settings

@@ -517,7 +517,7 @@ def test_models_that_cannot_be_used(place, tmp_path, capsys):
         ("run.json", "ich_mil.run.5", "ich_mil.run.0", "run.0, this one: ich_mil.run.5); train again"),
         ("cnn.json", "ich_mil.cnn.2", "ich_mil.cnn.0", "is of version ich_mil.cnn.0"),
         ("head.json", "ich_mil.head.2", "ich_mil.head.0", "ich_mil.head.0"),
-        ("cnn.json", '"features": 8', '"features": 32', "holds no CNN that can be read"),
+        ("cnn.json", '"features": 8', '"features": 32', "its CNN cannot be read"),
     ):
         copy = tmp_path / "copy"
         shutil.copytree(place / "run", copy)

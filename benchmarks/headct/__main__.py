@@ -24,8 +24,8 @@ from ich_mil.config import read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import position_score, slice_prevalence
-from ich_mil.evaluate.result_table import Scores, evaluate
-from ich_mil.evaluate.table_text import format_table
+from ich_mil.evaluate.result_table import evaluate, format_table
+from ich_mil.evaluate.scores import Scores
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits

@@ -31,7 +31,7 @@ from torch import Tensor
 from benchmarks.ctich import ROWS, VALIDATION, WINDOWS, network
 from benchmarks.heatmaps.localise import TOLERANCE, localise
 from benchmarks.heatmaps.occlusion import occlusion_map
-from benchmarks.record import command_line, record, seconds, spread, table, with_interval
+from benchmarks.record import command_line, record, table, with_interval
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
@@ -282,24 +282,6 @@ def of_ctich(data: Path, seed: int) -> str:
     return compared(models, held)
 
 
-def cost() -> str:
-    """Seconds for the maps of 8 slices of a 40-slice scan at 256 pixels, by the untrained default CNN."""
-    lines = []
-    generator = torch.Generator().manual_seed(0)
-    pictures = 0.3 + 0.1 * torch.rand(40, 3, 256, 256, generator=generator)
-    pictures[20:, :, 100:140, 90:120] += 0.3
-    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
-    for width in (8, 128):
-        cnn = untrained(EncoderSettings(size=256), CnnSettings(features=width))
-        with torch.no_grad():
-            x = cnn.encode(pictures).double()
-        head = fit(x, torch.arange(0, 41, 5), labels, settings=HeadSettings(n_inducing=20))[0]
-        weights = draw_weights(head, MAP_SAMPLES, 0)
-        taken = seconds(lambda: slice_maps(cnn, head, pictures, range(20, 28), weights), rounds=3)  # noqa: B023
-        lines.append(f"D = {width}: {spread(taken)}")
-    return "8 slices of 40 at 256 pixels, both maps: " + "; ".join(lines) + "."
-
-
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--run", type=Path, required=True)
@@ -307,7 +289,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seed", type=int, default=2, help="of the CT-ICH model")
     chosen = parser.parse_args()
-    parts = [cost(), f"Phantoms:\n\n{of_phantoms(chosen.run, chosen.out)}"]
+    parts = [f"Phantoms:\n\n{of_phantoms(chosen.run, chosen.out)}"]
     if chosen.data is not None:
         parts.append(f"Synthetic bleeds in real CT-ICH scans:\n\n{of_ctich(chosen.data, chosen.seed)}")
     record("Heat maps: do they point at the blood", "\n\n".join(parts))

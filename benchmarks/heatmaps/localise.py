@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
-from ich_mil.evaluate.bootstrap import Interval, of_proportion, patient_bootstrap
+from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap, proportion_interval
 
 TOLERANCE = 0.03
 """Tolerance as a share of the image side; the literature uses 15 pixels for images 500 pixels wide."""
@@ -91,7 +91,7 @@ def localise(maps: Tensor, masks: Mask, heads: Mask, patients: Sequence[str], *,
     whole = {name: float(value[0]) for name, value in means(np.ones((len(maps), 1))).items()}
     intervals = patient_bootstrap(means, patients, seed=seed)
     for name in rows:
-        intervals[name] = of_proportion(intervals[name], whole[name], len(set(patients)))
+        intervals[name] = proportion_interval(intervals[name], whole[name], len(set(patients)))
     return Localisation(**rows, means=whole, intervals=intervals)
 
 

@@ -76,7 +76,9 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
                 failed.append(error)
         path = folder / links[scan.scan]
         write_study_page(results, scan, prepared, folder, path, texts=texts.get(scan.scan, {}))
-    title = f"Head CT worklist {folder.resolve().name}" if shown.names else "Head CT worklist"
+    title = "Intracranial hemorrhage: head CT worklist"
+    if shown.names:
+        title += f" {folder.resolve().name}"
     write_text(folder / "index.html", render_cohort(results, links, title=title, texts=texts))
     for scan in results.scans if shown.dicom else ():
         maps, place = read_maps(folder, scan, results.model), folder / "dicom" / Path(links[scan.scan]).stem

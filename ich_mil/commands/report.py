@@ -21,7 +21,8 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError, ModelError, named
 from ich_mil.evaluate.event_rates import calibration_table
-from ich_mil.evaluate.result_table import Scores, evaluate, read_table
+from ich_mil.evaluate.result_table import evaluate, read_table
+from ich_mil.evaluate.scores import Scores
 from ich_mil.files import write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.progress import progress, say

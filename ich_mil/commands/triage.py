@@ -15,8 +15,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError, ModelError, named
-from ich_mil.evaluate.deployment.conformal import Method
-from ich_mil.evaluate.deployment.triage import DECISIONS, Triage, fit_triage
+from ich_mil.evaluate.deployment.triage import DECISIONS, Method, Triage, fit_triage
 from ich_mil.files import write_json, write_text
 from ich_mil.ledger import Code
 from ich_mil.progress import say
@@ -102,7 +101,7 @@ def calibrate_triage(
     except DataError as error:
         raise DataError(f"{labels or folder}: {error}") from error
     write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
-    say(f"{out}: {triage.promise}")
+    say(f"{out}: {triage.guarantees}")
     return triage
 
 
@@ -169,7 +168,7 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
     if held_back:
         say(f"{held_back} more would be negative, but were not seen whole: to be looked at")
-    say(triage.promise)
+    say(triage.guarantees)
     say(
         f"predictions.csv and any pages in {folder} keep the results they had: 'ich-mil predict ... --triage "
         f"{thresholds}' decides in them too"

@@ -29,9 +29,8 @@ from ich_mil.evaluate.baselines import (
     position_score,
     slice_prevalence,
 )
-from ich_mil.evaluate.model_metrics import known_or_none
-from ich_mil.evaluate.result_table import Scores, evaluate
-from ich_mil.evaluate.table_text import format_table
+from ich_mil.evaluate.result_table import evaluate, format_table
+from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import alone, check_apart, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources

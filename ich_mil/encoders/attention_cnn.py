@@ -1,9 +1,7 @@
 """Attention CNN: slice encoder, gated attention pooling and classifier, trained on scan labels alone.
 
-In: pictures (N, C, S, S) of the windowed slices of packed scans. Out: logits of scans and slices, attention
-weights, slice features. Slices are encoded separately, pooled within their scan by gated attention (Ilse et
-al. 2018, as used in Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags
-are packed, never padded.
+Slices are encoded separately, pooled within their scan by gated attention (Ilse et al. 2018, as used in
+Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags are packed.
 
     h_n = W vec(encoder(x_n))                                    (D,)  features for the Gaussian process
     a_n = softmax over the scan of  wᵀ(tanh(V h_n) ∘ sigmoid(U h_n))
@@ -41,9 +39,8 @@ class CnnSettings:
     Attributes:
         features: number of features D.
         dropout: dropout probability of the pooled encoder output, in [0, 1).
-        pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`. The
-            mean is invariant to the position of a bleed, which helps with few scans. The maps of all other
-            encoders are always averaged.
+        pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`, which
+            is invariant to the position of a bleed and helps with few scans. Other encoders use `mean`.
         chunk_slices: largest number of slices encoded at once. Larger batches are encoded in k chunks, and
             each chunk takes every k-th slice. In training the activations of each chunk are recomputed in the
             backward pass, and batch norm uses the statistics of the chunk.
@@ -117,10 +114,7 @@ class AttentionCnn(nn.Module):
 
     @torch.no_grad()
     def frozen_maps(self, pictures: Tensor, *, blocks: int | None = None) -> Tensor:
-        """Feature maps (n, F, h, w) of pictures (n, C, S, S) after the frozen blocks, or the lowest `blocks`.
-
-        With 0 blocks the pictures are returned.
-        """
+        """Maps (n, F, h, w) of pictures (n, C, S, S) after the frozen blocks, or the lowest `blocks`."""
         blocks = self.frozen if blocks is None else blocks
         if not blocks:
             return pictures
@@ -134,8 +128,8 @@ class AttentionCnn(nn.Module):
         return features
 
     def _encode_chunk(self, maps: Tensor, blocks: int) -> Tensor:
-        upper = self.encoder[blocks:]
-        return self.features_of_maps(upper(maps.contiguous(memory_format=torch.channels_last)))
+        maps = self.encoder[blocks:](maps.contiguous(memory_format=torch.channels_last))
+        return self.features_of_maps(maps)
 
     def encode(self, pictures: Tensor) -> Tensor:
         """Features (N, D) of pictures (N, C, S, S), computed `chunk_slices` at a time."""
@@ -155,13 +149,11 @@ class AttentionCnn(nn.Module):
         # and their statistics would reveal the label.
         places = torch.arange(len(maps), device=maps.device)
         back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
-        chunks = [maps[first::count] for first in range(count)]
-        if not torch.is_grad_enabled():
-            return torch.cat([self._encode_chunk(chunk, blocks) for chunk in chunks])[back]
         # `torch.compile` fails on a checkpoint with `context_fn`; `disable` as a decorator would add a second
         # to the import
         again = torch.compiler.disable(self._encode_again)
-        return torch.cat([again(chunk, blocks) for chunk in chunks])[back]
+        encode = again if torch.is_grad_enabled() else self._encode_chunk
+        return torch.cat([encode(maps[first::count], blocks) for first in range(count)])[back]
 
     def _encode_again(self, maps: Tensor, blocks: int) -> Tensor:
         """Encode a chunk with activation checkpointing."""

@@ -2,16 +2,13 @@
 
 The papers' CNN has one 5x5 convolution with 16 channels (same padding), then 3x3 convolutions with 32
 channels (valid padding), each followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels, six blocks
-result in a 6x6 map. At other sizes the number of blocks is chosen such that the last map is the smallest with
-at least 6x6 cells. 128 pixels have four blocks and the same flattened length of 1152.
+result in a 6x6 map. At other sizes the last map is the smallest with at least 6x6 cells.
 
 A timm or torchvision model is used up to its last feature map, as a sequence of blocks. The first block
 standardises the pictures as expected by the weights of the model. `encoder_parts.py` splits that sequence.
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,9 +26,7 @@ SMALLEST_MAP = 6
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """Settings of the slice encoder and its input pictures.
-
-    Blocks are the modules of the encoder's trunk in order: stem layers, then stages.
+    """Settings of the slice encoder, a sequence of blocks (stem layers, then stages), and its pictures.
 
     Attributes:
         name: `paper`, or a timm or torchvision model with a convolutional trunk, such as
@@ -164,17 +159,17 @@ def _timm(settings: EncoderSettings) -> nn.Sequential:
     encoder = _blocks(model, standardise)
     side = settings.size if fixed else about.input_size[-1]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _evaluating(model):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.eval()
             pictures = torch.rand(1, channels, side, side)
             maps = model.forward_features(standardise(pictures))
-            if (
-                maps.ndim == 4
-                and torch.equal(maps, encoder(pictures))
-                and maps.shape[1] == model.num_features
-            ):
+            is_map = maps.ndim == 4 and maps.shape[1] == model.num_features
+            if is_map and torch.equal(maps, encoder(pictures)):
                 return encoder
     except (RuntimeError, ValueError, TypeError, AssertionError, AttributeError):
         pass  # the model's forward is more than its modules in sequence
+    finally:
+        model.train()
     if not hasattr(model, "forward_intermediates"):
         raise _no_trunk(settings.name)
     return nn.Sequential(_LastMap(model, standardise))
@@ -207,15 +202,6 @@ def _blocks(model: nn.Module, standardise: Standardise) -> nn.Sequential:
     return nn.Sequential(nn.Sequential(standardise, first), *others)
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
-
-
 def _torchvision(settings: EncoderSettings) -> nn.Sequential:
     import torchvision
 
@@ -243,11 +229,10 @@ def _no_trunk(name: str) -> ModelError:
 
 
 def map_shape(encoder: nn.Module, settings: EncoderSettings) -> tuple[int, int, int]:
-    """Shape (F, h, w) of an encoder's output map, from one forward pass on a blank slice.
+    """Shape (F, h, w) of an encoder's output map, from a forward pass on a blank slice.
 
-    Raises:
-        ModelError: the pictures are too small: a map is empty, or has one value per channel before a batch
-            norm.
+    `ModelError` if the pictures are too small: a map is empty, or has one value per channel before a batch
+    norm.
     """
     # A copy in training mode: batch norm then refuses a single value, but also updates its statistics.
     dry = copy.deepcopy(encoder).train()

@@ -1,7 +1,6 @@
 """Tasks of a benchmark protocol: the training scans and the scored scans of each fit.
 
-In: a `ProtocolConfig`. Out: `Task`s, each with training scans, optional validation scans (for early stopping
-and calibration) and the sets to score. No scan and no patient is both trained on and scored in a task.
+No scan and no patient is both trained on and scored in a task.
 
 * Tables of features and sets of bags: for each seed the bags are divided into folds by patient, stratified by
   label, and every fold is held out once (set `held-out`). With an external set, one more task is trained on

@@ -271,7 +271,7 @@ def make_results(
     general = [line for scan, own in lines.items() if scan not in known for line in own]
     decided_by = f"{BY_INTERVAL}; {WHOLE_ONLY}"
     if triage is not None:
-        decided_by = f"{triage.promise} {WHOLE_ONLY.capitalize()}."
+        decided_by = f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
     return Results(set_name, model, decided_by, tuple(scans), _entries(general))
 
 

@@ -54,7 +54,7 @@ def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, cap
     assert cli.main(["triage", str(tmp_path / "known"), "--sensitivity", "0.9"]) == 0
     scans = [f"s{i}" for i in range(200)]
     want = fit_triage(labels, p, sensitivity=0.9, specificity=0.95, confidence=0.9, patients=scans)
-    assert want.promise in capsys.readouterr().out
+    assert want.guarantees in capsys.readouterr().out
     written = json.loads((tmp_path / "known" / "triage.json").read_text())
     assert (written["low"], written["high"]) == (want.low, want.high)
 
@@ -158,7 +158,7 @@ def test_what_is_refused(tmp_path, capsys):
     assert "listed twice: s0" in refused([tmp_path / "known", "--labels", labels], capsys)
     few = refused([tmp_path / "few"], capsys)
     assert f"error: {tmp_path / 'few'}: 18 labelled calibration scans are too few" in few
-    assert "at least 20 are needed, and more for a high promise; label more scans" in few
+    assert "at least 20 are needed" in few
     none = refused([tmp_path / "unlabelled"], capsys)
     assert f"error: {tmp_path / 'unlabelled'}: no scan has a label; name a file with --labels" in none
     assert "predictions.json" in refused([tmp_path / "nowhere"], capsys)

@@ -28,7 +28,7 @@ import numpy as np
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.mutations import Corpus, Mutant
-from tests.forkserver import forkserver
+from tests.together import forkserver
 
 MAX_FRAMES = 50
 READER = "tests.dicom.watch:read_all"

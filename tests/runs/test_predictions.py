@@ -205,7 +205,7 @@ def test_decided_by_thresholds():
     predictions.scan_mean[:] = torch.tensor([0.8, 0.3, 0.29]).double()
     found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
     assert [scan.decision for scan in found.scans] == ["positive", "look", "negative"]
-    assert found.decided_by == f"{triage.promise} {WHOLE_ONLY.capitalize()}."
+    assert found.decided_by == f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
     assert is_promised(found.decided_by)
 
 

@@ -243,6 +243,12 @@ def test_rsna_labels_and_pixels_are_those_of_the_phantoms(rsna):
             sop = group[n].SOPInstanceUID
             assert [label[f"{sop}_{kind}"] for kind in (*SUBTYPES, "any")] == [*want, max(want)]
             np.testing.assert_array_equal(hounsfield(group[n])[seen], made.hu[n][seen])
+            corner, turn = (
+                np.array(group[n][f"Image{name}Patient"].value, float) for name in ("Position", "Orientation")
+            )
+            middle = corner + 15.5 * made.pixel * (turn[:3] + turn[3:])
+            height = made.origin_z + n * made.spacing / np.cos(np.deg2rad(made.tilt))
+            np.testing.assert_allclose(middle, [0, 0, height], atol=1e-4)
     assert positive == round(0.43 * 6)
 
 

@@ -16,7 +16,7 @@ from ich_mil.training.augment import draw_variation
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.windows import PRESETS
-from tests.elsewhere import AWAY, elsewhere
+from tests.emulated.elsewhere import AWAY, elsewhere
 
 WINDOWS = PRESETS["papers"]
 

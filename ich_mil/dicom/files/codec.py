@@ -232,12 +232,12 @@ def _j2k_segments(stream: bytes, place: int) -> Iterator[tuple[int, int]]:
     while place + 12 <= len(stream):
         marker, length = struct.unpack(">HH", stream[place : place + 4])
         if marker == _SOD:
-            place = end_of_part
+            place = max(end_of_part, place + 2)  # a damaged length can point backwards
             continue
         yield marker, place
         if marker == _SOT:
             (part,) = struct.unpack(">I", stream[place + 6 : place + 10])
-            end_of_part = place + max(part, 12) if part else len(stream)
+            end_of_part = place + part if part else len(stream)
         place += 2 + length
 
 

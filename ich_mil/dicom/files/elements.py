@@ -1,12 +1,10 @@
 """Fast header parser: raw values of selected DICOM elements and the location of Pixel Data.
 
 In: a path and DICOM keywords. Out: `Elements`, whose values are decoded on access. Pixel Data is not read, a
-deflated file is inflated only as far as its header, and nested sequences of any depth are skipped without
-recursion. pydicom takes three times as long for the twenty small elements of an RSNA slice, and every file of
-a data set passes through this parser.
+deflated file is inflated only as far as its header, nested sequences are skipped without recursion. pydicom
+takes three times as long for an RSNA slice, and every file passes through this parser.
 
-Source: DICOM PS3.5 7.1 (elements), 7.5 (sequences), 6.2.2 (UN of undefined length is implicit), A.5
-(deflated); PS3.10 7.1 (preamble and file meta information).
+Source: DICOM PS3.5 7.1 (elements), 7.5 (sequences), 6.2.2 (UN), A.5 (deflated); PS3.10 7.1 (preamble, meta).
 """
 
 import io
@@ -49,20 +47,17 @@ NATIVE = frozenset(UncompressedTransferSyntaxes)
 UNDEFINED = 0xFFFFFFFF
 
 _VRS = frozenset(vr.value.encode() for vr in VR if len(vr.value) == 2)
+# VRs with a four-byte length field (PS3.5 table 7.1-1)
 _LONG = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
-"""VRs with a four-byte length field (PS3.5 table 7.1-1)."""
 _SYNTAX, _MEDIA_SOP_CLASS, _PIXEL_DATA = 0x00020010, 0x00020002, 0x7FE00010
 _ITEM, _END_OF_ITEM, _END_OF_SEQUENCE = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
-_ITEM_BYTES = {True: b"\xfe\xff\x00\xe0", False: b"\xff\xfe\xe0\x00"}
-"""Tag of an item by byte order, True for little endian."""
+_ITEM_BYTES = {True: b"\xfe\xff\x00\xe0", False: b"\xff\xfe\xe0\x00"}  # tag by byte order, True: little
 _CHARACTER_SET = "SpecificCharacterSet"
 _PREAMBLE = 128
 _PART_BYTES = 1 << 16
-# Groups of the first element, little endian, in a file without the PS3.10 preamble.
-_FIRST_GROUPS = {0x0002, 0x0008}
+_FIRST_GROUPS = {b"\x02\x00", b"\x08\x00"}  # of the first element in a file without preamble
 _BLANKS = " \0\t\r\n"
-_ESCAPE = b"\x1b"
-"""First byte of a code extension (PS3.5 6.1.2.5)."""
+_ESCAPE = b"\x1b"  # first byte of a code extension (PS3.5 6.1.2.5)
 
 
 class NotDicomError(Exception):
@@ -74,10 +69,7 @@ class EmptyFileError(NotDicomError):
 
 
 def check_regular(path: Path) -> None:
-    """Raise an error unless a file is regular and not empty, before it is opened.
-
-    Opening or reading a FIFO, a device or a file of /proc, whose size is 0, can block.
-    """
+    """Refuse FIFOs, devices and files of /proc (size 0) before they are opened: they can block."""
     found = path.stat()
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         raise NotDicomError("it is not a regular file")
@@ -94,7 +86,6 @@ class Elements:
         values: keyword -> raw value; empty bytes for a sequence of undefined length.
         pixel_offset: offset of the Pixel Data value in the (inflated) file [bytes]; -1 without Pixel Data.
         pixel_length: length of the Pixel Data value [bytes]; -1 if undefined.
-        n_bytes: file size [bytes].
         sequences: function that parses the data set up to Pixel Data with pydicom, including sequences.
     """
 
@@ -130,8 +121,7 @@ class Elements:
 
     def decimal(self, keyword: str) -> float | None:
         """Value of a DS or IS element with one finite number, or None."""
-        number = self.decimals(keyword, 1)
-        return number[0] if number else None
+        return (self.decimals(keyword, 1) or (None,))[0]
 
     def integer(self, keyword: str) -> int | None:
         """Value of an IS element with one number, or None."""
@@ -156,9 +146,9 @@ def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
 
 
 def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
-    """Read the elements `keywords` that precede Pixel Data, and SpecificCharacterSet.
+    """Read the elements `keywords` before Pixel Data, and SpecificCharacterSet; the preamble may be absent.
 
-    The 128-byte preamble may be absent. Values are cut off after `MOST_VALUE_BYTES`.
+    Values are cut off after `MOST_VALUE_BYTES`.
 
     Raises:
         NotDicomError: the file does not begin like a DICOM file.
@@ -203,7 +193,7 @@ def inflate(path: Path, start: int, n_bytes: int) -> memoryview:
 
 
 def _inflated(file: BinaryIO, start: int, limit: int) -> Iterator[bytes]:
-    """Inflate at most `limit` bytes of a file from offset `start` on, in parts of a few hundred KB."""
+    """Inflate at most `limit` bytes of a file from offset `start` on, in parts."""
     file.seek(start)
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     while limit > 0 and not inflater.eof:
@@ -224,9 +214,7 @@ class _Head:
         has_preamble = content[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
         if not has_preamble and not any(content[:_PREAMBLE]):
             raise EmptyFileError
-        if not has_preamble and (
-            len(content) < 8 or struct.unpack("<H", content[:2])[0] not in _FIRST_GROUPS
-        ):
+        if not has_preamble and (len(content) < 8 or content[:2] not in _FIRST_GROUPS):
             raise NotDicomError
         meta: dict[int, str] = {}
         self.start = _PREAMBLE + 4 if has_preamble else 0
@@ -237,8 +225,7 @@ class _Head:
             if at + length <= len(content):
                 meta[tag] = content[at : at + length].decode("ascii", "replace").strip(_BLANKS)
             self.start = at + length
-        self.syntax = meta.get(_SYNTAX, "")
-        self.media_sop_class = meta.get(_MEDIA_SOP_CLASS, "")
+        self.syntax, self.media_sop_class = meta.get(_SYNTAX, ""), meta.get(_MEDIA_SOP_CLASS, "")
         self.is_whole = len(content) < limit
         if self.syntax == DeflatedExplicitVRLittleEndian:
             inflated = b"".join(_inflated(file, self.start, limit))
@@ -271,17 +258,15 @@ def _elements(head: _Head, tags: dict[int, str], n_bytes: int) -> Elements:
         again.seek(start)
         return read_dataset(again, not explicit, little, stop_when=lambda tag, *_: tag == _PIXEL_DATA)
 
-    syntax = head.syntax or ImplicitVRLittleEndian
-    place = pixel_offset, pixel_length
-    return Elements(syntax, head.media_sop_class, little, values, *place, n_bytes, sequences)
+    meta = head.syntax or ImplicitVRLittleEndian, head.media_sop_class
+    return Elements(*meta, little, values, pixel_offset, pixel_length, n_bytes, sequences)
 
 
 def walk(content: bytes, at: int, *, explicit: bool, little_endian: bool) -> Iterator[tuple[int, int, int]]:
     """Iterate over the top-level elements of a data set, possibly truncated, that begins at offset `at`.
 
     Yields:
-        Tag, offset of the value in `content`, and its length [bytes] or `UNDEFINED`. The offset may lie
-        beyond the end of `content`.
+        Tag, offset of the value, which may lie beyond the end, and its length [bytes] or `UNDEFINED`.
     """
     order = "<" if little_endian else ">"
     with_vr = struct.Struct(f"{order}HH2sH").unpack_from

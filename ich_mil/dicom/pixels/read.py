@@ -8,7 +8,7 @@ Legend: `H, W` pixels.
 """
 
 import io
-from functools import lru_cache
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,9 @@ from ich_mil.ledger import Code
 # nonzero pixels, and a picture padded with zeros also begins with zeros.
 ZERO_FRACTION = 1 / 16
 FULL_ROW = 1 / 2
+
+_inflated = threading.local()
+"""Frames of the deflated file that each thread read last."""
 
 
 def read_slice(
@@ -49,7 +52,7 @@ def read_slice(
     """
     path = root / header.path
     if header.pixels.syntax != DeflatedExplicitVRLittleEndian:
-        _inflated_frames.cache_clear()
+        vars(_inflated).clear()
     try:
         stored = _stored_values(path, header)  # (H, W)
     except NoDecoderError as error:
@@ -121,10 +124,13 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     return values
 
 
-@lru_cache(maxsize=1)
 def _inflated_frames(path: Path, modified: int, offset: int, n_bytes: int) -> memoryview:
-    """All frames of a deflated file, kept until another file is read, because they are read in any order."""
-    return inflate(path, offset, n_bytes)
+    """All frames of a deflated file, kept until the thread reads another: frames are read in any order."""
+    file = (path, modified, offset, n_bytes)
+    if getattr(_inflated, "file", None) != file:
+        _inflated.frames, _inflated.file = inflate(path, offset, n_bytes), file
+    frames: memoryview = _inflated.frames
+    return frames
 
 
 def _is_swapped(file: io.FileIO, header: SliceHeader) -> bool:

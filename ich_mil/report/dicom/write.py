@@ -1,8 +1,7 @@
 """Export of the results of one scan as DICOM files for the archive of its images.
 
-In: the result of a scan, its prepared set, and its maps if there are any. Out: files in a folder: pictures
-(Secondary Capture), maps (Parametric Map), measurements (Structured Report) and key slices (Key Object
-Selection). Each type is a separate series in the study of the source images, with the patient of the source
+Pictures (Secondary Capture), maps (Parametric Map), measurements (Structured Report) and key slices (Key
+Object Selection) are separate series in the study of the source images, with the patient of the source
 images: nothing is de-identified.
 """
 
@@ -34,15 +33,14 @@ def write_dicom_results(
         scan: a scan of `results.scans`.
         results: provenance of the model and decision rule.
         prepared: prepared set that contains the scan; the headers of its source files are read again.
-        maps: heatmaps of some slices of the scan; None writes no Parametric Map.
+        maps: heatmaps of some slices; None writes no Parametric Map.
         folder: output folder; files of an earlier call are replaced, other files are kept.
 
     Returns:
         Paths of the files: pictures, maps, report, key objects.
 
     Raises:
-        DataError: a source file is missing or has changed, the scan differs from that of the set, or the disk
-            is full.
+        DataError: a source file is missing or has changed, or the scan differs from that of the set.
     """
     context = read_context(scan, prepared)
     identity = identify(scan, results, context, maps, datetime.now())

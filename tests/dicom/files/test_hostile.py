@@ -208,3 +208,13 @@ def test_only_regular_files_are_opened(tmp_path, monkeypatch):
     with pytest.raises(NotDicomError):
         read_elements(tmp_path / "device", ["Modality"])
     assert opened == []
+
+
+@pytest.mark.parametrize("length", range(1, 20))
+def test_jpeg_2000_tile_part_shorter_than_its_header_comes_to_an_end(length):
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEG2000Lossless)
+    place = stream.index(b"\xff\x90") + 6  # Psot (T.800 A.4.2)
+    changed = stream[:place] + struct.pack(">I", length) + stream[place + 4 :]
+    pixels = replace(PIXELS, syntax=str(JPEG2000Lossless), bits_stored=12, signed=False)
+    with pytest.raises(Exception, match=r"."):
+        decode(changed, header(0, rows=H, columns=W, pixels=pixels))

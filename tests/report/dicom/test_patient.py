@@ -50,6 +50,16 @@ def test_an_accession_number_that_is_too_long_keeps_the_link_to_the_order(access
     assert len([note for note in notes if "(0040,2017)" in note]) == (order is not None)
 
 
+@pytest.mark.parametrize(
+    ("keyword", "valid", "invalid"),
+    [("PatientSex", "M F O", "m male"), ("PatientIdentityRemoved", "YES NO", "yes Y")],
+)
+def test_enumerated_values(keyword, valid, invalid):
+    for text in (*valid.split(), *invalid.split()):
+        elements, _ = made_of(**{keyword: text.encode()})
+        assert elements.get(keyword, "") == (text if text in valid.split() else "")
+
+
 def test_blanks_around_a_value_are_no_part_of_it():
     elements, notes = made_of(AccessionNumber=b" 123 ", PatientID=b"P1\0")
     assert (elements.AccessionNumber, elements.PatientID) == ("123", "P1")
