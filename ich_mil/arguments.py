@@ -140,6 +140,15 @@ def make_parser() -> argparse.ArgumentParser:
         reads.add_argument(
             "--contrast-words", type=Path, metavar="CSV", help="phrases of the site: columns phrase,meaning"
         )
+    for takes in (predict, validate, recalibrate):
+        own = takes.add_argument_group("inputs beside the slices, of a model with head.family multimodal")
+        own.add_argument(
+            "--requests", type=Path, help="CSV scan,text, or a folder of texts from before the scan"
+        )
+        own.add_argument("--reports", type=Path, help="the same, of texts that may state the result")
+        own.add_argument(
+            "--covariates", type=Path, help="CSV: scan, and a column per covariate; header: age and sex"
+        )
     return parser
 
 

@@ -58,6 +58,8 @@ def _check_paths(command: str, given: dict[str, Any]) -> None:
         path = given.get(name)
         if path is not None and not Path(str(path).replace("{member}", "0")).exists():
             raise ConfigError(f"{path}: no such file or folder; correct the path")
+    if "extras" in given:
+        given["extras"].check_paths()
     if command in FROM_PREDICTIONS and not (given["folder"] / PREDICTIONS).is_file():
         raise ConfigError(
             f"{given['folder']}: holds no {PREDICTIONS}; name a folder of 'validate' or 'predict'"
@@ -75,6 +77,11 @@ def _check_paths(command: str, given: dict[str, Any]) -> None:
 def _run(command: str, given: dict[str, Any]) -> None:
     if command in DEFAULT_OUT and given["out"] is None:
         given["out"] = Path(DEFAULT_OUT[command]) / given["root"].resolve().name
+    if "covariates" in given:
+        from ich_mil.multimodal.extras import ExtraSources
+
+        names = ("requests", "reports", "covariates")
+        given["extras"] = ExtraSources(**{name: given.pop(name) for name in names})
     _check_paths(command, given)
     match command:
         case "prepare":

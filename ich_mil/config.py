@@ -10,70 +10,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ich_mil.data.layouts.slice_pictures import Window, parse_window
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.encoders.settings import CnnSettings, EncoderSettings
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import ConfigError
 from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
+from ich_mil.multimodal.settings import MultimodalSettings
+from ich_mil.settings import check_least, check_list, check_seeds, read_settings
+from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
-
-SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
-
-
-@dataclass(frozen=True)
-class SetSettings:
-    """Settings of a data set.
-
-    Attributes:
-        layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), `slices` (single slices, pictures or
-            DICOM, with a labels.csv), or `features` (a public feature CSV).
-        root: path of the folder or CSV; `$NAME` is replaced by the environment variable, `{member}` by the
-            number of the ensemble member.
-        name: name in outputs, preferably stating whether the data are real or synthetic; default: the name of
-            its folder.
-        window: [level, width] in HU of 8-bit pictures; required for these.
-        slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
-            each, in the CNN and in the head; other scans keep their scan label.
-        networks: train networks on this set; heads are trained on every set.
-    """
-
-    layout: SetLayout
-    root: str
-    name: str = ""
-    window: list[float] | None = None
-    slice_labels: bool = False
-    networks: bool = True
-
-    def __post_init__(self) -> None:
-        _ = self.picture_window  # raises
-
-    @property
-    def picture_window(self) -> Window | None:
-        """`window` after validation; None where not set."""
-        return None if self.window is None else parse_window(self.window, layout=self.layout)
-
-    @property
-    def path(self) -> Path:
-        """`root` with variables and `~` expanded. Raises `ConfigError` for an unknown one."""
-        return filled_path("root", self.root)
-
-    def check_path(self) -> None:
-        """Raise `DataError` if the set does not exist."""
-        if not self.path.exists():
-            raise DataError(f"{self.path}: no such file or folder")
-
-    def of_member(self, number: int) -> "SetSettings":
-        """The settings of this set for member `number` of an ensemble."""
-        return replace(self, root=str(member_path(self.root, number)))
-
-
-def member_path(root: Path | str, number: int) -> Path:
-    """`root` with `{member}` replaced by the number of an ensemble member."""
-    return Path(str(root).replace("{member}", str(number)))
 
 
 @dataclass(frozen=True)
@@ -127,6 +74,10 @@ class GridConfig:
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
         check_seeds("seeds", *self.seeds)
+        if self.head.family == "multimodal" or any(one.has_extras for one in self.sets):
+            raise ValueError(
+                "a grid is of Gaussian-process heads on slices; compare multimodal heads by runs"
+            )
         if self.head.seed != HeadSettings.seed:
             raise ValueError(f"head.seed is {self.head.seed}, but a grid has a list of its own, seeds")
         if not self.folds and self.external is None:
@@ -186,7 +137,8 @@ class RunConfig:
         encoder: slice encoder and its input images.
         cnn: network after the encoder.
         training: training of the CNN.
-        head: Gaussian-process head.
+        head: Gaussian-process head, or family multimodal.
+        multimodal: settings of the multimodal head.
         members: number of networks, each with a head, whose predictions are pooled. Member k uses `seed` + k
             and `head.seed` + k; all members share one split.
         encoders: encoders of the members in turn; empty: `encoder` for all members.
@@ -212,6 +164,7 @@ class RunConfig:
     cnn: CnnSettings = field(default_factory=CnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
+    multimodal: MultimodalSettings = field(default_factory=MultimodalSettings)
     members: int = 1
     encoders: list[EncoderSettings] = field(default_factory=list)
     start: Path | None = None
@@ -229,6 +182,9 @@ class RunConfig:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         if not any(one.networks for one in self.training_sets.values()):
             raise ValueError("networks is false for every set to train on; no network could be trained")
+        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
+        if self.head.family != "multimodal" and any(one.has_extras for one in sets):
+            raise ValueError("requests, reports and covariates are inputs of head.family multimodal; set it")
         if any(one.layout == "features" for one in self.also):
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
         if self.external and self.external.slice_labels:

@@ -24,7 +24,7 @@ from pydicom import dcmread
 
 from ich_mil import arguments, cli
 from ich_mil.cli import train_main
-from ich_mil.config import RunConfig, SetSettings, read_config
+from ich_mil.config import RunConfig, read_config
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.preparation.identifying_texts import source_files
 from ich_mil.data.splits import draw_splits, patient_key
@@ -36,6 +36,7 @@ from ich_mil.ledger import Code
 from ich_mil.ranks import Ranks
 from ich_mil.report.maps import read_maps
 from ich_mil.runs.predictions import read_results
+from ich_mil.training.set_settings import SetSettings
 from tests import phantoms
 from tests.feature_table import name_patients, write_features
 from tests.runs_for_tests import HEAD, TINY, feature_run, refused, run

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ich_mil.config import RunConfig, SetSettings, read_config, read_grid
+from ich_mil.config import RunConfig, read_config, read_grid
 from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
 from ich_mil.reproduce.protocol import read_protocol
 from ich_mil.serve.settings import ServeSettings
 from ich_mil.settings import read_settings
+from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))

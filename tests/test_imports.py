@@ -11,18 +11,9 @@ import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "guard", "settings", "progress", "files", "ledger", "ranks", "window_presets", "windows"]
-LAYERS += [
-    "convergence",
-    "kernels",
-    "dicom",
-    "synthetic",
-    "data",
-    "encoders",
-    "gp",
-    "multimodal",
-    "multikernel",
-]
-LAYERS += ["training", "evaluate", "config", "runs", "report", "reports", "commands", "serve", "reproduce"]
+LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
+LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
+LAYERS += ["commands", "serve", "reproduce"]
 LAYERS += ["arguments", "cli", "__main__"]
 
 
@@ -114,6 +105,8 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         ["predict", "site", "--model", "site"],
         ["predict", "site", "--triage", "/absent"],
         ["predict", "site", "--contrast-words", "/absent"],
+        ["predict", "site", "--covariates", "/absent"],
+        ["predict", "site", "--requests", "site", "--reports", "site"],
         ["validate", *labelled],
         ["recalibrate", *labelled, "--out", "x"],
         ["ensemble", "/absent", "site", "--out", "x"],

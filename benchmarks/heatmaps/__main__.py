@@ -251,6 +251,7 @@ def of_phantoms(run: Path, out: Path) -> str:
     shuffled = fit_cnn(
         mixed, splits, folder, encoder=encoder, cnn=settings, training=training, seed=config["seed"]
     )
+    assert isinstance(model.head, SparseGP)
     models = {
         "trained": (model.cnn, model.head),
         "random weights": with_head(untrained(encoder, settings), prepared),

@@ -1,10 +1,11 @@
 """vMMIC and MICProB: the authors' simulated set, speed, the thesis's grid, one modality, CQ500 with two.
 
     python -m benchmarks.multimodal [--parts authors,gibbs,coverage,time,grid,single,musk2,cq500]
-        [--replicates 5] [--write]
+        [--replicates 5] [--cells 0,1,2] [--write]
 
-Bags are simulated by `simulated.py`, baselines are those of `baselines.py`. Processor seconds are of one
-thread. No bag is scored by a model that has seen it.
+Bags are simulated by `simulated.py`, baselines are those of `baselines.py`. The grid goes on from the
+replicates that it has kept (`grid.py`). Processor seconds are of one thread. No bag is scored by a model that
+has seen it.
 """
 
 import warnings
@@ -17,11 +18,13 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.multimodal.baselines import BASELINES
-from benchmarks.multimodal.simulations import authors, bag_loss, coverage, gibbs, grid, time
+from benchmarks.multimodal.grid import GRID, grid
+from benchmarks.multimodal.simulations import FAST, authors, bag_loss, coverage, gibbs, time
 from benchmarks.public_features import DATA, cq500, musk, rsna
 from benchmarks.record import command_line, record, table
 from ich_mil.gp.head import Head
 from ich_mil.multimodal import MultimodalMIL
+from ich_mil.multimodal.settings import Method
 
 BOOTSTRAP = 2000
 FINDINGS = ("Fracture", "MidlineShift", "MassEffect")
@@ -57,12 +60,12 @@ def _single(sets: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
                 (x[np.isin(bags, c)], np.searchsorted(np.sort(c), bags[np.isin(bags, c)]))
                 for c in (train, held)
             )
-            for label, count in (("vMMIC", False), ("vMMIC with count_effect", True)):
+            for method in FAST:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UserWarning)  # fewer bags than coefficients
-                    model = MultimodalMIL(count_effect=count, restarts=2, tolerance=1e-4)
+                    model = MultimodalMIL(method=method, restarts=2, tolerance=1e-4)
                     model.fit([part[0]], [part[1]], y[train])
-                add(label, model.predict_bag_proba([out[0]], [out[1]]), y[held])
+                add(f"vMMIC, {method}", model.predict_bag_proba([out[0]], [out[1]]), y[held])
             for label in ("mean-pooled LR", "MI-SVM", "NSK-SVM"):
                 add(label, BASELINES[label](part, y[train], out), y[held])
             add("GP head", Head().fit(*part, y[train]).predict_bag_proba(*out), y[held])
@@ -79,7 +82,7 @@ def findings() -> pd.DataFrame:
 
 
 def cross_validated(
-    sources: list[tuple[np.ndarray, np.ndarray]], y: np.ndarray, *, count: bool
+    sources: list[tuple[np.ndarray, np.ndarray]], y: np.ndarray, method: Method
 ) -> np.ndarray:
     """Probability (B,) of each bag by a model that has not seen it, five folds; sources are (X, bags)."""
     p = np.empty(len(y))
@@ -88,7 +91,7 @@ def cross_validated(
         for chosen in (train, held):
             kept = [(x[np.isin(bags, chosen)], bags[np.isin(bags, chosen)]) for x, bags in sources]
             parts.append(([x for x, _ in kept], [bags for _, bags in kept]))
-        model = MultimodalMIL(count_effect=count, restarts=2, tolerance=1e-4).fit(*parts[0], y[train])
+        model = MultimodalMIL(method=method, restarts=2, tolerance=1e-4).fit(*parts[0], y[train])
         p[held] = model.predict_bag_proba(*parts[1])
     return p
 
@@ -114,17 +117,17 @@ def two_modalities(replicates: int) -> None:
     extra = read.to_numpy()[known], np.arange(len(known))
     sources = {"slices": [slices], "findings": [extra], "slices and findings": [slices, extra]}
     rows: list[Sequence[object]] = []
-    for count in (False, True):
-        results = {name: cross_validated(one, truth, count=count) for name, one in sources.items()}
+    for method in FAST:
+        results = {name: cross_validated(one, truth, method) for name, one in sources.items()}
         for name, p in results.items():
             gain = "-" if name == "slices" else paired(truth, p, results["slices"])
             figures = f"{roc_auc_score(truth, p):.3f}", f"{bag_loss(truth, p):.3f}", gain
-            rows.append([name, "yes" if count else "no", *figures])
+            rows.append([name, method, *figures])
     text = (
         f"{len(known)} scans, five folds. Findings: share of the readers who name a fracture, midline shift, "
         "mass effect; 2 restarts. The same readers name the bleed: findings depend on the label.\n\n"
     )
-    head = ["", "count_effect", "AUC", "log-loss", "AUC less that of slices"]
+    head = ["", "method", "AUC", "log-loss", "AUC less that of slices"]
     record("vMMIC on CQ500 with two modalities", text + table(head, rows))
 
 
@@ -142,8 +145,12 @@ PARTS: dict[str, Callable[[int], None]] = {
 if __name__ == "__main__":
     parser = command_line(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
+    parser.add_argument("--cells", help=f"rows of the grid, comma-separated from 0 to {len(GRID) - 1}")
     parser.add_argument("--replicates", type=int, default=5, help="seeds, or simulated data sets")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for chosen_part in arguments.parts.split(","):
-        PARTS[chosen_part](arguments.replicates)
+        if chosen_part == "grid" and arguments.cells:
+            grid(arguments.replicates, [int(cell) for cell in arguments.cells.split(",")])
+        else:
+            PARTS[chosen_part](arguments.replicates)

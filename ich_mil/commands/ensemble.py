@@ -29,6 +29,7 @@ from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, digest, write_json
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
+from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
 from ich_mil.runs.copying import copy_run
@@ -171,8 +172,10 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
         return member.logits(view, samples)
     view = view.as_slices(in_slices(run, view))
     with named(member.folder):
-        both = held_out_logits(
-            bags_of(view).to(device()), member.head.settings, patients=view.patients, samples=samples
-        )
+        if isinstance(member.head, MultimodalHead):
+            both = member.head.held_out_logits(view, samples, device=device())
+        else:
+            bags = bags_of(view).to(device())
+            both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
     assert member.own is not None  # checked by `finish`
     return member.own.logits(both)

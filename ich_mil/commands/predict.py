@@ -15,10 +15,12 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.contrast_words import read_site_phrases
 from ich_mil.files import alone
 from ich_mil.ledger import Code
+from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.words import CODES
 from ich_mil.runs.assembly import make_results
+from ich_mil.runs.model import with_extras
 from ich_mil.runs.predictions import Results, in_no_study, incomplete, write_results
 from ich_mil.runs.storage import load_model
 
@@ -31,6 +33,7 @@ class Predictor:
         triage: thresholds of the decision; None: decision by the interval.
         kinds: models of the kinds of bleed; None: no kinds are predicted.
         contrast_words: site-specific CSV of phrases; None: built-in table only.
+        extras: files of the inputs beside the slices.
         learned: keys of the scans the model was trained or calibrated on; empty for a model without
             `splits.csv`.
     """
@@ -41,6 +44,7 @@ class Predictor:
         triage: Path | None = None,
         contrast_words: Path | None = None,
         kinds: Path | None = None,
+        extras: ExtraSources = NO_EXTRAS,
     ) -> None:
         """Load the model, the thresholds and the kinds.
 
@@ -50,7 +54,7 @@ class Predictor:
             DataError: thresholds or `splits.csv` cannot be read.
         """
         read_site_phrases(contrast_words)  # errors in the file are raised before the first study
-        self.contrast_words = contrast_words
+        self.contrast_words, self.extras = contrast_words, extras
         self.model = load_model(model)
         self.model.check_input(pictures=True)
         weights = self.model.provenance.weights
@@ -86,6 +90,7 @@ class Predictor:
             contrast_words=self.contrast_words,
         )
         views = model.features(prepared, out / "features.safetensors")
+        views = with_extras(views, model, self.extras, prepared)
         predictions, explained = model.explain(views)
         results = make_results(
             views.features,
@@ -120,11 +125,12 @@ def predict_folder(
     triage: Path | None = None,
     contrast_words: Path | None = None,
     kinds: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
     dicom: bool = False,
     names: bool = False,
 ) -> None:
     """Predict all studies below `root` into `out`, which must lie elsewhere, and print the results."""
-    predictor = Predictor(model, triage, contrast_words, kinds)
+    predictor = Predictor(model, triage, contrast_words, kinds, extras)
     with alone(out, doing="writing"):
         results, prepared, _ = predictor(root, out, jobs=jobs, shown=Shown(dicom=dicom, names=names))
     for scan in results.scans:

@@ -19,7 +19,6 @@ import pandas as pd
 from torch import Tensor
 
 from ich_mil.commands.validate import MeasuredSet, site_set
-from ich_mil.config import SetLayout
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
 from ich_mil.errors import DataError, ModelError, named
@@ -33,11 +32,13 @@ from ich_mil.evaluate.deployment.recalibration import (
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.files import alone, copy_files, write_json, write_text
 from ich_mil.gp.calibration import Calibration
+from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
 from ich_mil.runs.copying import copy_run
 from ich_mil.runs.folder import check_new, read_run
 from ich_mil.runs.model import TrainedModel
 from ich_mil.runs.storage import load_model, save_calibration
+from ich_mil.training.set_settings import SetLayout
 
 LEAST_OF_A_LABEL = 5
 """Minimum of scans per label; with fewer, or below `LEAST_SCANS` patients, prevalence is too uncertain."""
@@ -56,6 +57,7 @@ def recalibrate_run(
     out: Path,
     jobs: int,
     contrast_words: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
 ) -> None:
     """Write the recalibrated model to `out` and print the change of the metrics.
 
@@ -79,7 +81,13 @@ def recalibrate_run(
     with alone(out, doing="writing"):
         check_new(out, "recalibrated")
         measured = site_set(
-            trained, root, out / "site", layout=layout, jobs=jobs, contrast_words=contrast_words
+            trained,
+            root,
+            out / "site",
+            layout=layout,
+            jobs=jobs,
+            contrast_words=contrast_words,
+            extras=extras,
         )
         features = measured.features
         with named(root):

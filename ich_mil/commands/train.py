@@ -33,6 +33,7 @@ import yaml
 from ich_mil import __version__
 from ich_mil.commands.drift import write_reference
 from ich_mil.config import RunConfig
+from ich_mil.data.extras import Extras
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.splits import (
@@ -71,10 +72,11 @@ from ich_mil.runs.training_sets import (
     prepare_training,
     slice_labels_digest,
     trained_on,
+    training_extras,
     unseen_by_network,
 )
 from ich_mil.training.fit_cnn import fit_cnn
-from ich_mil.training.fit_head import fit_to
+from ich_mil.training.fit_head import fit_family
 
 
 def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = None) -> PreparedSet | None:
@@ -111,9 +113,11 @@ def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = Non
                     prepare_training(config, jobs=config.workers) if ranks.first else open_training(config)
                 )
             scans = prepared.scans if features is None else features.table
-            splits, external = _start(config, scans, features, external)
+            extras = training_extras(config, scans.index)
+            splits, external = _start(config, scans, extras, features, external)
         if features is None:
             features = _cnn_features(config, prepared, splits, ranks, start)
+        features = replace(features, extras=extras)
         if not (config.out / "head.json").is_file():
             fit_head(features, splits, config, ranks)
     return external
@@ -136,6 +140,8 @@ def check_config(config: RunConfig) -> None:
 
 def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
     """Check kernel and smoother of the head before the run starts and a CNN is trained."""
+    if config.head.family == "multimodal":
+        return
     width = config.cnn.features if features is None else features.x.shape[1]
     check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
     if features is not None:
@@ -148,7 +154,11 @@ def _check_stopping(config: RunConfig, validation: bool) -> None:
 
 
 def _start(
-    config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None, external: PreparedSet | None
+    config: RunConfig,
+    scans: pd.DataFrame,
+    extras: Extras,
+    features: FeatureSet | None,
+    external: PreparedSet | None,
 ) -> tuple[pd.DataFrame, PreparedSet | None]:
     """Split the scans and write the first files of the run; a resumed run keeps its split.
 
@@ -157,6 +167,7 @@ def _start(
     path = config.out / "splits.csv"
     # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
     table = slice_labels_digest(config) if features is None else digest(config.train.path.read_bytes())
+    table += extras.digest
     if path.is_file() and (config.out / "run.json").is_file():
         if read_run(config.out)["table"] != table:
             what = f"{config.prepared}: a label of a slice" if features is None else f"{config.train.path}:"
@@ -212,10 +223,12 @@ def _check_external(
     if one is None:
         return None
     if features is not None:
-        read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
+        unseen = read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
+        one.extras.read(unseen.scans)
         return None
     prepared = prepared or prepare_set(one, "external", config, jobs=config.workers)
     check_unseen(prepared.scans, learned, str(one.path))
+    one.extras.read(prepared.scans.index, prepared)
     return prepared
 
 
@@ -272,7 +285,7 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     whole = features.select(scans.learn)
     learn = whole.as_slices(in_slices(config, features))
     with named(config.train.path):
-        head = fit_to(learn, watch, config.head, mixed=has_single_slices(config))
+        head = fit_family(learn, watch, config.head, config.multimodal, mixed=has_single_slices(config))
     if not ranks.first:
         return
     calibrates = watch or whole

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.commands.pages import remove_shown
-from ich_mil.config import RunConfig, SetLayout, member_path
+from ich_mil.config import RunConfig
 from ich_mil.data.duplicates import names_of
 from ich_mil.data.features import FeatureSet, read_unseen_csv
 from ich_mil.data.labels import name_some
@@ -31,12 +31,17 @@ from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import alone, write_text
 from ich_mil.gp.predict import Predictions
+from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
 from ich_mil.runs.assembly import make_results
-from ich_mil.runs.model import TrainedModel
+from ich_mil.runs.model import TrainedModel, with_extras
 from ich_mil.runs.predictions import Results, write_results
 from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import head_scans, open_training, prepare_set, training_views, whole_scans
+from ich_mil.training.set_settings import SetLayout, member_path
+
+HEAD_ROWS = ("Gaussian-process head", "multimodal head")
+"""Name of the head in result tables, by whether it is of family multimodal."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def run_sets(
     if external is None and one.layout != "features":
         external = prepare_set(one, "external", config, jobs=config.workers)
     features = config.out / "features" / "external.safetensors"
-    return sets | {"external": external_set(model, one.path, external, features)}
+    return sets | {"external": external_set(model, one.path, external, features, one.extras)}
 
 
 def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
@@ -138,7 +143,11 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
 
 
 def external_set(
-    model: TrainedModel, root: Path, prepared: PreparedSet | None, features_in: Path
+    model: TrainedModel,
+    root: Path,
+    prepared: PreparedSet | None,
+    features_in: Path,
+    extras: ExtraSources = NO_EXTRAS,
 ) -> MeasuredSet:
     """Features of a labelled set of patients the model was neither trained nor calibrated on.
 
@@ -147,6 +156,7 @@ def external_set(
         root: folder of the set, or CSV of features; `{member}` is replaced by the number of the member.
         prepared: prepared set of the folder; None for public features.
         features_in: file of the features; not used for public features.
+        extras: files of the inputs beside the slices.
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
@@ -171,11 +181,19 @@ def external_set(
                 "the model may have been trained on these people"
             )
         views = model.features(prepared, features_in)
+    views = with_extras(views, model, extras, prepared)
     return MeasuredSet("external", f"external scans, {root}", root, views, prepared)
 
 
 def site_set(
-    model: TrainedModel, root: Path, out: Path, *, layout: SetLayout, jobs: int, contrast_words: Path | None
+    model: TrainedModel,
+    root: Path,
+    out: Path,
+    *,
+    layout: SetLayout,
+    jobs: int,
+    contrast_words: Path | None,
+    extras: ExtraSources,
 ) -> MeasuredSet:
     """`external_set` of a folder or CSV; the prepared set and its features are stored in `out`.
 
@@ -190,11 +208,18 @@ def site_set(
         prepared = prepare(
             layout, root, out / "prepared", jobs=jobs, thickness_mm=thickness, contrast_words=contrast_words
         )
-    return external_set(model, root, prepared, out / "features.safetensors")
+    return external_set(model, root, prepared, out / "features.safetensors", extras)
 
 
 def validate_folder(
-    root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int, contrast_words: Path | None = None
+    root: Path,
+    *,
+    layout: SetLayout,
+    model: Path,
+    out: Path,
+    jobs: int,
+    contrast_words: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
 ) -> None:
     """Evaluate a trained model on a labelled set it has not seen, into `out`, and print the table.
 
@@ -205,7 +230,9 @@ def validate_folder(
     """
     trained = load_model(model)
     with alone(out, doing="writing"):
-        one = site_set(trained, root, out, layout=layout, jobs=jobs, contrast_words=contrast_words)
+        one = site_set(
+            trained, root, out, layout=layout, jobs=jobs, contrast_words=contrast_words, extras=extras
+        )
         measure(trained, one, out)
 
 
@@ -246,7 +273,7 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
     sigmoid = CnnSigmoid.load(model.folder / CNN_SIGMOID)
     head = predictions.scan_mean.numpy(), predictions.slice_mean.numpy()
     rows = [
-        Scores("Gaussian-process head", *head, slice_is_probability=True),
+        Scores(HEAD_ROWS[model.is_multimodal], *head, slice_is_probability=True),
         Scores("CNN alone", cnn_scan, cnn_slice, slice_is_probability=True),
     ]
     if cnn_scan is not None and sigmoid is not None:

@@ -10,7 +10,7 @@ Shapes: B scans (bags), N slices (instances) of all scans, D features.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil.data.duplicates import content_of, one_patient
+from ich_mil.data.extras import Extras
 from ich_mil.data.labels import UNKNOWN, name_some, read_label_csv
 from ich_mil.data.splits import check_unseen, patient_key
 from ich_mil.errors import DataError
@@ -54,6 +55,7 @@ class FeatureSet:
         positions_mm: (N,) float64 position along the scan in mm, from an arbitrary origin.
         texture: (N, T) float32 channel statistics of a low feature map of the CNN
             (`ich_mil.encoders.frozen.texture_of`).
+        extras: inputs of scans beside their slices, possibly of other scans too; they are not stored.
     """
 
     x: Tensor
@@ -69,6 +71,7 @@ class FeatureSet:
     attention: Tensor
     positions_mm: Tensor | None = None
     texture: Tensor | None = None
+    extras: Extras = field(default_factory=Extras)
 
     @property
     def n_scans(self) -> int:

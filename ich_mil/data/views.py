@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ich_mil.data.extras import Extras
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
@@ -89,6 +90,11 @@ class Views:
             name: torch.stack([getattr(one, name) for one in common]).mean(0) for name in outputs
         }
         return replace(common[0], **means)
+
+    def with_extras(self, extras: Extras) -> Self:
+        """The same views, with these inputs beside the slices."""
+        members = tuple(replace(one, extras=extras) for one in self.members)
+        return type(self)(members, self.places)
 
     def select(self, scans: list[str]) -> Self:
         """Select scans by id, in the order given. `DataError` for an unknown id."""

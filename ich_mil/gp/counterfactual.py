@@ -1,22 +1,72 @@
 """Counterfactual scan probabilities: the probability of a scan after removal of some of its slices.
 
-In: the posterior samples of a scan (`ich_mil.gp.predict.Draw`), the same from which its probability is
-computed, so that both differ only by the removed slices. Out: the scan probability without each slice, and
-without each run of neighbouring slices that reach a threshold. A head that smooths along z smooths over the
-remaining slices only.
+In: the posterior samples of a scan (`ich_mil.gp.predict.Draw`, or those of a multimodal head), the same from
+which its probability is computed, so that both differ only by what is removed. Out: the scan probability
+without each slice, without each run of neighbouring slices that reach a threshold, and without each input
+beside the slices. A head that smooths along z smooths over the remaining slices only.
 
 Shapes: N slices of all scans, n slices of one scan, L samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.predict import Draw
+from ich_mil.data.extras import ExtraInstance
+from ich_mil.gp.aggregation import sampled_scan_logit
+from ich_mil.gp.calibration import SLICE_RULE, Calibration
+from ich_mil.gp.predict import Sampled
+
+
+class WithoutExtra(NamedTuple):
+    """Samples of a scan without an input beside its slices.
+
+    Attributes:
+        kind: `sentence` or `covariates`.
+        text: the sentence, or the values.
+        primary: probability that it counts.
+        scan_logit: (L, 1) scan logit without it.
+    """
+
+    kind: str
+    text: str
+    primary: float
+    scan_logit: Tensor
+
+
+class ScanSamples(Protocol):
+    """Posterior samples of one scan by a head of any family."""
+
+    @property
+    def n_slices(self) -> int:
+        """Number of slices n."""
+
+    @property
+    def logits(self) -> Tensor:
+        """Slice logits (L, n)."""
+
+    @property
+    def scan_logit(self) -> Tensor:
+        """Scan logit (L, 1)."""
+
+    def probabilities(self, calibration: Calibration | None) -> Sampled:
+        """Calibrated samples of the probabilities; uncalibrated with None."""
+
+    def without(self, first: int, last: int) -> Tensor:
+        """Scan logit (L, 1) without the slices `first` to `last`; at least one slice must be left."""
+
+    def without_extras(self) -> Sequence[WithoutExtra]:
+        """Each input beside the slices in turn; empty for a head of slices alone."""
+
+
+def scan_logits(drawn: Iterable[ScanSamples]) -> Tensor:
+    """Sampled scan logits (2, L, B) by the head's rule and by `SLICE_RULE`, for `Calibration`."""
+    pairs = [torch.stack([one.scan_logit, sampled_scan_logit(one.logits, SLICE_RULE)]) for one in drawn]
+    return torch.cat(pairs, 2)
 
 
 @dataclass(frozen=True)
@@ -36,21 +86,24 @@ class SliceRun:
 
 @dataclass(frozen=True)
 class Counterfactuals:
-    """Scan probabilities without single slices and without runs of slices.
+    """Scan probabilities without single slices, runs of slices, and inputs beside the slices.
 
     Attributes:
         scan_without: (N,) float64 scan probability without the slice; NaN if it is the only slice.
         runs: for each scan, its runs in order of the slices.
+        extras: for each scan, its sentences and covariates; empty for a head of slices alone.
     """
 
     scan_without: Tensor
     runs: tuple[tuple[SliceRun, ...], ...]
+    extras: tuple[tuple[ExtraInstance, ...], ...]
 
     @classmethod
     def join(cls, scans: Sequence["Counterfactuals"]) -> "Counterfactuals":
         """Concatenate the counterfactuals of several scans."""
         runs = tuple(run for one in scans for run in one.runs)
-        return cls(torch.cat([one.scan_without for one in scans]), runs)
+        extras = tuple(extra for one in scans for extra in one.extras)
+        return cls(torch.cat([one.scan_without for one in scans]), runs, extras)
 
 
 def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
@@ -63,14 +116,14 @@ def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
 
 @torch.no_grad()
 def counterfactuals(
-    draw: Draw,
+    draw: ScanSamples,
     slice_mean: Tensor,
     *,
     threshold: float,
     places: Sequence[int] | None = None,
     calibration: Calibration | None = None,
 ) -> Counterfactuals:
-    """Probability of one scan without each slice, and without each run of slices that reach the threshold.
+    """Probability of one scan without each slice, each run of slices that reach the threshold, each extra.
 
     Args:
         draw: posterior samples of the scan.
@@ -79,27 +132,27 @@ def counterfactuals(
         places: increasing indices of the slices to remove in turn; None: all slices.
         calibration: calibration of the scan probability.
     """
-    own = range(draw.f.shape[1]) if places is None else places
-    of_one = draw.settings.variant.rule == "max" and draw.positions is None
-    ranked = torch.sigmoid(draw.logits).mean(0).argsort(descending=True) if of_one else None
+    own = range(draw.n_slices) if places is None else places
 
-    def without(first: int, last: int) -> float:
-        if last - first + 1 == draw.f.shape[1]:
-            return float("nan")
-        if ranked is not None:  # without smoothing the maximum is the first of the slices that are left
-            logit = draw.logits[:, ranked[(ranked < first) | (ranked > last)][:1]]  # (L, 1)
-        else:
-            n = torch.arange(draw.f.shape[1])
-            logit = draw.keep(n[(n < first) | (n > last)]).scan_logit
+    def probability(logit: Tensor) -> float:
         p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
         return float(p.mean())
+
+    def without(first: int, last: int) -> float:
+        if last - first + 1 == draw.n_slices:
+            return float("nan")
+        return probability(draw.without(first, last))
 
     runs = (
         SliceRun(own[first], own[last], without(own[first], own[last]))
         for first, last in slice_runs((slice_mean >= threshold).cpu().numpy())
     )
     single = torch.tensor([without(n, n) for n in own], dtype=torch.float64)
-    return Counterfactuals(single, (tuple(runs),))
+    extras = (
+        ExtraInstance(one.kind, one.text, one.primary, probability(one.scan_logit))
+        for one in draw.without_extras()
+    )
+    return Counterfactuals(single, (tuple(runs),), (tuple(extras),))
 
 
 def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:
@@ -111,4 +164,20 @@ def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:
         )
         for of_scan in zip(*(member.runs for member in members), strict=True)
     )
-    return Counterfactuals(torch.stack([member.scan_without for member in members]).mean(0), tuple(runs))
+    extras = map(_mean_extras, zip(*(member.extras for member in members), strict=True))
+    mean = torch.stack([member.scan_without for member in members]).mean(0)
+    return Counterfactuals(mean, tuple(runs), tuple(extras))
+
+
+def _mean_extras(members: Sequence[Sequence[ExtraInstance]]) -> tuple[ExtraInstance, ...]:
+    """Mean over the members; empty where they take other inputs than each other."""
+    if len({tuple((one.kind, one.text) for one in own) for own in members}) > 1:
+        return ()
+    return tuple(
+        replace(
+            same[0],
+            primary=float(np.mean([one.primary for one in same])),
+            scan_without=float(np.mean([one.scan_without for one in same])),
+        )
+        for same in zip(*members, strict=True)
+    )

@@ -159,7 +159,10 @@ class Head(BaseEstimator):
         if "kernel" not in parameters and not isinstance(kernel, gpytorch.kernels.Kernel):
             allowed = "the name of a class in gpytorch.kernels, or a kernel made of one"
             raise ValueError(f"kernel must be {allowed}; got {kernel!r}")
-        return HeadSettings(**parameters), density, kernel
+        settings = HeadSettings(**parameters)
+        if settings.family == "multimodal":
+            raise ValueError("family 'multimodal' is no Gaussian process; use MultimodalMIL")
+        return settings, density, kernel
 
     @usual_tensors()
     def fit(

@@ -29,7 +29,7 @@ from torch import Tensor
 from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.aggregation import latent_logit, mean_logit, sampled_scan_logit
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.calibration import SLICE_RULE, Calibration
+from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import blocks_of, make_smoother, smoothing_weights
@@ -110,10 +110,29 @@ class Draw:
         scan = calibration.scan(self.scan_logit)
         return Sampled(calibration.slices(self.logits, scan), scan)
 
-    def keep(self, slices: Tensor) -> "Draw":
-        """The same samples of the scan with the slices at the indices `slices` alone."""
-        z = None if self.positions is None else self.positions[slices]
-        return Draw(self.f[:, slices], self.settings, z)
+    @property
+    def n_slices(self) -> int:
+        """Number of slices n."""
+        return self.f.shape[1]
+
+    @cached_property
+    def _ranked(self) -> Tensor:
+        """Indices (n,) of the slices, from the highest mean probability down."""
+        return torch.sigmoid(self.logits).mean(0).argsort(descending=True)
+
+    def without(self, first: int, last: int) -> Tensor:
+        """Scan logit (L, 1) without the slices `first` to `last`; at least one slice must be left."""
+        if self.settings.variant.rule == "max" and self.positions is None:
+            # without smoothing the maximum is the first of the slices that are left
+            return self.logits[:, self._ranked[(self._ranked < first) | (self._ranked > last)][:1]]
+        n = torch.arange(self.n_slices)
+        left = n[(n < first) | (n > last)]
+        z = None if self.positions is None else self.positions[left]
+        return Draw(self.f[:, left], self.settings, z).scan_logit
+
+    def without_extras(self) -> tuple[()]:
+        """A head of slices alone has no inputs beside them."""
+        return ()
 
 
 def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
@@ -272,12 +291,3 @@ def summarise(sampled: Iterable[Sampled]) -> Predictions:
     pairs = [(_summary(slices).cpu(), _summary(scan).cpu()) for slices, scan in sampled]
     of_slices, of_scans = zip(*pairs, strict=True)
     return Predictions(*torch.cat(of_slices, 1), *torch.cat(of_scans, 1))  # (4, N) and (4, B)
-
-
-def scan_samples(model: SparseGP, bags: Bags, *, samples: int = 1000, seed: int = 0) -> Tensor:
-    """Sampled scan logits (2, L, B) by the head's rule and by `SLICE_RULE`, for `Calibration`."""
-    pairs = [
-        torch.stack([one.scan_logit, sampled_scan_logit(one.logits, SLICE_RULE)])
-        for one in draw(model, bags, samples=samples, seed=seed)
-    ]
-    return torch.cat(pairs, 2)

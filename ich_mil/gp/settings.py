@@ -125,9 +125,13 @@ for which it applies, with their display names."""
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Settings of the model, the fit and the calibration: the parameters of `ich_mil.gp.head.Head`."""
+    """Settings of the model, the fit and the calibration: the parameters of `ich_mil.gp.head.Head`.
 
-    family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi"
+    The family `multimodal` is no Gaussian process, but the head of `ich_mil.multimodal`, which uses
+    calibration, calibration_folds and seed of these settings.
+    """
+
+    family: Literal["psi", "large_margin", "probit", "gibbs", "multimodal"] = "psi"
     preset: Literal["default", "paper", "public"] = "default"
     density: Literal["gamma", "logistic"] = "logistic"
     alpha: float = 1.0
@@ -222,6 +226,10 @@ class HeadSettings:
             if value != getattr(HeadSettings, name) and chosen not in owners:
                 named = " and ".join(owners.values())
                 raise ValueError(f"{name} {value!r} is of {named}, not of {decides} {chosen!r}")
+        shared = {"family", "calibration", "calibration_folds", "seed"}
+        foreign = [n for n in HeadSettings.names() if getattr(self, n) != getattr(HeadSettings, n)]
+        if self.family == "multimodal" and (foreign := [name for name in foreign if name not in shared]):
+            raise ValueError(f"{foreign[0]} is of Gaussian-process heads, not of family 'multimodal'")
         if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
             raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
         if self.smooth_mm and PRESETS[self.preset].unit_prior:

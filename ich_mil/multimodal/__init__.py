@@ -1,5 +1,14 @@
 """Multiple-instance classification of bags that hold several kinds of instance: vMMIC and MICProB."""
 
-from ich_mil.multimodal.estimator import MICProB, MultimodalMIL
+from typing import Any
 
 __all__ = ["MICProB", "MultimodalMIL"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimators when used, so that a configuration is read and checked without torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ich_mil.multimodal import estimator
+
+    return getattr(estimator, name)

@@ -13,12 +13,10 @@ A bag is one wherever its id occurs; it may lack a modality. Labels and results 
 Shapes: B bags, N_m instances and D_m features of modality m.
 """
 
-import math
 import warnings
 from collections.abc import Sequence
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -26,22 +24,23 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import DataError
 from ich_mil.gp.bags import Values
-from ich_mil.multimodal.coefficients import Prior
-from ich_mil.multimodal.gibbs import sample_posterior
+from ich_mil.multimodal.inference.coefficients import Prior
+from ich_mil.multimodal.inference.gibbs import sample_posterior
+from ich_mil.multimodal.inference.laplace import laplace
+from ich_mil.multimodal.inference.restarts import search
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.inputs import Scaling, rows_of, signs_of
-from ich_mil.multimodal.laplace import laplace
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
 from ich_mil.multimodal.posterior import Posterior, coefficient_table
 from ich_mil.multimodal.predict import CHUNK_NUMBERS, Predictions, plug_in, predict
-from ich_mil.multimodal.restarts import search
-from ich_mil.multimodal.storage import load_posterior, save_posterior
-from ich_mil.multimodal.variational import Model
+from ich_mil.multimodal.settings import Method, check_parameters
+from ich_mil.multimodal.storage import Stored, model_parts, read_pair, stored_model, write_pair
 
-METHODS = ("variational", "laplace", "gibbs")
+NAME, FORMAT = "multimodal", "ich_mil.multimodal.1"
+"""Name of the two files of a model, and their format."""
 
 
 class MultimodalMIL(BaseEstimator):
@@ -51,20 +50,18 @@ class MultimodalMIL(BaseEstimator):
     P(δ = 1) = Φ(a + x b) and P(y = 1 | δ) = Φ(α + Σ δ x β), with coefficients of their own for each modality.
 
     Parameters:
-        method: `variational`; `laplace`, which starts there and sums primary instances out (`laplace`); or
-            `gibbs` for the posterior itself.
+        method: `laplace` sums primary instances out, from the optima of `variational`; `gibbs` draws from the
+            posterior itself. See docs/multimodal.md for what each is worth.
         restarts: of variational inference, weighed by their evidence bounds.
         sweeps: most sweeps of a restart.
         tolerance: a restart has converged when its bound rises by less than this share a sweep.
         screen: with more than twice as many bags the restarts see so many, drawn at random, and the best of
-            them goes on with all.
+            them goes on with all; for `laplace` it is the start, and `bounds_` are of these bags.
         chains: of the Gibbs sampler.
         burn_in: sweeps of a chain before its first kept draw.
         draws: kept draws of a chain.
         intercept_variance: prior variance of intercepts.
         slope_variance: prior variance of all other coefficients, on standardised features.
-        count_effect: give primary instances of a modality a constant effect besides that of their features.
-            Without it, as in the thesis, an instance with average features has no effect.
         samples: draws of coefficients behind a prediction.
         random_state: seed of starts, chains and predictions.
         device: where to compute; None is the CPU.
@@ -87,7 +84,7 @@ class MultimodalMIL(BaseEstimator):
     def __init__(
         self,
         *,
-        method: Literal["variational", "laplace", "gibbs"] = "variational",
+        method: Method = "laplace",
         restarts: int = 8,
         sweeps: int = 2000,
         tolerance: float = 1e-5,
@@ -97,7 +94,6 @@ class MultimodalMIL(BaseEstimator):
         draws: int = 1000,
         intercept_variance: float = 16.0,
         slope_variance: float = 4.0,
-        count_effect: bool = False,
         samples: int = 1000,
         random_state: int = 0,
         device: str | torch.device | None = None,
@@ -107,7 +103,7 @@ class MultimodalMIL(BaseEstimator):
         self.screen = screen
         self.chains, self.burn_in, self.draws = chains, burn_in, draws
         self.intercept_variance, self.slope_variance = intercept_variance, slope_variance
-        self.count_effect, self.samples = count_effect, samples
+        self.samples = samples
         self.random_state, self.device = random_state, device
 
     def fit(self, X: Sequence[Values], bags: Sequence[Values], labels: Values) -> Self:
@@ -126,12 +122,12 @@ class MultimodalMIL(BaseEstimator):
             UserWarning: constant columns; fewer bags than coefficients; labels that are separated perfectly;
                 no convergence.
         """
-        self._check()
+        check_parameters(self.get_params())
         rows, self.scalings_, names = rows_of(X, bags, None)
         signs = signs_of(labels, names).to(self._device)
         rows = [Rows(*(part.to(self._device) for part in one)) for one in rows]
         widths = [one.x.shape[1] for one in rows]
-        columns = Columns.of(widths, constant=self.count_effect)
+        columns = Columns.of(widths)
         if len(names) < columns.size:
             warnings.warn(
                 f"{len(names)} bags are fewer than the {columns.size} coefficients of the bag tier: the "
@@ -149,24 +145,17 @@ class MultimodalMIL(BaseEstimator):
             self.r_hat_, self.effective_samples_ = found.r_hat, found.effective_samples
             self.posterior_ = Posterior.of_draws(found, self.samples)
         else:
-            fit = search(
-                model,
-                rows,
-                restarts=self.restarts,
-                screen=self.screen,
-                sweeps=self.sweeps,
-                tolerance=self.tolerance,
-                generator=generator,
-            )
+            limits = {name: getattr(self, name) for name in ("restarts", "screen", "sweeps", "tolerance")}
+            fit = search(model, rows, **limits, generator=generator, whole=self.method == "variational")
             self.bounds_, self.restart_bounds_ = np.array(fit.bounds[fit.best]), fit.final.numpy()
             if self.method == "laplace":
-                modes, evidence = laplace(model, fit)
-                inner_widths = [width + 1 for width in widths]
-                self.posterior_ = Posterior.of_modes(modes, evidence, inner_widths, self.samples, generator)
+                found_modes = laplace(model, fit)
+                inner = [width + 1 for width in widths]
+                self.posterior_ = Posterior.of_modes(*found_modes, inner, self.samples, generator)
             else:
                 self.posterior_ = Posterior.of_fit(fit, self.samples, generator)
         self._adopt()
-        score = plug_in(*self._means(), chunks, columns, len(names))
+        score = plug_in(*self.posterior_.means, chunks, columns, len(names))
         if float(score[signs > 0].min()) > float(score[signs < 0].max()):
             warnings.warn(
                 "the model separates the labels perfectly: the prior bounds the size of the coefficients, "
@@ -180,8 +169,8 @@ class MultimodalMIL(BaseEstimator):
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Probability (B,) that a bag is positive, and its standard deviation if asked for.
 
-        Both are over draws of the coefficients and of the primary instances. The probability of a bag depends
-        on its own rows alone, in any order.
+        Both are over draws of the coefficients and of the primary instances. A bag depends on its own rows
+        alone, in any order.
         """
         said, _ = self._predictions(X, bags)
         mean, std = said.bag_mean.cpu().numpy(), said.bag_std.cpu().numpy()
@@ -215,19 +204,18 @@ class MultimodalMIL(BaseEstimator):
 
         It ignores uncertainty and is overconfident; offered for comparison.
         """
-        rows, chunks, names = self._new_bags(X, bags)
-        columns = Columns.of([one.x.shape[1] for one in rows], constant=self.count_effect)
-        return plug_in(*self._means(), chunks, columns, len(names)).cpu().numpy()
+        _, chunks, names = self._new_bags(X, bags)
+        return plug_in(*self.posterior_.means, chunks, self.posterior_.columns, len(names)).cpu().numpy()
 
     def save(self, folder: Path) -> None:
-        """Write the fitted model to a folder: safetensors and JSON.
-
-        Raises:
-            NotFittedError: there is nothing to write yet.
-        """
+        """Write the fitted model to a folder: safetensors and JSON."""
         check_is_fitted(self, "posterior_")
+        write_pair(Path(folder), NAME, self.stored(), FORMAT)
+
+    def stored(self) -> Stored:
+        """Tensors and description of the fitted model."""
         parameters = {name: getattr(self, name) for name in MultimodalMIL().get_params()} | {"device": None}
-        save_posterior(Path(folder), self.posterior_, self.scalings_, parameters)
+        return stored_model(self.posterior_, self.scalings_, parameters)
 
     @classmethod
     def load(cls, folder: Path) -> "MultimodalMIL":
@@ -236,7 +224,12 @@ class MultimodalMIL(BaseEstimator):
         Raises:
             ModelError: there is no such model.
         """
-        posterior, scalings, parameters = load_posterior(Path(folder), list(MultimodalMIL().get_params()))
+        return MultimodalMIL.of_stored(read_pair(Path(folder), NAME, FORMAT), Path(folder))
+
+    @classmethod
+    def of_stored(cls, stored: Stored, where: Path) -> "MultimodalMIL":
+        """The model of `stored`; a `ModelError` names `where`."""
+        posterior, scalings, parameters = model_parts(stored, list(MultimodalMIL().get_params()), where)
         model = MultimodalMIL(**parameters)
         model.posterior_, model.scalings_ = posterior, scalings
         model._adopt()
@@ -246,18 +239,9 @@ class MultimodalMIL(BaseEstimator):
     def _device(self) -> torch.device:
         return torch.device("cpu" if self.device is None else self.device)
 
-    def _columns(self) -> Columns:
-        return Columns.of([int(s.varies.sum()) for s in self.scalings_], constant=self.count_effect)
-
     def _adopt(self) -> None:
         self.classes_ = np.array([0, 1])
-        self.coef_ = coefficient_table(self.posterior_, self.scalings_, self._columns())
-
-    def _means(self) -> tuple[list[Tensor], Tensor]:
-        """Posterior means of the inner coefficients of each modality, and of the outer ones."""
-        widths = [one.shape[1] for one in self.posterior_.inner]
-        *inner, outer = self.posterior_.summary[:, 0].split([*widths, self.posterior_.outer.shape[1]])
-        return inner, outer
+        self.coef_ = coefficient_table(self.posterior_, self.scalings_)
 
     def _new_bags(self, X: Sequence[Values], bags: Sequence[Values]) -> tuple[list[Rows], list, np.ndarray]:
         check_is_fitted(self, "posterior_")
@@ -270,21 +254,8 @@ class MultimodalMIL(BaseEstimator):
     def _predictions(self, X: Sequence[Values], bags: Sequence[Values]) -> tuple[Predictions, np.ndarray]:
         rows, chunks, names = self._new_bags(X, bags)
         sizes = [len(one.x) for one in rows]
-        said = predict(self.posterior_, chunks, self._columns(), sizes, len(names), seed=self.random_state)
+        said = predict(self.posterior_, chunks, sizes, len(names), seed=self.random_state)
         return said, names
-
-    def _check(self) -> None:
-        if self.method not in METHODS:
-            raise ConfigError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}")
-        for name in ("tolerance", "intercept_variance", "slope_variance"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < math.inf:
-                raise ConfigError(f"{name} must be a finite number above 0, got {value!r}")
-        least = {"restarts": 1, "screen": 10, "sweeps": 1, "samples": 2, "random_state": 0}
-        for name, low in (least | {"chains": 2, "burn_in": 0, "draws": 4}).items():
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < low:
-                raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
 
 
 class MICProB(MultimodalMIL):
@@ -319,11 +290,7 @@ class MICProB(MultimodalMIL):
         )
 
     def fit(self, X: Sequence[Values], bags: Sequence[Values], labels: Values) -> Self:
-        """Fit to labelled bags of one modality, as `MultimodalMIL.fit`.
-
-        Raises:
-            DataError: there is more than one modality.
-        """
+        """As `MultimodalMIL.fit`. Raises `DataError` for more than one modality."""
         if isinstance(X, list | tuple) and len(X) != 1:
             raise DataError(f"MICProB takes one modality, got {len(X)}; use MultimodalMIL(method='gibbs')")
         return super().fit(X, bags, labels)

@@ -41,6 +41,10 @@ class Scaling(NamedTuple):
         """(D,) whether a column takes part."""
         return self.deviation > 0
 
+    def name(self, column: int) -> str:
+        """Name of a column: that of the DataFrame, else x0, x1, ..."""
+        return self.names[column] if self.names else f"x{column}"
+
     def apply(self, x: Tensor) -> Tensor:
         """Standardised columns that vary (N, D')."""
         kept = self.varies
@@ -63,7 +67,7 @@ def scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
     if len(constant) == len(mean):
         raise DataError(f"modality {m}: every column is constant; leave the modality out")
     if constant:
-        told = ", ".join(names[d] if names else str(d) for d in constant[:SHOWN])
+        told = ", ".join(names[d] if names else f"x{d}" for d in constant[:SHOWN])
         warnings.warn(f"modality {m}: {len(constant)} constant column(s) take no part ({told})", stacklevel=4)
     return Scaling(mean, deviation, names)
 
@@ -197,12 +201,7 @@ def _some(names: list[object]) -> str:
 def rows_of(
     X: Sequence[Values], bags: Sequence[Values], known: Sequence[Scaling] | None
 ) -> tuple[list[Rows], list[Scaling], np.ndarray]:
-    """Check, number and standardise.
-
-    Args:
-        X: features of each modality.
-        bags: ids likewise.
-        known: standardisation of the fit; None to learn it here, where every modality needs a row.
+    """Check, number and standardise the instances; `known` is the standardisation of the fit, if any.
 
     Returns:
         Standardised instances of each modality, their standardisation, and the ids (B,) of the bags.

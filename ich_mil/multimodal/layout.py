@@ -8,6 +8,7 @@ Shapes: B bags, N instances of one modality, n of them in one chunk, D features,
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,11 @@ class Block(NamedTuple):
     bag_order: Tensor
     counts: list[int]
 
+    @property
+    def x(self) -> Tensor:
+        """(n, D) features, without the leading 1."""
+        return self.h[:, 1:]
+
 
 class Chunk(NamedTuple):
     """Consecutive bags with their instances.
@@ -66,23 +72,18 @@ class Columns(NamedTuple):
     """Places of coefficients in the outer tier.
 
     Attributes:
-        first: 0 where primary instances have a constant effect beside that of their features, else 1.
         places: of each modality in θ₂ = (α, β of modality 0, β of modality 1, ...).
         size: number of coefficients.
     """
 
-    first: int
     places: tuple[slice, ...]
     size: int
 
     @classmethod
-    def of(cls, widths: Sequence[int], *, constant: bool) -> "Columns":
+    def of(cls, widths: Sequence[int]) -> "Columns":
         """Places for modalities of `widths` features."""
-        first, places, start = 0 if constant else 1, [], 1
-        for width in widths:
-            places.append(slice(start, start + width + 1 - first))
-            start = places[-1].stop
-        return cls(first, tuple(places), start)
+        ends = [1, *(1 + sum(widths[: m + 1]) for m in range(len(widths)))]
+        return cls(tuple(slice(*pair) for pair in pairwise(ends)), ends[-1])
 
 
 def value_order(one: Rows) -> np.ndarray:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.special import ndtr
 
-from ich_mil.multimodal.coefficients import Coefficients
-from ich_mil.multimodal.gibbs import Draws
+from ich_mil.multimodal.inference.coefficients import Coefficients
+from ich_mil.multimodal.inference.gibbs import Draws
+from ich_mil.multimodal.inference.restarts import Fit, weights_of
 from ich_mil.multimodal.inputs import Scaling
 from ich_mil.multimodal.layout import Columns
-from ich_mil.multimodal.restarts import Fit, weights_of
 
 BISECTIONS = 50
 """Halvings in the search for a quantile."""
@@ -37,6 +37,23 @@ class Posterior:
     inner: list[Tensor]
     outer: Tensor
     summary: Tensor
+
+    @property
+    def columns(self) -> Columns:
+        """Places of the modalities in the outer coefficients."""
+        return Columns.of([one.shape[1] - 1 for one in self.inner])
+
+    @property
+    def means(self) -> tuple[list[Tensor], Tensor]:
+        """Posterior means of the inner coefficients (P,) of each modality, and of the outer ones (Q,)."""
+        widths = [one.shape[1] for one in (*self.inner, self.outer)]
+        *inner, outer = self.summary[:, 0].split(widths)
+        return inner, outer
+
+    def thinned(self, samples: int) -> "Posterior":
+        """About evenly spaced draws, `samples` of them; some are repeated where there are fewer."""
+        kept = torch.linspace(0, len(self.outer) - 1, samples).round().long().to(self.outer.device)
+        return Posterior([one[kept] for one in self.inner], self.outer[kept], self.summary)
 
     @classmethod
     def of_fit(cls, fit: Fit, samples: int, generator: torch.Generator) -> "Posterior":
@@ -75,39 +92,35 @@ class Posterior:
                 one, torch.tensor([0.025, 0.975], dtype=one.dtype, device=one.device), dim=0
             )
             summary.append(torch.stack([one.mean(0), one.std(0), *ends], dim=1))
-        total = len(draws.outer)
-        kept = torch.linspace(0, total - 1, min(samples, total)).round().long().to(draws.outer.device)
-        return cls([one[kept] for one in draws.inner], draws.outer[kept], torch.cat(summary))
+        return cls(draws.inner, draws.outer, torch.cat(summary)).thinned(min(samples, len(draws.outer)))
 
 
-def coefficient_table(posterior: Posterior, scalings: Sequence[Scaling], columns: Columns) -> pd.DataFrame:
+def coefficient_table(posterior: Posterior, scalings: Sequence[Scaling]) -> pd.DataFrame:
     """One row a coefficient: tier, modality, feature, mean, std, lower, upper.
 
     Tier `primary` is of P(instance is primary), tier `bag` of P(bag is positive). Columns that were constant
     have NaN.
     """
-    keys: list[tuple[str, int, str]] = []
-    missing: list[tuple[str, int, str]] = []
-    names = [s.names or tuple(f"x{d}" for d in range(len(s.mean))) for s in scalings]
-    for m, (scaling, features) in enumerate(zip(scalings, names, strict=True)):
-        varies = scaling.varies.tolist()
-        keys.append(("primary", m, "intercept"))
-        keys += [("primary", m, name) for name, on in zip(features, varies, strict=True) if on]
-        missing += [
-            (tier, m, name)
-            for tier in ("primary", "bag")
-            for name, on in zip(features, varies, strict=True)
-            if not on
+    varying, constant = (
+        [
+            (m, scaling.name(d))
+            for m, scaling in enumerate(scalings)
+            for d, varies in enumerate(scaling.varies.tolist())
+            if varies == wanted
         ]
+        for wanted in (True, False)
+    )
+    keys: list[tuple[str, int, str]] = []
+    for m in range(len(scalings)):
+        keys.append(("primary", m, "intercept"))
+        keys += [("primary", m, name) for of, name in varying if of == m]
     keys.append(("bag", -1, "intercept"))
-    for m, (scaling, features) in enumerate(zip(scalings, names, strict=True)):
-        if columns.first == 0:
-            keys.append(("bag", m, "count"))
-        keys += [("bag", m, name) for name, on in zip(features, scaling.varies.tolist(), strict=True) if on]
-    table = pd.DataFrame(keys + missing, columns=["tier", "modality", "feature"])
-    values = posterior.summary.cpu().numpy()
-    for place, name in enumerate(("mean", "std", "lower", "upper")):
-        table[name] = [*values[:, place], *[float("nan")] * len(missing)]
+    keys += [("bag", m, name) for m, name in varying]
+    table = pd.DataFrame(posterior.summary.cpu().numpy(), columns=["mean", "std", "lower", "upper"])
+    table = pd.concat([pd.DataFrame(keys, columns=["tier", "modality", "feature"]), table], axis=1)
+    unused = [(tier, m, name) for tier in ("primary", "bag") for m, name in constant]
+    if unused:
+        table = pd.concat([table, pd.DataFrame(unused, columns=table.columns[:3])], ignore_index=True)
     return table.sort_values(["tier", "modality"], ascending=[False, True], kind="stable", ignore_index=True)
 
 

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.encoders.encoder_parts import EncoderParts, split_encoder
-from ich_mil.gp.predict import latent_samples
+from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.multimodal.head import MultimodalHead
 
 MAP_SIDE = 48
 """Largest number of cells a side: 5 mm where the field of view is 230 mm. In pictures of 96 pixels coarser
@@ -39,19 +40,33 @@ SPREAD_POINTS = 2
 """Points T for each sample; more would be lost in the sampling error of the standard deviation."""
 
 
+def evidence_draws(head: SparseGP | MultimodalHead, samples: int, seed: int) -> Tensor:
+    """Posterior samples (L, M) of the function whose maps `slice_maps` computes.
+
+    It is the latent function f; for a multimodal head, what a slice adds to the score of its scan.
+    """
+    if isinstance(head, MultimodalHead):
+        return head.coefficient_draws(samples)
+    return draw_weights(head, samples, seed)
+
+
 @torch.inference_mode(False)
 @torch.enable_grad()
 def slice_maps(
-    cnn: AttentionCnn, head: SparseGP, pictures: Tensor, chosen: Sequence[int], weights: Tensor
+    cnn: AttentionCnn,
+    head: SparseGP | MultimodalHead,
+    pictures: Tensor,
+    chosen: Sequence[int],
+    weights: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the evidence for blood at each location of the chosen slices.
 
     Args:
         cnn: frozen CNN in evaluation mode.
-        head: fitted Gaussian process.
+        head: fitted head.
         pictures: (n, C, S, S) in [0, 1], all slices of the scan.
         chosen: k indices of slices, at least one.
-        weights: (L, M) whitened posterior samples (`ich_mil.gp.predict.draw_weights`), at least two.
+        weights: (L, M) posterior samples from `evidence_draws`, at least two.
 
     Returns:
         Two (k, g, g) float64 tensors on the scale of the latent function f: the map of the posterior mean,
@@ -68,9 +83,10 @@ def slice_maps(
     parts = split_encoder(cnn.encoder, channels=pictures.shape[1], size=size, side=MAP_SIDE)
     start = _first_map(parts, pictures.mean(0, keepdim=True))  # (1, F, h, w)
     means, stds = [], []
+    centre = head.coefficient_mean if isinstance(head, MultimodalHead) else head.q_mean
     for n in chosen:
         end = _first_map(parts, pictures[n][None])
-        mean = _evidence(cnn, parts, head, start, end, head.q_mean[None], PATH_POINTS)
+        mean = _evidence(cnn, parts, head, start, end, centre[None], PATH_POINTS)
         samples = _evidence(cnn, parts, head, start, end, weights, SPREAD_POINTS)
         place = _placed(parts, mean.shape[-1], size).to(mean)  # (g, h)
         means.append(place @ mean[0] @ place.mT)
@@ -88,7 +104,7 @@ def _first_map(parts: EncoderParts, picture: Tensor) -> Tensor:
 def _evidence(
     cnn: AttentionCnn,
     parts: EncoderParts,
-    head: SparseGP,
+    head: SparseGP | MultimodalHead,
     start: Tensor,
     end: Tensor,
     weights: Tensor,
@@ -106,12 +122,12 @@ def _evidence(
     return torch.stack(maps).to(weights)
 
 
-def _slopes(head: SparseGP, features: Tensor, weights: Tensor) -> Tensor:
+def _slopes(head: SparseGP | MultimodalHead, features: Tensor, weights: Tensor) -> Tensor:
     """Gradients ∂f_l/∂h at each of T features, (L, T, D) float64."""
     # the head may be on another device than the CNN
     x = features.detach().to(head.x_mean.device, torch.float64).requires_grad_()  # (T, D)
-    f = latent_samples(head, x, weights)  # (L, T)
-    rows = [torch.autograd.grad(sample.sum(), x, retain_graph=True)[0] for sample in f]
+    of = head.evidence(x, weights) if isinstance(head, MultimodalHead) else latent_samples(head, x, weights)
+    rows = [torch.autograd.grad(sample.sum(), x, retain_graph=True)[0] for sample in of]  # (L, T)
     return torch.stack(rows)
 
 

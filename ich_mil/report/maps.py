@@ -21,8 +21,7 @@ from ich_mil.data.store import scan_file
 from ich_mil.dicom.head_box import head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
-from ich_mil.gp.predict import draw_weights
-from ich_mil.report.heatmap import slice_maps
+from ich_mil.report.heatmap import evidence_draws, slice_maps
 from ich_mil.runs.model import Member, TrainedModel
 from ich_mil.runs.predictions import Provenance, ScanResult
 
@@ -140,7 +139,7 @@ def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int
     box = head_box(hu) if cnn.encoder_settings.crop else None
     shown = torch.from_numpy(hu if box is None else box.crop(hu))
     pictures = cnn.pictures().scan(shown.to(next(cnn.parameters()).device))
-    mean, std = slice_maps(cnn, member.head, pictures, chosen, draw_weights(member.head, samples, seed))
+    mean, std = slice_maps(cnn, member.head, pictures, chosen, evidence_draws(member.head, samples, seed))
     edges = None if box is None else np.array(box)
     return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy(), edges)
 

@@ -22,6 +22,7 @@ from ich_mil.report.words import (
     CODES,
     MARK,
     drivers,
+    extra_names,
     kinds,
     numbers,
     problems,
@@ -89,6 +90,7 @@ def render_study(
         drivers=drivers(scan),
         problems=problems(scan.ledger),
         unlike=unlike(scan),
+        extras=_extras(scan),
         kinds=kinds(scan),
         routine=routine(scan.ledger),
         codes=CODES,
@@ -117,6 +119,19 @@ def render_study(
             }
         ),
     )
+
+
+def _extras(scan: ScanResult) -> list[dict[str, str]]:
+    """Rows of sentences and covariates; the template withholds their texts unless names are shown."""
+    return [
+        {
+            "name": name[0].upper() + name[1:],
+            "text": one.text,
+            "primary": percent(one.primary),
+            "without": percent(one.scan_without),
+        }
+        for one, name in zip(scan.extras, extra_names(scan), strict=True)
+    ]
 
 
 def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:

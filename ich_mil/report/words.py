@@ -28,6 +28,8 @@ MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
 """A symbol for each decision, so that it does not rest on colour alone."""
 MAX_RUNS = 4
 """Number of runs named in the summary; the strip shows all runs."""
+MAX_DRIVERS = 6
+"""Number of slices, sentences and covariates named in the summary together."""
 
 CODES = {
     Code.NOT_DICOM: "not a DICOM file",
@@ -161,9 +163,39 @@ def by_drop(scan: ScanResult) -> list[Run]:
     return sorted(scan.runs, key=lambda run: (run.scan_without is not None, run.scan_without or 0, run.first))
 
 
+def extra_names(scan: ScanResult) -> list[str]:
+    """Name of each of the scan's sentences and covariates: 'sentence 2', 'the covariates'."""
+    return [
+        f"sentence {number}" if one.kind == "sentence" else "the covariates"
+        for number, one in enumerate(scan.extras, 1)
+    ]
+
+
+def ranking(scan: ScanResult) -> list[tuple[float, str]]:
+    """What drove the scan's probability, by how far it would move without it, the furthest first.
+
+    Returns:
+        The scan's probability without it, and its name: a run of slices, a single slice if there is no run, a
+        sentence, or the covariates.
+    """
+    slices = [(run.scan_without, span(run.first, run.last)) for run in scan.runs] or [
+        (one.scan_without, span(one.slice, one.slice)) for one in scan.slices
+    ]
+    extras = [(one.scan_without, name) for one, name in zip(scan.extras, extra_names(scan), strict=True)]
+    known = [(value, name) for value, name in [*slices, *extras] if value is not None]
+    return sorted(known, key=lambda one: -abs(one[0] - scan.probability))
+
+
 def drivers(scan: ScanResult) -> list[str]:
-    """Sentences on the runs that determine the scan's probability, or on the highest slice without a run."""
+    """Sentences on the runs that determine the scan's probability, or on the highest slice without a run.
+
+    With sentences or covariates, the first `MAX_DRIVERS` of `ranking`.
+    """
     without = "Without {} the scan's probability would be {}."
+    if scan.extras:
+        moving = [one for one in ranking(scan) if percent(one[0]) != percent(scan.probability)]
+        lines = [without.format(name, percent(value)) for value, name in moving[:MAX_DRIVERS]]
+        return lines or ["No slice, sentence or covariate alone changes the scan's probability."]
     sentences = []
     for run in by_drop(scan)[:MAX_RUNS]:
         if run.scan_without is None:

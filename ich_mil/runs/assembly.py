@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ich_mil.data.extras import ExtraInstance
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import scan_keys
@@ -87,6 +89,7 @@ def make_results(
                 ledger=ledger,
                 pixels="" if prepared is None else _pixels(prepared.slices(scan)),
                 unlikeness=_or_none(unlikeness[b]),
+                extras=tuple(map(_extra, explained.extras[b])),
             )
         )
     known = set() if prepared is None else set(prepared.scans.index)
@@ -165,6 +168,10 @@ def _numbers(predictions: Predictions, level: str, place: int) -> tuple[float, f
 
 def _label(value: Any) -> int | None:
     return None if int(value) == UNKNOWN else int(value)
+
+
+def _extra(one: ExtraInstance) -> ExtraInstance:
+    return replace(one, primary=round(one.primary, DIGITS), scan_without=round(one.scan_without, DIGITS))
 
 
 def _or_none(value: Any) -> float | None:

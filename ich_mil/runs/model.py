@@ -27,14 +27,23 @@ from ich_mil.data.store import PreparedSet
 from ich_mil.data.views import Views
 from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.encoders.frozen import stored_features
-from ich_mil.errors import DataError, ModelError
+from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals, mean_counterfactuals
-from ich_mil.gp.predict import Draw, Predictions, Sampled, draw, pool, scan_samples, summarise
+from ich_mil.gp.counterfactual import (
+    Counterfactuals,
+    ScanSamples,
+    counterfactuals,
+    mean_counterfactuals,
+    scan_logits,
+)
+from ich_mil.gp.predict import Predictions, Sampled, draw, pool, summarise
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.multimodal.extras import ExtraSources
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.progress import say_once
 from ich_mil.ranks import device
 from ich_mil.runs.predictions import DIGITS, Provenance, read_results
 
@@ -51,7 +60,7 @@ class Member:
     Attributes:
         folder: folder of its run.
         cnn: frozen CNN; None for a run on public features.
-        head: Gaussian process with its calibration.
+        head: head with its calibration.
         own: for a member of an ensemble, the head's calibration, applied before that of the ensemble; None
             for a single run, or where the head is not calibrated.
         seed: seed of the samples.
@@ -60,7 +69,7 @@ class Member:
 
     folder: Path
     cnn: AttentionCnn | None
-    head: SparseGP
+    head: SparseGP | MultimodalHead
     own: Calibration | None
     seed: int
     likeness: Likeness | None
@@ -69,13 +78,15 @@ class Member:
         """Calibration of the head's logits: `own`, followed by the `joint` calibration of the model."""
         return self.own.then(joint) if self.own and joint else self.own or joint
 
-    def draw(self, features: FeatureSet, samples: int) -> Iterator[Draw]:
+    def draw(self, features: FeatureSet, samples: int) -> Iterator[ScanSamples]:
         """Posterior samples of each scan."""
+        if isinstance(self.head, MultimodalHead):
+            return self.head.draw(features, samples, seed=self.seed)
         return draw(self.head, bags_of(features), samples=samples, seed=self.seed)
 
     def logits(self, features: FeatureSet, samples: int) -> Tensor:
-        """Sampled logits (2, L, B) of `scan_samples`, by scan rule and by slice rule, after `own` if any."""
-        both = scan_samples(self.head, bags_of(features), samples=samples, seed=self.seed)
+        """Sampled logits (2, L, B) of `scan_logits`, by scan rule and by slice rule, after `own` if any."""
+        both = scan_logits(self.draw(features, samples)).cpu()
         return both if self.own is None else self.own.logits(both)
 
 
@@ -103,6 +114,11 @@ class TrainedModel:
     samples: int
     bootstrap: int
     seed: int
+
+    @property
+    def is_multimodal(self) -> bool:
+        """Whether the head of any member is of family multimodal."""
+        return any(isinstance(one.head, MultimodalHead) for one in self.members)
 
     def check_input(self, *, pictures: bool) -> None:
         """Raise `ModelError` unless the model reads this kind of input: pictures, or else features."""
@@ -137,7 +153,9 @@ class TrainedModel:
         paths = self.feature_files(folder / "features.safetensors")
         return Views.of([read_features(path) for path in paths], paths)
 
-    def _scans(self, views: Views) -> Iterator[tuple[tuple[Draw, ...], list[list[int] | None], Sampled]]:
+    def _scans(
+        self, views: Views
+    ) -> Iterator[tuple[tuple[ScanSamples, ...], list[list[int] | None], Sampled]]:
         """Each scan: samples of each member, indices of the common slices, and pooled probabilities."""
         pairs = zip(self.members, views.members, strict=True)
         drawn = [member.draw(view, self.samples) for member, view in pairs]
@@ -152,7 +170,7 @@ class TrainedModel:
         return summarise(sampled for *_, sampled in self._scans(views))
 
     def explain(self, views: Views) -> tuple[Predictions, Counterfactuals]:
-        """As `predict`, and scan probabilities without each slice or each run of positive slices."""
+        """As `predict`, and scan probabilities without each slice, run of positive slices, or other input."""
         calibrations = [member.calibration(self.calibration) for member in self.members]
         predictions, without = [], []
         for draws, places, sampled in self._scans(views):
@@ -179,3 +197,23 @@ class TrainedModel:
         pairs = zip(self.members, views.members, strict=True)
         known = [one.likeness.scores(view) / one.likeness.threshold for one, view in pairs if one.likeness]
         return np.mean(known, axis=0) if known else np.full(views.features.n_scans, np.nan)
+
+
+def with_extras(
+    views: Views, model: TrainedModel, sources: ExtraSources, prepared: PreparedSet | None
+) -> Views:
+    """Add the inputs beside the slices that the user names, if the model uses any.
+
+    Raises:
+        ConfigError: inputs for a model of slices alone.
+        DataError: inputs that cannot be used.
+    """
+    heads = [one.head for one in model.members if isinstance(one.head, MultimodalHead)]
+    kinds = sorted({kind for head in heads for kind in head.modalities.kinds} - {"slice"})
+    if sources and not kinds:
+        raise ConfigError(f"{model.folder}: predicts from slices alone; leave out requests and covariates")
+    if not sources:
+        if kinds:
+            say_once(f"predicted from slices alone, though the model also takes: {', '.join(kinds)}")
+        return views
+    return views.with_extras(sources.read(views.features.scans, prepared))

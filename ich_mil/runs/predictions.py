@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from ich_mil.data.extras import ExtraInstance
 from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import DECISIONS, LOOK, NEGATIVE
@@ -142,6 +143,7 @@ class ScanResult:
         unlikeness: distance of its texture from the training scans, divided by the threshold that at most
             5 % of similar scans exceed (`evaluate.deployment.out_of_distribution`); None without this check.
         kinds: kinds of bleed of a scan that is not called negative; empty where no model of kinds was given.
+        extras: sentences and covariates that a multimodal head used.
     """
 
     scan: str
@@ -157,6 +159,7 @@ class ScanResult:
     pixels: str
     unlikeness: float | None = None
     kinds: tuple[KindResult, ...] = ()
+    extras: tuple[ExtraInstance, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -218,9 +221,8 @@ def results_table(results: Results) -> pd.DataFrame:
         rows.append({"level": "scan"} | _row(scan, scan) | of_scan)
         for one in scan.slices:
             own = {name: getattr(one, name) for name in ("slice", "name", "position_mm", "scan_without")}
-            rows.append(
-                {"level": "slice"} | _row(scan, one) | own | {"corrections": "|".join(one.corrections)}
-            )
+            own["corrections"] = "|".join(one.corrections)
+            rows.append({"level": "slice"} | _row(scan, one) | own)
     types = dict.fromkeys(("slice", "label"), "Int64")
     types |= dict.fromkeys(("position_mm", "unlikeness", "scan_without"), "Float64")
     return pd.DataFrame(rows, columns=COLUMNS).astype(types)
@@ -249,8 +251,7 @@ def read_results(folder: Path) -> Results:
     path = folder / "predictions.json"
     try:
         content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
-        found = content.pop("format")
-        if found != FORMAT:
+        if (found := content.pop("format")) != FORMAT:
             raise DataError(f"{path}: is of another version ({found}, this one: {FORMAT}); predict again")
         results = Results(
             set=content["set"],
@@ -280,6 +281,7 @@ def _read_scan(content: dict[str, Any]) -> ScanResult:
         "slices": tuple(SliceResult(**one) for one in slices),
         "ledger": ledger_entries(content["ledger"]),
         "kinds": tuple(KindResult(**_checked(one)) for one in content["kinds"]),
+        "extras": tuple(ExtraInstance(**one) for one in content.get("extras", ())),
     }
     return ScanResult(**_checked(content) | parts)
 

@@ -14,6 +14,7 @@ from ich_mil.files import digest, write_json
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
+from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.runs.folder import ENSEMBLE, read_run, run_folder
 from ich_mil.runs.model import Member, TrainedModel
 from ich_mil.runs.predictions import Provenance
@@ -34,7 +35,9 @@ CALIBRATIONS = {
 }
 
 
-def _name(head: SparseGP) -> str:
+def _name(head: SparseGP | MultimodalHead) -> str:
+    if isinstance(head, MultimodalHead):
+        return head.name
     settings = head.settings
     name = FAMILIES[settings.family]
     if "density" in head.given:
@@ -70,8 +73,10 @@ def load_model(folder: str | Path) -> TrainedModel:
             f"{folder}: its training is not finished, {missing[0]} is not there; go on with --resume"
         )
     cnn = load_cnn(folder) if about["cnn"] else None
-    head = load_head(folder, n_features=None if cnn is None else cnn.settings.features)
     config = about["config"]
+    multimodal = config.get("head", {}).get("family") == "multimodal"
+    load = MultimodalHead.load if multimodal else load_head
+    head = load(folder, n_features=None if cnn is None else cnn.settings.features)
     return _model(
         folder,
         about,
@@ -163,7 +168,10 @@ def save_calibration(model: TrainedModel, calibration: Calibration, folder: Path
         return
     head = model.members[0].head
     head.calibration = calibration
-    save_head(head, folder)
+    if isinstance(head, MultimodalHead):
+        head.save(folder)
+    else:
+        save_head(head, folder)
 
 
 def write_ensemble(calibration: Calibration | None, folder: Path) -> None:

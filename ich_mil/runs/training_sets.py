@@ -3,13 +3,15 @@
 In: a `RunConfig`. Out: a `PreparedSet` that joins all sets of pictures; ids of selected scans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ich_mil.config import RunConfig, SetSettings
+from ich_mil.config import RunConfig
+from ich_mil.data.extras import Extras
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
 from ich_mil.data.joined import joined
 from ich_mil.data.labels import UNKNOWN
@@ -20,6 +22,7 @@ from ich_mil.errors import DataError, named
 from ich_mil.files import digest
 from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.progress import say_once
+from ich_mil.training.set_settings import SetSettings
 
 LEAST_WATCHED = 20
 """Minimum of validation scans with several slices to calibrate a head that also learns single slices."""
@@ -50,6 +53,17 @@ def open_training(config: RunConfig) -> PreparedSet:
     return joined([open_prepared(config.prepared / name) for name in config.training_sets])
 
 
+def training_extras(config: RunConfig, scans: Iterable[str]) -> Extras:
+    """Inputs beside the slices of the training scans `scans`, from all training sets."""
+    found, scans = Extras(), list(scans)
+    for name, one in config.training_sets.items():
+        if one.has_extras:
+            prepared = None if one.layout == "features" else open_prepared(config.prepared / name)
+            own = scans if prepared is None else [scan for scan in scans if scan in prepared.scans.index]
+            found |= one.extras.read(own, prepared)
+    return found
+
+
 def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
     """Read the features of these scans of the common training set of several finished runs."""
     views, paths = [], []
@@ -57,7 +71,8 @@ def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
         of_csv = run.train.layout == "features"
         paths.append(run.train.path if of_csv else run.out / "features" / "train.safetensors")
         with named(paths[-1]):
-            views.append((read_feature_csv if of_csv else read_features)(paths[-1]).select(scans))
+            features = (read_feature_csv if of_csv else read_features)(paths[-1]).select(scans)
+        views.append(replace(features, extras=training_extras(run, scans)))
     return Views.of(views, paths)
 
 

@@ -9,6 +9,8 @@ from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.ranks import device
 
 
@@ -56,3 +58,26 @@ def fit_to(
     except ScanError as error:
         scans = (watch or learn).scans  # the scans of the calibration
         raise DataError(f"scan {scans[error.scan]!r}: {error.reason}") from error
+
+
+def fit_family(
+    learn: FeatureSet,
+    watch: FeatureSet | None,
+    settings: HeadSettings,
+    multimodal: MultimodalSettings,
+    *,
+    mixed: bool,
+) -> Head | MultimodalHead:
+    """Fit and calibrate a head of any family; other arguments are those of `fit_to`.
+
+    Args:
+        learn: training scans; for family multimodal, with their extras.
+        watch: scans to calibrate on.
+        settings: settings of the head.
+        multimodal: further settings of family multimodal.
+        mixed: whether `learn` contains single slices.
+    """
+    if settings.family != "multimodal":
+        return fit_to(learn, watch, settings, mixed=mixed)
+    places = calibrating(learn.offsets, learn.labels) if mixed else None
+    return MultimodalHead.fit(learn, settings, multimodal, watch=watch, places=places, device=device())

@@ -14,7 +14,7 @@ from ich_mil.commands import train as training
 from ich_mil.commands.ensemble import join_runs, joint_splits
 from ich_mil.commands.train import train
 from ich_mil.commands.train_members import train_ensemble
-from ich_mil.config import RunConfig, SetSettings, SplitSettings
+from ich_mil.config import RunConfig, SplitSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import load_splits
 from ich_mil.data.views import Views
@@ -24,6 +24,7 @@ from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.runs.predictions import DIGITS
 from ich_mil.runs.storage import load_model, samples_each
+from ich_mil.training.set_settings import SetSettings
 from tests import phantoms
 from tests.feature_table import write_features
 from tests.runs_for_tests import HEAD, TINY, refused, run, write_config

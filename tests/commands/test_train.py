@@ -14,7 +14,7 @@ import yaml
 import ich_mil
 from ich_mil.commands import train as module
 from ich_mil.commands.train import train
-from ich_mil.config import RunConfig, SetSettings, SplitSettings, read_config
+from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import open_prepared
@@ -26,6 +26,7 @@ from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.ranks import Ranks
+from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 from tests import phantoms
 from tests.feature_table import write_features

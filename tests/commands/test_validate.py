@@ -25,7 +25,7 @@ def model(tmp_path):
     rows += [("e", 1, "validation"), ("f", 0, "test")]
     splits = pd.DataFrame(rows, columns=["scan", "label", "split"])
     write_splits(splits.assign(patient=splits.scan, content=""), tmp_path / "splits.csv")
-    return SimpleNamespace(folder=tmp_path)
+    return SimpleNamespace(folder=tmp_path, is_multimodal=False)
 
 
 @pytest.fixture
@@ -89,7 +89,9 @@ def test_scans_that_name_no_patient_are_reported(tmp_path, capsys):
     write_splits(splits, tmp_path / "splits.csv")
     patients = ["a = b", "a = b", "c", "P1", "P2 = e", "P2 = e"]  # e has the slices of one whose files do
     scans = pd.DataFrame({"patient": patients, "label": 0, "content": ""}, index=[*"abcdfe"])
-    model = SimpleNamespace(folder=tmp_path, check_input=lambda **_: None, features=lambda *_: None)
+    model = SimpleNamespace(
+        folder=tmp_path, check_input=lambda **_: None, features=lambda *_: None, members=()
+    )
     external_set(model, tmp_path / "site$new", SimpleNamespace(scans=scans), tmp_path)
     assert "site$new: 3 scans name no patient (a, b, c);" in capsys.readouterr().out
 

@@ -130,7 +130,10 @@ def test_other_rules_apply_to_the_slices_that_are_left(head, new, rule):
 
 
 def test_of_a_mixture_it_is_the_mean_over_members():
-    one, two = (Counterfactuals(torch.tensor([p, torch.nan]), ((SliceRun(1, 2, p),), ())) for p in (0.2, 0.6))
+    one, two = (
+        Counterfactuals(torch.tensor([p, torch.nan]), ((SliceRun(1, 2, p),), ()), ((), ()))
+        for p in (0.2, 0.6)
+    )
     found = mean_counterfactuals([one, two])
     torch.testing.assert_close(found.scan_without, torch.tensor([0.4, torch.nan]), equal_nan=True)
     assert found.runs[1] == ()

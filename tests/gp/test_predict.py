@@ -10,6 +10,7 @@ import torch
 from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import (
     draw,
@@ -17,7 +18,6 @@ from ich_mil.gp.predict import (
     latent_samples,
     mean_logits,
     predict,
-    scan_samples,
 )
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import CLIP
@@ -195,8 +195,8 @@ def test_latent_samples_are_the_samples_without_residual_and_differentiable(head
     assert torch.autograd.gradcheck(lambda v: latent_samples(head, v, w), (part,))
 
 
-def test_scan_samples_are_the_rules_over_the_samples(head, new):
-    of_scan, of_slices = scan_samples(head, new, samples=30)
+def test_scan_logits_are_the_rules_over_the_samples(head, new):
+    of_scan, of_slices = scan_logits(draw(head, new, samples=30))
     for b, one in enumerate(draw(head, new, samples=30)):
         f = one.logits
         order = torch.sigmoid(f).mean(0).argsort(descending=True)

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from ich_mil.multimodal.coefficients import Prior
+from ich_mil.multimodal.inference.coefficients import Prior
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
-from ich_mil.multimodal.variational import Model
 
 
 def simulated(
@@ -31,7 +31,6 @@ def model_of(
     bags: list[np.ndarray],
     y: np.ndarray,
     *,
-    constant: bool = False,
     rows: int = 50,
     prior: Prior | None = None,
     device: torch.device | str = "cpu",
@@ -45,7 +44,7 @@ def model_of(
     return Model(
         chunks_of(parts, len(y), rows=rows),
         torch.as_tensor(2.0 * y - 1).to(device),
-        Columns.of(widths, constant=constant),
+        Columns.of(widths),
         prior or Prior(),
         [width + 1 for width in widths],
     )

@@ -17,7 +17,7 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.multimodal import MICProB, MultimodalMIL
 from tests.multimodal.bags import simulated
 
-QUICK = {"restarts": 2, "sweeps": 400, "samples": 400}
+QUICK = {"method": "variational", "restarts": 2, "sweeps": 400, "samples": 400}
 Bags = tuple[list[NDArray[np.float64]], list[NDArray[np.int64]], NDArray[np.int64]]
 
 
@@ -91,7 +91,7 @@ def test_samples_and_plug_in_against_their_definitions(fitted, test):
                 total += np.prod(np.where(d, probs, 1 - probs)) * ndtr(theta[0] + d @ effects)
             values.append(total)
         assert abs(got - np.mean(values)) < 4 * 0.5 / np.sqrt(400)  # δ is sampled, one draw for each of θ
-    m = fitted._means()[0], fitted._means()[1].numpy()
+    m = fitted.posterior_.means[0], fitted.posterior_.means[1].numpy()
     eta = np.full(len(np.unique(np.concatenate(bags))), m[1][0])
     for k, (x, b, s) in enumerate(zip(X, bags, fitted.scalings_, strict=True)):
         one = np.c_[np.ones(len(x)), (x - s.mean.numpy()) / s.deviation.numpy()]
@@ -223,6 +223,7 @@ def test_bad_input_is_one_clear_error(train):
         "every column is constant": changed(train, X=[X[0], np.ones_like(X[1])]),
         "by text in all": changed(train, bags=[bags[0], bags[1].astype(str)]),
         "has no bag": changed(train, bags=[np.where(np.arange(len(bags[0])) == 2, np.nan, bags[0]), bags[1]]),
+        "of numbers .*inhomogeneous": changed(train, X=[[[1.0, 2.0], [3.0]], X[1]]),
         "of numbers": changed(train, X=[X[0].astype(str).astype(object) + "x", X[1]]),
     }
     for told, case in cases.items():
@@ -264,11 +265,14 @@ def test_separation_and_few_bags_are_told():
     rng = np.random.default_rng(5)
     y = np.repeat([0, 1], 10)
     x = np.where(y == 1, 5.0, -5.0)[:, None] + 0.1 * rng.standard_normal((20, 1))
-    with pytest.warns(UserWarning, match="separates the labels"):
-        model = MultimodalMIL(**QUICK).fit([x], [np.arange(20)], y)
-    assert model.coef_["mean"].abs().max() < 10
-    with pytest.warns(UserWarning, match="fewer than"):
-        MultimodalMIL(**QUICK).fit([rng.standard_normal((20, 30))], [np.arange(20)], y)
+    for method in ("variational", "laplace"):
+        quick = QUICK | {"method": method}
+        with pytest.warns(UserWarning, match="separates the labels perfectly: the prior bounds"):
+            model = MultimodalMIL(**quick).fit([x], [np.arange(20)], y)
+        assert model.coef_["mean"].abs().max() < 10
+        with pytest.warns(UserWarning, match="fewer than"):
+            model = MultimodalMIL(**quick).fit([rng.standard_normal((20, 30))], [np.arange(20)], y)
+        assert np.isfinite(model.coef_[["mean", "std", "lower", "upper"]].to_numpy()).all()
 
 
 def test_on_a_device(train, fitted, test, device):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from ich_mil.multimodal.coefficients import Prior
-from ich_mil.multimodal.gibbs import Chains, sample_posterior
+from ich_mil.multimodal.inference.coefficients import Prior
+from ich_mil.multimodal.inference.gibbs import Chains, sample_posterior
 from tests.multimodal.bags import model_of, simulated
 
 
@@ -53,7 +53,7 @@ def test_coefficients_keep_their_prior_where_labels_are_simulated_too():
     rng = np.random.default_rng(1)
     X, bags, y, _ = simulated(12, rng, most=2)
     prior = Prior(intercept_variance=0.5, slope_variance=0.5)
-    model = model_of(X, bags, y, prior=prior, constant=True, rows=10_000)
+    model = model_of(X, bags, y, prior=prior, rows=10_000)
     state = Chains(model, 100, torch.Generator().manual_seed(0))
     kept = []
     (chunk,) = model.chunks
@@ -63,7 +63,7 @@ def test_coefficients_keep_their_prior_where_labels_are_simulated_too():
         for block, delta, at in zip(chunk.blocks, state.primary[0], model.columns.places, strict=True):
             assert block is not None
             assert delta is not None
-            effect = state.outer[:, at] @ block.h[:, model.columns.first :].mT
+            effect = state.outer[:, at] @ block.x.mT
             eta.index_add_(1, block.bags, delta * effect)
         noise = torch.randn(eta.shape, generator=state.generator, dtype=torch.float64)
         positive = eta + noise > 0

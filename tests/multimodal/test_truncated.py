@@ -5,7 +5,7 @@ import torch
 from scipy.special import log_ndtr
 from scipy.stats import kstest, norm, truncnorm
 
-from ich_mil.multimodal.truncated import draw_signed, sides, signed_mean
+from ich_mil.multimodal.inference.truncated import draw_signed, sides, signed_mean
 
 
 def test_both_sides_against_scipy():

@@ -96,7 +96,7 @@ def mixed(scan, monkeypatch):
         return mean.double(), torch.full_like(mean, std).double()
 
     monkeypatch.setattr(module, "slice_maps", slice_maps)
-    monkeypatch.setattr(module, "draw_weights", lambda head, *_: f"weights of {head}")
+    monkeypatch.setattr(module, "evidence_draws", lambda head, *_: f"weights of {head}")
     monkeypatch.setattr(module, "head_box", lambda hu: HeadBox(0, 2, 2, 4))
 
     def make(*members):

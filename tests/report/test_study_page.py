@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ich_mil.data.extras import ExtraInstance
 from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.evaluate.metrics import THRESHOLD
@@ -218,6 +219,23 @@ def test_corrections_are_told_in_words_and_an_unknown_one_is_not_repeated():
     first = replace(SCAN.slices[0], corrections=("hu-clipped", "<b>from elsewhere"))
     data = data_of(page_of(replace(SCAN, slices=(first, *SCAN.slices[1:]))))
     assert data["slices"][0]["corrections"] == "extreme values cut, other"
+
+
+def test_sentences_are_rows_and_their_texts_are_shown_on_request_alone():
+    extras = (
+        ExtraInstance("sentence", "<b>John Doe</b> fell.", 0.8, 0.31),
+        ExtraInstance("covariates", "age 80", 1.0, 0.5),
+    )
+    mixed = replace(SCAN, extras=extras)
+    hidden, shown = said(page_of(mixed)), said(page_of(mixed, texts={"PatientName": "DOE^JOHN"}))
+    assert "Doe" not in hidden
+    assert "age 80" not in hidden
+    for text in (hidden, shown):
+        assert "Sentence 1" in text
+        assert "Without sentence 1 the scan's probability would be 31 %." in text
+        assert "The covariates" in text
+    assert "<b>John Doe</b> fell." in shown
+    assert "Sentences and covariates" not in said(page_of())
 
 
 def test_dicom_texts_are_hidden_unless_asked_for():

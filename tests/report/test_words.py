@@ -3,9 +3,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ich_mil.data.extras import ExtraInstance
 from ich_mil.evaluate.deployment.triage import DECISIONS
 from ich_mil.ledger import CORRECTED, INCOMPLETE, REFUSED, Code, LedgerEntry
-from ich_mil.report.words import CODES, MARK, PLAIN, PROBLEMS, PROMISED, drivers, problems, routine, span
+from ich_mil.report.words import (
+    CODES,
+    MARK,
+    MAX_DRIVERS,
+    PLAIN,
+    PROBLEMS,
+    PROMISED,
+    drivers,
+    problems,
+    ranking,
+    routine,
+    span,
+)
 from ich_mil.runs.predictions import Run
 from tests.results import LEDGER, scan_of
 
@@ -63,6 +76,24 @@ def test_without_a_run_the_highest_slice_is_told(scan):
     assert plain(drivers(alike)) == [highest]  # none of them raises the probability
     single = replace(calm, slices=(replace(slices[4], slice=0, scan_without=None),))
     assert plain(drivers(single)) == ["No slice reaches 50 %; the highest is slice 1 at 4 %."]
+
+
+def test_slices_and_sentences_are_ranked_by_how_far_the_probability_would_move(scan):
+    extras = (
+        ExtraInstance("sentence", "Fall.", 0.4, 0.9),
+        ExtraInstance("sentence", "On warfarin.", 0.8, 0.1),
+        ExtraInstance("covariates", "age 80", 0.9, 0.8),
+    )
+    mixed = replace(scan, extras=extras)  # of a probability of 0.873
+    names = [name for _, name in ranking(mixed)]
+    assert names == ["sentence 2", "slices 13–18", "the covariates", "sentence 1"]
+    assert plain(drivers(mixed))[0] == "Without sentence 2 the scan's probability would be 10 %."
+    calm = replace(mixed, runs=(), extras=extras[:1])
+    assert ranking(calm)[0][1] == "sentence 1"  # no slice matters as much
+    assert len(drivers(calm)) == MAX_DRIVERS
+    same = tuple(replace(one, scan_without=scan.probability) for one in scan.slices)
+    still = replace(calm, slices=same, extras=(replace(extras[0], scan_without=scan.probability),))
+    assert plain(drivers(still)) == ["No slice, sentence or covariate alone changes the scan's probability."]
 
 
 def test_problems_are_what_a_reader_must_know_and_the_rest_is_routine():

@@ -52,7 +52,7 @@ def parts():
         slice_high=torch.full((5,), 0.99).double(),
     )
     explained = Counterfactuals(
-        torch.tensor([0.9, 0.3, NAN, 0.1, 0.12]).double(), ((SliceRun(1, 1, 0.3),), (), ())
+        torch.tensor([0.9, 0.3, NAN, 0.1, 0.12]).double(), ((SliceRun(1, 1, 0.3),), (), ()), ((), (), ())
     )
     lines = {
         "a": [{"scan": "a", "file": "x.dcm", "code": "padding", "detail": "air"}],

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from ich_mil.config import RunConfig, SetSettings
+from ich_mil.config import RunConfig
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.gp.head import Head
@@ -22,6 +22,7 @@ from ich_mil.runs.training_sets import (
     whole_scans,
 )
 from ich_mil.training.fit_head import fit_to
+from ich_mil.training.set_settings import SetSettings
 from tests.feature_table import write_features
 
 

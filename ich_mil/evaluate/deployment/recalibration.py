@@ -85,7 +85,7 @@ def recalibrate(logits: Tensor | np.ndarray, labels: np.ndarray, calibration: Ca
     """Recalibrate to the labelled scans of a site by refitting the intercept.
 
     Args:
-        logits: (L, B) sampled raw scan logits under the rule of the calibration, from `scan_samples`, or
+        logits: (L, B) sampled raw scan logits under the rule of the calibration, from `scan_logits`, or
             (B,).
         labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
         calibration: calibration of the model.

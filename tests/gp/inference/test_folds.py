@@ -9,6 +9,7 @@ import torch
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.fit import fit
 from ich_mil.gp.fit_calibration import (
     calibrate,
@@ -25,7 +26,7 @@ from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.inference.inducing import place_points
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.inference.replicates import fit_group
-from ich_mil.gp.predict import scan_samples
+from ich_mil.gp.predict import draw
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.smoothing import make_smoother
 from tests.gp.synthetic import close, scans
@@ -99,7 +100,7 @@ def test_the_label_of_a_scan_has_no_part_in_its_own_held_out_logit(data, folds, 
 def test_values_of_a_scan_have_the_distribution_of_its_samples(data, rule, smooth):
     settings = replace(BASE, rule=rule, smooth_mm=smooth)
     model, _ = fit(data, settings)
-    sampled = scan_samples(model, data, samples=4000)
+    sampled = scan_logits(draw(model, data, samples=4000))
     values = scan_values([part_of(model, data, torch.arange(len(data.x)))], data.offsets, settings, 400)
     spread = sampled.std(1)
     assert float(((values.mean(1) - sampled.mean(1)) / spread).abs().median()) < 0.05

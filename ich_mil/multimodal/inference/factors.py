@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ich_mil.multimodal.coefficients import Coefficients
+from ich_mil.multimodal.inference.coefficients import Coefficients
 
 
 class State(NamedTuple):

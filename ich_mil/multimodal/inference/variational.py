@@ -27,10 +27,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.special import ndtr
 
-from ich_mil.multimodal.coefficients import Coefficients, Prior
-from ich_mil.multimodal.factors import State, Statistics
+from ich_mil.multimodal.inference.coefficients import Coefficients, Prior
+from ich_mil.multimodal.inference.factors import State, Statistics
+from ich_mil.multimodal.inference.truncated import sides, signed_mean
 from ich_mil.multimodal.layout import Block, Chunk, Columns
-from ich_mil.multimodal.truncated import sides, signed_mean
 
 
 class Model:
@@ -39,15 +39,7 @@ class Model:
     def __init__(
         self, chunks: Sequence[Chunk], signs: Tensor, columns: Columns, prior: Prior, widths: Sequence[int]
     ) -> None:
-        """Sum what depends on the features alone.
-
-        Args:
-            chunks: all bags.
-            signs: (B,) -1 or 1, the labels.
-            columns: of the outer tier.
-            prior: of all coefficients.
-            widths: number of inner coefficients P of each modality.
-        """
+        """Sum what depends on the features alone; `signs` (B,) are labels ±1, `widths` P of each modality."""
         self.chunks, self.signs, self.columns, self.prior = chunks, signs, columns, prior
         self.inner_precision = [
             prior.precision(torch.arange(width, device=signs.device) == 0) for width in widths
@@ -185,23 +177,12 @@ class Model:
         root: Tensor,
         newton: bool,
     ) -> tuple[Tensor, Tensor]:
-        """One instance after another: new q(δ, U) of a block, its share of the sums added to `sums`.
+        """New q(δ = 1) (R, n) of a block and Σ_j p_j h_j (R, b, P), one instance after another.
 
-        Args:
-            sums: are added to.
-            m: the modality.
-            block: its instances.
-            b: (R, P) E[b].
-            old: (R, n) q(δ = 1).
-            mean: (R, b, P) Σ_j p_j h_j of all bags of the chunk.
-            others: (R, b', P) from `_others`.
-            root: (R, P, P) L of this modality's block of E[θθᵀ].
-            newton: add to the curvature, too.
-
-        Returns:
-            New q(δ = 1) and Σ_j p_j h_j.
+        `old` (R, n) and `mean` (R, b, P) are the last ones, `b` (R, P) is E[b], `others` is from `_others`,
+        `root` L of E[ββᵀ]. The block's share of the sums is added to `sums`, of the curvature if `newton`.
         """
-        here, h = block.bag_order, block.h[:, self.columns.first :]  # h (n, P)
+        here, h = block.bag_order, block.x  # h (n, P)
         v = torch.linalg.solve_triangular(root.mT, others, upper=True, left=False)  # L⁻¹ others, as rows
         v -= mean[:, here] @ root
         z = h @ root  # (R, n, P)
@@ -236,7 +217,7 @@ class Model:
 
     def _spread(self, block: Block, p: Tensor) -> Tensor:
         """Σ p (1 - p) h hᵀ (R, P, P): the part of E[g gᵀ] that is the variance of δ."""
-        h = block.h[:, self.columns.first :]
+        h = block.x
         return h.mT @ ((p * (1 - p))[..., None] * h)
 
     def _add_outer(self, sums: Statistics, means: Sequence[Tensor], latent: Tensor) -> Tensor:
@@ -254,7 +235,7 @@ class Model:
         for block, p, at in zip(chunk.blocks, primary, self.columns.places, strict=True):
             mean = self.signs.new_zeros(replicates, n_bags, at.stop - at.start)
             if block is not None and p is not None:
-                mean.index_add_(1, block.bags, p[..., None] * block.h[:, self.columns.first :])
+                mean.index_add_(1, block.bags, p[..., None] * block.x)
             means.append(mean)
         return means
 

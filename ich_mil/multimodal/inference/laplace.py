@@ -16,14 +16,16 @@ Shapes: R modes, C coefficients: b of each modality, then θ.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtr
 
-from ich_mil.multimodal.coefficients import Coefficients
-from ich_mil.multimodal.restarts import Fit
-from ich_mil.multimodal.variational import Model
+from ich_mil.multimodal.inference.coefficients import Coefficients
+from ich_mil.multimodal.inference.restarts import Fit
+from ich_mil.multimodal.inference.variational import Model
+from ich_mil.multimodal.layout import Chunk
 
 STEPS = 300
 """Most iterations of L-BFGS."""
@@ -31,17 +33,19 @@ STEPS = 300
 
 def log_likelihood(model: Model, inner: Sequence[Tensor], outer: Tensor) -> Tensor:
     """Approximate log-probability () of all labels given b (P,) of each modality and θ (Q,)."""
-    columns, total = model.columns, outer.new_zeros(())
-    for chunk in model.chunks:
-        n_bags = chunk.bags.stop - chunk.bags.start
-        mean, variance = outer[0].expand(n_bags), outer.new_ones(n_bags)
-        for b, at, block in zip(inner, columns.places, chunk.blocks, strict=True):
-            if block is not None:
-                p, c = ndtr(block.h @ b), block.h[:, columns.first :] @ outer[at]
-                mean = mean.index_add(0, block.bags, p * c)
-                variance = variance.index_add(0, block.bags, p * (1 - p) * c.square())
-        total = total + log_ndtr(model.signs[chunk.bags] * mean / variance.sqrt()).sum()
-    return total
+    return torch.stack([_of_chunk(model, chunk, inner, outer) for chunk in model.chunks]).sum()
+
+
+def _of_chunk(model: Model, chunk: Chunk, inner: Sequence[Tensor], outer: Tensor) -> Tensor:
+    """Its part that belongs to the bags of a chunk."""
+    n_bags = chunk.bags.stop - chunk.bags.start
+    mean, variance = outer[0].expand(n_bags), outer.new_ones(n_bags)
+    for b, at, block in zip(inner, model.columns.places, chunk.blocks, strict=True):
+        if block is not None:
+            p, c = ndtr(block.h @ b), block.x @ outer[at]
+            mean = mean.index_add(0, block.bags, p * c)
+            variance = variance.index_add(0, block.bags, p * (1 - p) * c.square())
+    return log_ndtr(model.signs[chunk.bags] * mean / variance.sqrt()).sum()
 
 
 def laplace(model: Model, fit: Fit) -> tuple[Coefficients, Tensor]:
@@ -53,9 +57,12 @@ def laplace(model: Model, fit: Fit) -> tuple[Coefficients, Tensor]:
     precision = torch.cat([*model.inner_precision, model.outer_precision])  # (C,)
     widths = [len(one) for one in model.inner_precision]
 
-    def loss(theta: Tensor) -> Tensor:
+    def part(chunk: Chunk, theta: Tensor) -> Tensor:
         *inner, outer = theta.split([*widths, model.columns.size])
-        return (precision * theta.square()).sum() / 2 - log_likelihood(model, inner, outer)
+        return -_of_chunk(model, chunk, inner, outer)
+
+    def penalty(theta: Tensor) -> Tensor:
+        return (precision * theta.square()).sum() / 2
 
     modes, covariances, log_dets, evidence = [], [], [], []
     for k in range(len(fit.outer.mean)):
@@ -66,14 +73,22 @@ def laplace(model: Model, fit: Fit) -> tuple[Coefficients, Tensor]:
 
         def closure(theta: Tensor = theta, optimiser: torch.optim.Optimizer = optimiser) -> Tensor:
             optimiser.zero_grad()
-            value = loss(theta)
+            total = torch.zeros_like(theta[0])
+            for chunk in model.chunks:  # one after another: the graph of one chunk is held at a time
+                value = part(chunk, theta)
+                value.backward()
+                total = total + value.detach()
+            value = penalty(theta)
             value.backward()
-            return value
+            return total + value.detach()
 
         optimiser.step(closure)
         mode = theta.detach()
-        curvature = torch.autograd.functional.hessian(loss, mode)
-        assert isinstance(curvature, Tensor)
+        curvature = precision.diag()
+        for chunk in model.chunks:
+            own = torch.autograd.functional.hessian(partial(part, chunk), mode)
+            assert isinstance(own, Tensor)
+            curvature = curvature + own
         values, vectors = torch.linalg.eigh((curvature + curvature.mT) / 2)
         # the likelihood is not concave everywhere: no direction is held less than by the weakest prior
         values = values.clamp(min=float(precision.min()))
@@ -82,6 +97,7 @@ def laplace(model: Model, fit: Fit) -> tuple[Coefficients, Tensor]:
         log_dets.append(-values.log().sum())
         prior = (precision.log().sum() - len(mode) * math.log(2 * math.pi)) / 2
         spread = (log_dets[-1] + len(mode) * math.log(2 * math.pi)) / 2
-        evidence.append(prior - loss(mode) + spread)
+        likelihood = -torch.stack([part(chunk, mode) for chunk in model.chunks]).sum()
+        evidence.append(prior + likelihood - penalty(mode) + spread)
     q = Coefficients(torch.stack(modes), torch.stack(covariances), torch.stack(log_dets))
     return q, torch.stack(evidence)

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtr
 
 from ich_mil.convergence import bulk_ess, r_hat
+from ich_mil.multimodal.inference.restarts import START_DEVIATION
+from ich_mil.multimodal.inference.truncated import draw_signed
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.layout import Block
-from ich_mil.multimodal.restarts import START_DEVIATION
-from ich_mil.multimodal.truncated import draw_signed
-from ich_mil.multimodal.variational import Model
 
 R_HAT_LIMIT = 1.05
 """Above it the chains disagree."""
@@ -95,7 +95,7 @@ class Chains:
                 if block is None or delta is None:
                     effects.append(None)
                     continue
-                effect = self.outer[:, at] @ block.h[:, columns.first :].mT  # (R, n) hβ
+                effect = self.outer[:, at] @ block.x.mT  # (R, n) hβ
                 eta.index_add_(1, block.bags, delta * effect)
                 effects.append(effect)
             g = [torch.ones_like(eta)[..., None]]
@@ -108,7 +108,7 @@ class Chains:
                 mu = self.inner[m] @ block.h.mT
                 drawn = self._draw_primary(block, mu, own, parts[m], eta, signs)
                 parts[m] = drawn
-                total.index_add_(1, block.bags, drawn[..., None] * block.h[:, columns.first :])
+                total.index_add_(1, block.bags, drawn[..., None] * block.x)
                 u = draw_signed(mu, 2 * drawn - 1, self.generator)
                 inner_pull[m] += u @ block.h
                 inner_square[m] += u.square().sum(1)
@@ -164,14 +164,7 @@ class Chains:
 def sample_posterior(
     model: Model, *, chains: int, burn_in: int, draws: int, generator: torch.Generator
 ) -> Draws:
-    """Run the chains.
-
-    Args:
-        model: data and prior.
-        chains: R, at least 2.
-        burn_in: sweeps of each chain before the first kept draw.
-        draws: L, sweeps of each chain that are kept.
-        generator: of all draws.
+    """Run R = `chains` chains and keep L = `draws` sweeps of each after `burn_in`.
 
     Warns:
         UserWarning: the chains disagree.

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ich_mil.multimodal.coefficients import Coefficients
-from ich_mil.multimodal.factors import State
+from ich_mil.multimodal.inference.coefficients import Coefficients
+from ich_mil.multimodal.inference.factors import State
+from ich_mil.multimodal.inference.variational import Model
 from ich_mil.multimodal.layout import Rows, chunks_of
-from ich_mil.multimodal.variational import Model
 
 START_DEVIATION = 0.05
 """Standard deviation of the first inner coefficients."""
@@ -63,6 +63,11 @@ class Fit:
         """The last bound (R,) of each restart."""
         return torch.tensor([values[-1] for values in self.bounds], dtype=torch.float64)
 
+    def take(self, k: int) -> "Fit":
+        """Restart k alone."""
+        inner = [one.take_one(k) for one in self.inner]
+        return Fit(inner, self.outer.take_one(k), [self.bounds[k]], [self.converged[k]])
+
     @property
     def best(self) -> int:
         """The restart with the highest bound."""
@@ -87,6 +92,7 @@ def search(
     sweeps: int,
     tolerance: float,
     generator: torch.Generator,
+    whole: bool = True,
 ) -> Fit:
     """Fit from random starts, all on all bags; on many bags on some, from where the best goes on with all.
 
@@ -98,6 +104,7 @@ def search(
         sweeps: most sweeps of each restart.
         tolerance: as in `fit_variational`.
         generator: of starts and of the choice of bags.
+        whole: False ends with the best restart on some of the bags, a start for another method.
     """
     n_bags, starts = len(model.signs), random_starts(model, restarts, generator)
     if n_bags <= 2 * screen:
@@ -110,6 +117,8 @@ def search(
     widths = [len(one) for one in model.inner_precision]
     smaller = Model(chunks_of(few, screen), model.signs[chosen], model.columns, model.prior, widths)
     found = fit_variational(smaller, starts, sweeps=sweeps, tolerance=SCREENING)
+    if not whole:
+        return found.take(found.best)
     best = [one.mean[[found.best]] for one in found.inner]
     return fit_variational(model, best, sweeps=sweeps, tolerance=tolerance, warm=0)
 

@@ -1,0 +1,81 @@
+"""The thesis's grid: bag AUC of vMMIC and of baselines over the settings of the simulation.
+
+Each replicate is kept in `data/multimodal_grid.csv` as it ends; a later call goes on from there. Delete the
+file to start afresh. A line tells the time that the rest will take.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.multimodal.baselines import BASELINES, joined
+from benchmarks.multimodal.simulated import oracle, simulate
+from benchmarks.multimodal.simulations import PPI, fit_seconds, predicted
+from benchmarks.record import record, table
+from ich_mil.multimodal import MultimodalMIL
+
+
+def _cells() -> list[dict[str, float]]:
+    """The thesis's design: a basic setting, and one factor varied at a time."""
+    basic = {"n": 500, "m": 20, "r": 4, "ppi": 0.35}
+    values = {"n": (250, 1000, 2000, 4000), "m": (10, 30, 40), "r": (1, 2, 3), "ppi": (0.1, 0.6, 0.85)}
+    return [basic, *(basic | {name: v} for name, several in values.items() for v in several)]
+
+
+GRID = _cells()
+KEPT = Path("data") / "multimodal_grid.csv"
+SLOW = 10_000
+"""Training instances beyond which MILES and NSK-SVM are left out."""
+
+
+def grid(replicates: int, cells: Sequence[int] = range(len(GRID))) -> None:
+    """Bag AUC over the thesis's design, beside baselines."""
+    KEPT.parent.mkdir(exist_ok=True)
+    done = pd.read_csv(KEPT) if KEPT.exists() else pd.DataFrame(columns=["cell", "seed"])
+    known = set(zip(done.cell, done.seed, strict=True))
+    todo = [(c, s) for c in cells for s in range(replicates) if (c, s) not in known]
+    size = [GRID[c]["n"] * GRID[c]["m"] for c, _ in todo]
+    began, spent = monotonic(), 0.0
+    for (c, seed), one in zip(todo, size, strict=True):
+        row = pd.DataFrame([{"cell": c, "seed": seed, **_replicate(GRID[c], seed)}])
+        row.to_csv(KEPT, mode="a", header=not KEPT.exists(), index=False)
+        spent += one
+        left = (monotonic() - began) * (sum(size) - spent) / spent
+        print(
+            f"cell {c}, seed {seed}: AUC {row['vMMIC'].iloc[0]:.3f}; about {left / 60:.0f} min left",
+            flush=True,
+        )
+    kept = pd.read_csv(KEPT)
+    means = kept[kept.cell.isin(cells) & (kept.seed < replicates)].drop(columns="seed").groupby("cell").mean()
+    names = list(map(str, means))
+    rows: list[Sequence[object]] = [
+        [*(f"{value:g}" for value in GRID[int(str(c))].values())]
+        + [
+            "-" if np.isnan(mean[name]) else f"{mean[name]:.{1 if name == 'seconds' else 3}f}"
+            for name in names
+        ]
+        for c, mean in means.iterrows()
+    ]
+    text = f"Means of {replicates} replicates, 300 test bags each; 4 restarts, tolerance 1e-4.\n\n"
+    text += table(["n", "m", "r", "PPI₁", *names], rows)
+    record("vMMIC: the thesis's grid", text)
+
+
+def _replicate(cell: dict[str, float], seed: int) -> dict[str, float]:
+    """AUC of all methods on one simulated set, of primary instances, and processor seconds of vMMIC."""
+    rng, ppi = np.random.default_rng(seed), (PPI[0], cell["ppi"])
+    train, test = (simulate(n, int(cell["m"]), cell["r"], ppi, rng) for n in (int(cell["n"]), 300))
+    y, model = test.labels, MultimodalMIL(restarts=4, tolerance=1e-4, random_state=seed)
+    taken = fit_seconds(model, train)
+    bag, instances, _ = predicted(model, test)
+    truth = float(roc_auc_score(y, oracle(test, ppi, rng)[0]))
+    found = {"oracle": truth, "vMMIC": bag, "instances": instances, "seconds": taken}
+    a, b = joined(train.X, train.bags), joined(test.X, test.bags)
+    for name, baseline in BASELINES.items():
+        left_out = name in ("MILES", "NSK-SVM") and cell["n"] * cell["m"] > SLOW
+        found[name] = np.nan if left_out else float(roc_auc_score(y, baseline(a, train.labels, b)))
+    return found

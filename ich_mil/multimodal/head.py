@@ -1,0 +1,261 @@
+"""Multimodal head of a run: `MultimodalMIL` on slices, sentences and covariates, with its calibration.
+
+In: a `FeatureSet` with its `Extras`. Out: draws of each scan, as by Gaussian-process heads (`ich_mil.gp`).
+
+Shapes: L draws, B scans, N slices of all, n slices of one scan, D features.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.special import ndtr
+
+from ich_mil.data.features import FeatureSet
+from ich_mil.errors import ModelError
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.counterfactual import scan_logits
+from ich_mil.gp.inference.folds import folds_of
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.multimodal.embedding import SentenceEmbedding
+from ich_mil.multimodal.estimator import MultimodalMIL
+from ich_mil.multimodal.modalities import Embed, Modalities
+from ich_mil.multimodal.scan_draws import ScanDraws, scan_draws
+from ich_mil.multimodal.settings import MultimodalSettings
+from ich_mil.multimodal.storage import Stored, read_pair, write_pair
+
+NAME, FORMAT = "head", "ich_mil.multimodal_head.1"
+KEPT_SETTINGS = ("calibration", "calibration_folds", "seed")
+"""Settings of `head` that apply to this family."""
+
+
+@dataclass(frozen=True)
+class MultimodalReport:
+    """History of a fit.
+
+    Attributes:
+        bounds: evidence bound after each sweep of the best restart; empty for Gibbs sampling.
+        restart_bounds: last bound of each restart.
+        r_hat: largest R-hat of Gibbs sampling.
+        message: the fit in one sentence.
+    """
+
+    bounds: tuple[float, ...]
+    restart_bounds: tuple[float, ...]
+    r_hat: float | None
+    message: str
+
+    @classmethod
+    def of(cls, model: MultimodalMIL, kinds: Sequence[str]) -> Self:
+        """Report of a fitted model."""
+        used = f"{model.method} with {', '.join(kinds)}"
+        if model.method == "gibbs":
+            told = f"R-hat {model.r_hat_:.3f}, {model.effective_samples_:.0f} effective draws"
+            return cls((), (), model.r_hat_, f"{used}: {told}")
+        bounds = model.bounds_.tolist()
+        told = f"best bound {bounds[-1]:.2f} of {len(model.restart_bounds_)} restarts, {len(bounds)} sweeps"
+        return cls(tuple(bounds), tuple(model.restart_bounds_.tolist()), None, f"{used}: {told}")
+
+
+class MultimodalHead:
+    """Fitted model, embedding of sentences, and calibration.
+
+    Attributes:
+        model: the fitted model.
+        modalities: its modalities.
+        settings: method and folds of the calibration, and the seed.
+        own: settings of the model.
+        calibration: calibration of scans and slices; None: not calibrated. Its `rule` has no meaning here.
+        report_: history of the fit; absent after `load`.
+    """
+
+    report_: MultimodalReport
+
+    def __init__(
+        self,
+        model: MultimodalMIL,
+        modalities: Modalities,
+        settings: HeadSettings,
+        own: MultimodalSettings,
+        calibration: Calibration | None = None,
+    ) -> None:
+        self.model, self.modalities = model, modalities
+        self.settings, self.own, self.calibration = settings, own, calibration
+
+    @property
+    def x_mean(self) -> Tensor:
+        """(D,) mean of the training slices."""
+        return self.model.scalings_[0].mean
+
+    @property
+    def name(self) -> str:
+        """Kind and size of the model, such as 'vMMIC (laplace), 8 slice features'."""
+        sizes = [len(one.mean) for one in self.model.scalings_[1:]]
+        parts = [f"{len(self.x_mean)} slice features"]
+        for kind, size in zip(self.modalities.kinds[1:], sizes, strict=True):
+            parts.append(f"{size} {kind}{' features' if kind == 'sentence' else ''}")
+        return f"vMMIC ({self.own.method}), {', '.join(parts)}"
+
+    @classmethod
+    def fit(
+        cls,
+        learn: FeatureSet,
+        settings: HeadSettings,
+        own: MultimodalSettings,
+        *,
+        watch: FeatureSet | None = None,
+        places: Tensor | None = None,
+        embed: Embed | None = None,
+        device: torch.device | str | None = None,
+        samples: int = 1000,
+    ) -> Self:
+        """Fit and calibrate.
+
+        Args:
+            learn: training scans with their extras.
+            settings: method and folds of the calibration, and the seed.
+            own: settings of the model.
+            watch: scans to calibrate on; None: held-out folds of `learn`, by patient.
+            places: indices of the scans of `learn` to calibrate on, without `watch`; None: all.
+            embed: features of sentences; None: a `SentenceEmbedding` of the training sentences.
+            device: where to fit.
+            samples: draws behind the calibration.
+
+        Raises:
+            DataError: input that cannot be used.
+        """
+        head = cls._fitted(learn, settings, own, embed, device)
+        if settings.calibration == "none":
+            return head
+        if watch is not None:
+            logits, labels = scan_logits(head.draw(watch, samples, seed=0)), watch.labels
+        else:
+            logits, labels = head.held_out_logits(learn, samples, device=device), learn.labels
+            if places is not None:
+                logits, labels = logits[:, :, places], labels[places]
+        head.calibration = Calibration.fit(
+            logits[0], logits[1], labels, rule=Calibration.rule, method=settings.calibration
+        )
+        return head
+
+    @classmethod
+    def _fitted(
+        cls,
+        learn: FeatureSet,
+        settings: HeadSettings,
+        own: MultimodalSettings,
+        embed: Embed | None,
+        device: torch.device | str | None,
+    ) -> Self:
+        """Without calibration."""
+        modalities = Modalities.fit(learn, text_features=own.text_features, seed=settings.seed, embed=embed)
+        parameters = asdict(own)
+        del parameters["text_features"]
+        model = MultimodalMIL(**parameters, random_state=settings.seed, device=device)
+        model.fit(*modalities.bags(learn), learn.labels)
+        head = cls(model, modalities, settings, own)
+        head.report_ = MultimodalReport.of(model, modalities.kinds)
+        return head
+
+    def held_out_logits(
+        self, learn: FeatureSet, samples: int, *, device: torch.device | str | None = None
+    ) -> Tensor:
+        """`scan_logits` (2, L, B) of the training scans, each by a head fitted to the other folds."""
+        folds = folds_of(
+            learn.labels, learn.patients, folds=self.settings.calibration_folds, seed=self.settings.seed
+        )
+        embed = self.modalities.embed
+        given = None if isinstance(embed, SentenceEmbedding) else embed
+        found = torch.empty(2, samples, learn.n_scans, dtype=torch.float64)
+        for seen, held in folds:
+            parts = [learn.select([learn.scans[b] for b in chosen]) for chosen in (seen, held)]
+            head = self._fitted(parts[0], self.settings, self.own, given, device)
+            found[:, :, list(held)] = scan_logits(head.draw(parts[1], samples, seed=0)).cpu()
+        return found
+
+    def draw(self, features: FeatureSet, samples: int, *, seed: int) -> Iterator[ScanDraws]:
+        """Draws of the posterior, scan by scan."""
+        return scan_draws(self.model, self.modalities, features, samples=samples, seed=seed)
+
+    def coefficient_draws(self, samples: int) -> Tensor:
+        """Draws (L, 1 + 2 D') of the coefficients of slices: a, b and β."""
+        thin = self.model.posterior_.thinned(samples)
+        return torch.cat([thin.inner[0], thin.outer[:, thin.columns.places[0]]], 1)
+
+    @property
+    def coefficient_mean(self) -> Tensor:
+        """(1 + 2 D',) posterior mean of `coefficient_draws`."""
+        inner, outer = self.model.posterior_.means
+        return torch.cat([inner[0], outer[self.model.posterior_.columns.places[0]]])
+
+    def evidence(self, x: Tensor, w: Tensor) -> Tensor:
+        """Expected addition of slices to the score, Φ(a + x b) x β (L, n). Differentiable in x.
+
+        Args:
+            x: (n, D) raw features.
+            w: (L, 1 + 2 D') from `coefficient_draws`.
+        """
+        z = self.model.scalings_[0].apply(x)
+        a, b, beta = w.split([1, z.shape[1], z.shape[1]], dim=1)
+        return ndtr(a + b @ z.mT) * (beta @ z.mT)
+
+    def save(self, folder: Path) -> None:
+        """Write the head to `folder`; a function of sentences other than the default is not stored."""
+        embed = self.modalities.embed
+        tensors, about = self.model.stored()
+        about = about | {
+            "covariates": list(self.modalities.covariates),
+            "sentences": embed is not None,
+            "words": list(embed.words) if isinstance(embed, SentenceEmbedding) else None,
+            "head": {name: getattr(self.settings, name) for name in KEPT_SETTINGS},
+            "own": asdict(self.own),
+            "calibration": self.calibration and asdict(self.calibration),
+        }
+        tensors = tensors | {"fill": torch.tensor(self.modalities.fill)}
+        if isinstance(embed, SentenceEmbedding):
+            tensors |= {"idf": torch.tensor(embed.idf), "axes": torch.tensor(embed.axes)}
+        write_pair(folder, NAME, Stored(tensors, about), FORMAT)
+
+    @classmethod
+    def load(cls, folder: Path, *, n_features: int | None = None, embed: Embed | None = None) -> Self:
+        """Read what `save` wrote; it predicts the same to the bit.
+
+        Args:
+            folder: of the two files.
+            n_features: expected number of slice features D; None: not checked.
+            embed: the function of sentences, for a head that was fitted with one.
+
+        Raises:
+            ModelError: a file is missing, damaged or of another format; another number of features; the head
+                was fitted with a function of sentences that is not given.
+        """
+        stored = read_pair(folder, NAME, FORMAT)
+        path, (tensors, about) = folder / f"{NAME}.json", stored
+        try:
+            if about["words"] is not None:
+                axes, idf = tensors["axes"].numpy(), tensors["idf"].numpy()
+                embed = SentenceEmbedding(tuple(about["words"]), idf, axes)
+            if about["sentences"] and embed is None:
+                raise ModelError(f"{path}: was fitted with a function of sentences; load it with embed=")
+            head = cls(
+                MultimodalMIL.of_stored(stored, path),
+                Modalities(
+                    embed if about["sentences"] else None,
+                    tuple(about["covariates"]),
+                    tensors["fill"].numpy(),
+                ),
+                HeadSettings(family="multimodal", **about["head"]),
+                MultimodalSettings(**about["own"]),
+                about["calibration"] and Calibration(**about["calibration"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{path}: is not the description of a head ({error}); train it again") from error
+        if n_features not in (None, len(head.x_mean)):
+            raise ModelError(
+                f"{path}: the head was trained on {len(head.x_mean)} features a slice, these have "
+                f"{n_features}; use the features of the network it was trained with"
+            )
+        return head

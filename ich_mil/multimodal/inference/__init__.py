@@ -1,0 +1,1 @@
+"""Inference of the multimodal model: variational, Laplace, Gibbs."""

@@ -1,0 +1,85 @@
+"""Settings of a data set of a run or a grid; importable without torch."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ich_mil.data.layouts.slice_pictures import Window, parse_window
+from ich_mil.errors import DataError
+from ich_mil.multimodal.extras import ExtraSources
+from ich_mil.settings import filled_path
+
+SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
+
+
+@dataclass(frozen=True)
+class SetSettings:
+    """Settings of a data set.
+
+    Attributes:
+        layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), `slices` (single slices, pictures or
+            DICOM, with a labels.csv), or `features` (a public feature CSV).
+        root: path of the folder or CSV; `$NAME` is replaced by the environment variable, `{member}` by the
+            number of the ensemble member.
+        name: name in outputs, preferably stating whether the data are real or synthetic; default: the name of
+            its folder.
+        window: [level, width] in HU of 8-bit pictures; required for these.
+        slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
+            each, in the CNN and in the head; other scans keep their scan label.
+        networks: train networks on this set; heads are trained on every set.
+        requests: table or folder of request texts of the scans, for `head.family` multimodal
+            (`ich_mil.multimodal.extras`).
+        reports: the same for texts that may state the result, which `requests` refuses.
+        covariates: table of scan covariates, or `header` for age and sex of the DICOM headers.
+    """
+
+    layout: SetLayout
+    root: str
+    name: str = ""
+    window: list[float] | None = None
+    slice_labels: bool = False
+    networks: bool = True
+    requests: str = ""
+    reports: str = ""
+    covariates: str = ""
+
+    def __post_init__(self) -> None:
+        _ = self.picture_window  # raises
+        if self.requests and self.reports:
+            raise ValueError("requests and reports: name one of them, not both")
+
+    @property
+    def picture_window(self) -> Window | None:
+        """`window` after validation; None where not set."""
+        return None if self.window is None else parse_window(self.window, layout=self.layout)
+
+    @property
+    def path(self) -> Path:
+        """`root` with variables and `~` expanded. Raises `ConfigError` for an unknown one."""
+        return filled_path("root", self.root)
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether any input beside the slices is named."""
+        return bool(self.requests or self.reports or self.covariates)
+
+    @property
+    def extras(self) -> ExtraSources:
+        """Files of the inputs beside the slices."""
+        named = {name: getattr(self, name) for name in ("requests", "reports", "covariates")}
+        return ExtraSources(**{name: filled_path(name, path) for name, path in named.items() if path})
+
+    def check_path(self) -> None:
+        """Raise `DataError` if the set or an input beside its slices does not exist."""
+        if not self.path.exists():
+            raise DataError(f"{self.path}: no such file or folder")
+        self.extras.check_paths()
+
+    def of_member(self, number: int) -> "SetSettings":
+        """The settings of this set for member `number` of an ensemble."""
+        return replace(self, root=str(member_path(self.root, number)))
+
+
+def member_path(root: Path | str, number: int) -> Path:
+    """`root` with `{member}` replaced by the number of an ensemble member."""
+    return Path(str(root).replace("{member}", str(number)))
