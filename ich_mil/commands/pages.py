@@ -14,11 +14,11 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import DataError
 from ich_mil.files import write_text
 from ich_mil.progress import progress, say
-from ich_mil.report.cohort_page import render_cohort
+from ich_mil.report.cohort_page import neighbours, render_cohort
 from ich_mil.report.dicom.write import remove_dicom_results, write_dicom_results
 from ich_mil.report.maps import read_maps
 from ich_mil.report.page import study_file_name
-from ich_mil.report.study_page import render_study
+from ich_mil.report.study_page import Neighbours, render_study
 from ich_mil.runs.predictions import Results, ScanResult, check_judged, read_results
 
 
@@ -67,6 +67,7 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
     written: list[Path] = []
     failed: list[DataError] = []
     links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
+    around = neighbours(results, links)
     texts: dict[str, dict[str, str]] = {}
     for scan in progress(results.scans, total=len(results.scans), what="write pages", unit="page"):
         if shown.names:
@@ -75,7 +76,15 @@ def show_predictions(results: Results, prepared: PreparedSet, folder: Path, show
             except DataError as error:
                 failed.append(error)
         path = folder / links[scan.scan]
-        write_study_page(results, scan, prepared, folder, path, texts=texts.get(scan.scan, {}))
+        write_study_page(
+            results,
+            scan,
+            prepared,
+            folder,
+            path,
+            texts=texts.get(scan.scan, {}),
+            neighbours=around[scan.scan],
+        )
     title = f"Head CT worklist {folder.resolve().name}" if shown.names else "Head CT worklist"
     write_text(folder / "index.html", render_cohort(results, links, title=title, texts=texts))
     for scan in results.scans if shown.dicom else ():
@@ -108,6 +117,7 @@ def write_study_page(
     *,
     texts: Mapping[str, str] = {},
     run_link: str = "",
+    neighbours: Neighbours | None = None,
 ) -> None:
     """Write the page of a scan to `path`, with the maps in `folder`.
 
@@ -125,6 +135,8 @@ def write_study_page(
         read_maps(folder, scan, results.model),
         edges=[] if record is None else record.edges,
         texts=texts,
+        spacing_mm=record.pixel_mm if record is not None and min(record.pixel_mm) > 0 else None,
         run_link=run_link,
+        neighbours=neighbours,
     )
     write_text(path, page)
